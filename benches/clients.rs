@@ -1,4 +1,4 @@
-//! Session affinity with many remembered clients: what a change of endpoints costs that has to look through them.
+//! Measures the cost of a change of endpoints when session affinity remembers many clients, all of which the change has to look through.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{fresh, plain};
 const SERVICES: u32 = 500;
 const ENDPOINTS: u32 = 10;
 
-/// Rows for 100,000 clients, and for twice as many.
+/// Adds rows for 100,000 remembered clients, and for twice as many.
 pub(crate) fn rows(table: &mut Table) {
     let once = fresh(|| replaced(100_000 / SERVICES));
     let twice = fresh(|| replaced(200_000 / SERVICES));
@@ -23,13 +23,13 @@ pub(crate) fn rows(table: &mut Table) {
     table.ratio("  twice as many against that", twice, once, "2.5");
 }
 
-/// The number of the Service that a map's comment names.
+/// The Service's number in the comment of a map.
 fn number_in(comment: &str) -> u32 {
     let digits: String = comment.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("no Service in {comment:?}"))
 }
 
-/// The median of replacing an endpoint when each Service remembers this many clients.
+/// The median time to replace an endpoint when session affinity remembers this many clients for each Service.
 fn replaced(clients: u32) -> Duration {
     let shape = Shape { affinity: true, ..Shape::plain(SERVICES, ENDPOINTS) };
     let mut bench = plain(Layout::Maps, shape);

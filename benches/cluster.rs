@@ -1,4 +1,4 @@
-//! The clusters that are measured: IPv4 only, Services with one TCP port, endpoints on other nodes.
+//! The clusters on which the benchmark measures: IPv4 only, Services with one TCP port, endpoints on other nodes.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(crate) fn counting(counters: &str) -> Config {
     cluster::config_from(&config)
 }
 
-/// The configuration with `nftables.scheduler`, by address and port: the benchmark has a single client.
+/// The configuration with `nftables.scheduler`, hashing address and port, because the benchmark has a single client.
 pub(crate) fn scheduled(scheduler: &str) -> Config {
     let mut config = proxy::config();
     config["nftables"]["scheduler"] = json!(scheduler);
@@ -29,7 +29,7 @@ pub(crate) fn scheduled(scheduler: &str) -> Config {
     cluster::config_from(&config)
 }
 
-/// What the Services of a cluster have beside a cluster IP.
+/// The size of a cluster, and the features that its Services have in addition to a cluster IP.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shape {
     pub(crate) services: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Plain Services.
+    /// A cluster of Services that only have a cluster IP.
     pub(crate) fn plain(services: u32, endpoints: u32) -> Self {
         Self { services, endpoints, ..Self::default() }
     }
@@ -104,12 +104,12 @@ pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> Endpoi
     EndpointSlice { name, service, family: Family::V4, ports, endpoints, trigger: TriggerTime::default() }
 }
 
-/// The same plain cluster as the API has it, for the binary.
+/// The plain cluster as manifests in the format of the API, for the binary.
 pub(crate) fn manifests(services: u32, endpoints: u32) -> Value {
     manifests_of(0..services, endpoints)
 }
 
-/// The same of the Services with these numbers: for each the Service and its slice.
+/// The manifests of the Services with these numbers: for each, the Service and its slice.
 pub(crate) fn manifests_of(services: Range<u32>, endpoints: u32) -> Value {
     let mut items = Vec::new();
     for n in services {

@@ -1,4 +1,4 @@
-//! The commands that look at a node: on a large table that no process holds, and beside a running proxy and many connections.
+//! Measures the commands that look at a node: on a large table without a running proxy, and beside a running proxy and many connections.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -31,10 +31,10 @@ pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
     }
 }
 
-/// The connections that are tracked, if the machine's limit (`nf_conntrack_max`) allows as many; else nine tenths of what it allows.
+/// The number of tracked connections, if the machine's limit (`nf_conntrack_max`) allows it; otherwise nine tenths of the limit are used.
 const CONNECTIONS: u32 = 500_000;
 
-/// Measures each command beside a running proxy and many connections, and the proxy's syncs meanwhile.
+/// Measures each command beside a running proxy and many connections, and the proxy's syncs while the command runs.
 pub(crate) fn beside(table: &mut Table, services: u32, endpoints: u32) {
     let node = Namespace::new("bench");
     let server = node.enter(|| ApiServer::start(Scheme::Http));
@@ -92,7 +92,7 @@ fn goal<'a>(command: &[&str], goal: &'a str) -> &'a str {
     if command == ["services"] { goal } else { "" }
 }
 
-/// Fills the connections of a node. Gives their number.
+/// Fills the connection-tracking table of a node. Returns the number of connections.
 fn load_connections(node: &Namespace, services: u32, endpoints: u32) -> u32 {
     let most = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap_or_default();
     let count = CONNECTIONS.min(most.trim().parse::<u32>().map_or(CONNECTIONS, |most| most / 10 * 9));
@@ -101,7 +101,7 @@ fn load_connections(node: &Namespace, services: u32, endpoints: u32) -> u32 {
     count
 }
 
-/// The mean time of the proxy's syncs while something is done, of which each has one changed endpoint.
+/// The mean time of the proxy's syncs while `work` runs. Each sync has one changed endpoint.
 fn syncs(
     server: &ApiServer,
     proxy: &Proxy<'_>,
@@ -130,7 +130,7 @@ fn syncs(
     Duration::from_secs_f64(sum / count)
 }
 
-/// A line of `conntrack --load-file`: a connection to a Service, given to one of its endpoints.
+/// A line for `conntrack --load-file`: a connection to a Service, translated to one of its endpoints.
 fn connection(n: u32, services: u32, endpoints: u32) -> String {
     let (service, endpoint) = (n % services, n / services % endpoints);
     let (client, port) = (Ipv4Addr::from(0xc612_0000 + n / 60_000), 1_024 + n % 60_000);
@@ -140,7 +140,7 @@ fn connection(n: u32, services: u32, endpoints: u32) -> String {
     )
 }
 
-/// The slices of all Services, one after the other, each with another first endpoint.
+/// The slices of all Services, one after the other, each with its first endpoint replaced.
 fn changed_slices(services: u32, endpoints: u32, first: u32) -> impl Iterator<Item = Value> {
     (0..services).map(move |n| {
         let mut slice = manifests_of(n..n + 1, endpoints)["items"][1].take();
@@ -154,7 +154,7 @@ fn measured(node: &Namespace, args: &[&str]) -> (Duration, String) {
     let start = Instant::now();
     let child = command(node, args).spawn().expect("the binary can be run");
     let (status, peak) = until_end(child);
-    // 1 says that something was found.
+    // Exit code 1 means that the command found something to report.
     assert!(matches!(status.code(), Some(0 | 1)), "{args:?}: {status}");
     (start.elapsed(), peak)
 }
@@ -165,7 +165,7 @@ fn command(node: &Namespace, args: &[&str]) -> Command {
     command
 }
 
-/// The shortest of some runs.
+/// The shortest time of three runs of a command.
 fn best(node: &Namespace, args: &[&str]) -> Duration {
     let one = || {
         let start = Instant::now();
@@ -176,7 +176,7 @@ fn best(node: &Namespace, args: &[&str]) -> Duration {
     (0..3).map(|_| one()).min().unwrap_or_default()
 }
 
-/// The peak memory of a command that goes on until it is ended, some looks after its start.
+/// The peak memory of a command that runs until it is killed, ten seconds after its start.
 fn peak(node: &Namespace, args: &[&str]) -> String {
     let mut child = command(node, args).spawn().expect("the binary can be run");
     thread::sleep(Duration::from_secs(10));

@@ -1,9 +1,9 @@
-//! `make bench`: how fast, how large, and against what. Prints a table with the goals beside it, and writes it as JSON.
+//! `make bench`: measures speed and memory, also against other programs. Prints a table with the goals beside it, and writes it as JSON.
 //!
-//! Everything runs in network namespaces of its own. Times depend on the machine and on what else it does: ratios are taken within
-//! one run. `BENCH_QUICK=1` leaves out what takes minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy against
-//! a real API server, and `BENCH_PATIENT=1` has that go on to 20,000 Services, which takes half an hour. Times are only printed; what may not
-//! be on any machine, such as a connection without an answer, makes the bench fail at its end.
+//! Everything runs in network namespaces of its own. Times depend on the machine and its load: ratios are taken within one run.
+//! `BENCH_QUICK=1` leaves out what takes minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy against a real
+//! API server, and `BENCH_PATIENT=1` runs that also with 20,000 Services, which takes half an hour. A time that misses its goal is only
+//! printed; an error that must not happen on any machine, such as a connection without an answer, makes the bench fail at its end.
 //! `BENCH_PARTS="phases restart"` runs these parts only.
 
 #![forbid(unsafe_code)]
@@ -37,20 +37,20 @@ use support::netns::Namespace;
 use support::nft;
 use table::Table;
 
-/// The size that the goals are about.
+/// The number of Services that the goals are about.
 const LARGE: u32 = 20_000;
-/// The size that must still work well.
+/// The number of Services that must still work well.
 const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
-/// `BENCH_PARTS` names those that run.
+/// The parts of the benchmark; `BENCH_PARTS` selects some of them.
 const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process listener inspect beside";
 /// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
 const PEER_CHANGES: &str = "peer-changes";
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` builds this too, and must not run it.
+    // `cargo test --all-targets` also builds and starts this program; then it must not measure.
     if !env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -92,20 +92,20 @@ fn main() -> ExitCode {
     table.finish()
 }
 
-/// How long Services of the part `peer-changes` change.
+/// How long the part `peer-changes` changes Services.
 fn changing_time(quick: bool) -> Duration {
     let seconds = env::var("BENCH_SECONDS").map(|text| text.parse().expect("BENCH_SECONDS is a number of seconds"));
     Duration::from_secs(seconds.unwrap_or(if quick { 30 } else { 300 }))
 }
 
-/// Runs in a namespace that is deleted afterwards, once the kernel has freed the tables of the one before: it does so in a thread of its
-/// own, which otherwise has one processor while this run needs two.
+/// Runs `work` in a namespace that is deleted afterwards. First waits until the kernel has freed the tables of the previous namespace: its
+/// thread for that would take one of the two processors that this run needs.
 fn fresh<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     wait_for_idle();
     Namespace::new("bench").enter(work)
 }
 
-/// Waits until the machine does next to nothing for a tenth of a second, or 10 seconds when it always does something.
+/// Waits until the machine has been almost idle for a tenth of a second; gives up after 10 seconds.
 fn wait_for_idle() {
     const STEP: Duration = Duration::from_millis(100);
     for _ in 0..100 {
@@ -129,7 +129,7 @@ fn plain(layout: Layout, shape: Shape) -> Bench {
     Bench::new(&support::cluster::config(), layout, shape)
 }
 
-/// The best of some first syncs, and how much of it was the kernel's.
+/// The shortest of three first syncs, and the kernel's share of it.
 fn best_first_sync(layout: Layout, shape: Shape) -> (Duration, Duration) {
     let one = || {
         let bench = plain(layout, shape);
@@ -143,7 +143,7 @@ fn growth(table: &mut Table, quick: bool) {
     let sizes: &[u32] = if quick { &[100, 1_000, 5_000, LARGE] } else { &[100, 1_000, 5_000, LARGE, 50_000, HUGE] };
     for &services in sizes {
         let shape = Shape::plain(services, ENDPOINTS);
-        // By itself: another process that listens for changes of rules makes every transaction dearer.
+        // Measured with nothing beside it: another process that listens for changes of rules makes every transaction slower.
         let (full, _) = best_first_sync(Layout::Maps, shape);
         let (bytes, replaced, added) = fresh(|| {
             let mut bench = plain(Layout::Maps, shape);

@@ -1,4 +1,4 @@
-//! One engine on one real kernel table, and how long it takes for what.
+//! Measures how long one engine takes for its work on one real table of the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, address, slice};
 
-/// An engine with what it costs to fill its table.
+/// An engine with its filled table, and what filling it took.
 pub(crate) struct Bench {
     engine: Engine<Netfilter>,
-    /// From the first event to the table.
+    /// The time from the first event until the table was filled.
     pub(crate) full: Duration,
-    /// What the first sync did.
+    /// The report of the first sync.
     pub(crate) report: Report,
-    /// Elements written and deleted by changes since they were last counted.
+    /// The number of elements that changes wrote and deleted since the last call of [`Bench::written`].
     elements: u64,
 }
 
@@ -35,7 +35,7 @@ impl Bench {
         Self { engine, full: start.elapsed(), report, elements: 0 }
     }
 
-    /// What the table should hold.
+    /// Everything that the table should hold.
     pub(crate) fn content(&mut self) -> nft::Ruleset {
         self.engine.content()
     }
@@ -54,28 +54,28 @@ impl Bench {
         time
     }
 
-    /// Replaces one endpoint of another Service each time.
+    /// Replaces one endpoint `times` times, each time of another Service. Returns the time of each change.
     pub(crate) fn replacements(&mut self, shape: Shape, times: u32) -> Vec<Duration> {
-        // Another address each time that it is a Service's turn again: what is there already is no change.
+        // When a Service has its turn again, it gets another address: the same address would be no change.
         let changed = |n: u32, last| slice(n, (1..shape.endpoints).map(|i| address(n, i)).chain([address(n, last)]));
         let turn = |time: u32| changed(time * 7 % shape.services, 15 - time / shape.services % 2);
         (0..times).map(|time| self.change(Event::SliceApplied(turn(time)))).collect()
     }
 
-    /// The times of changes, and how many elements they wrote and deleted in all.
+    /// Returns the times of changes, and how many elements they wrote and deleted in total.
     pub(crate) fn written(&mut self, changes: impl FnOnce(&mut Self) -> Vec<Duration>) -> (Vec<Duration>, u64) {
         self.elements = 0;
         let times = changes(self);
         (times, self.elements)
     }
 
-    /// Adds an endpoint to another Service each time.
+    /// Adds one endpoint `times` times, each time to another Service. Returns the time of each change.
     pub(crate) fn additions(&mut self, shape: Shape, times: u32) -> Vec<Duration> {
         let changed = |n: u32| slice(n, (0..=shape.endpoints).map(|i| address(n, i)));
         (0..times).map(|n| self.change(Event::SliceApplied(changed((n * 11 + 3) % shape.services)))).collect()
     }
 
-    /// Changes endpoints at a rate, one sync every 10 ms. Gives the share of one CPU that it took, and the changes made.
+    /// Changes endpoints at a rate, with one sync every 10 ms. Returns the share of one CPU that this took, and the number of changes.
     pub(crate) fn churn(&mut self, shape: Shape, a_second: u32, seconds: u32) -> (f64, u32) {
         const TICK: Duration = Duration::from_millis(10);
         let (start, cpu) = (Instant::now(), cpu_time("self"));
@@ -95,25 +95,25 @@ impl Bench {
     }
 }
 
-/// CPU time of a process, a number or `self`, user and system, in steps of 10 ms (`proc_pid_stat(5)`); the kernel's work on a transaction is
-/// part of it.
+/// User and system CPU time of a process, given by its number or as `self`, in steps of 10 ms (`proc_pid_stat(5)`); the kernel's work on a
+/// transaction is part of it.
 pub(crate) fn cpu_time(process: &str) -> Duration {
     cpu_times(process)[..2].iter().sum()
 }
 
-/// The same with the children that have ended and were waited for.
+/// The CPU time of a process, with that of its children that have ended and were waited for.
 pub(crate) fn cpu_time_with_children(process: &str) -> Duration {
     cpu_times(process).iter().sum()
 }
 
-/// User and system time of a process, and both of its children.
+/// User and system time of a process, then user and system time of its children.
 fn cpu_times(process: &str) -> [Duration; 4] {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     [11, 12, 13, 14].map(|field| Duration::from_millis(fields[field].parse::<u64>().expect("a number") * 10))
 }
 
-/// The value below which this many of a thousand lie.
+/// The quantile at `rank` of a thousand: 500 is the median, 990 the 99th percentile.
 pub(crate) fn permille(times: &[Duration], rank: usize) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

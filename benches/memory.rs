@@ -1,7 +1,8 @@
-//! What a table takes of the kernel's memory.
+//! Measures how much of the kernel's memory a table takes.
 //!
-//! The kernel charges elements to the control group of the process that adds them; the bench moves into one of its own, fills a
-//! table and looks. Needs control groups of version 1 with the memory controller, or of version 2; says so where neither is there.
+//! The kernel charges elements to the control group of the process that adds them; the bench moves into a control group of its own, fills a
+//! table and reads the usage. Needs control groups of version 1 with the memory controller, or of version 2; a row of the table says so if
+//! there are none.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use crate::measure::Bench;
 use crate::support::cluster;
 use crate::table::Table;
 
-/// What no element does without, beside its key, value and comment: links of the hash table, and where each part lies.
+/// The bytes that every element takes in addition to key, value and comment: links of the hash table, and the offset of each part.
 const ELEMENT_HEAD: usize = 32;
 
-/// Rows for a plain cluster.
+/// Adds rows about the memory of a plain cluster.
 pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let Some(group) = Group::new() else {
         table.text("kernel memory of the table", "no memory control group", "");
@@ -39,11 +40,11 @@ pub(crate) fn rows(table: &mut Table, shape: Shape) {
     }
 }
 
-/// The memory of a table.
+/// The memory that a table takes.
 struct Measured {
     bytes: usize,
     elements: usize,
-    /// The sum of what its elements take at the least.
+    /// The sum of the least sizes of its elements.
     least: usize,
 }
 
@@ -51,7 +52,7 @@ fn measure(group: &Group, config: &Config, shape: Shape) -> Measured {
     fresh(|| {
         let before = group.used();
         let mut bench = Bench::new(config, Layout::Maps, shape);
-        // The kernel frees what a transaction took a moment after it.
+        // The kernel frees the memory of a transaction a moment after it.
         thread::sleep(Duration::from_secs(2));
         let bytes = group.used().saturating_sub(before);
         let sets = bench.content().tables.into_iter().flat_map(|table| table.sets);
@@ -65,7 +66,7 @@ fn ratio(bytes: usize, least: usize) -> f64 {
     bytes as f64 / least as f64
 }
 
-/// The least that an element takes: its parts, in the size class of the kernel's allocator that holds them.
+/// The least memory of an element: the sum of its parts, rounded up to a size class of the kernel's allocator.
 fn least(element: &Element) -> usize {
     let value = match &element.value {
         Value::None => 0,
@@ -77,10 +78,10 @@ fn least(element: &Element) -> usize {
     [64, 96, 128, 192, 256].into_iter().find(|class| bytes <= *class).unwrap_or(bytes)
 }
 
-/// A control group with this process in it; left and removed at the end.
+/// A control group that this process moves into; it moves back and removes the group at the end.
 struct Group {
     directory: PathBuf,
-    /// What the kernel's own memory charged to the group is called.
+    /// The file that has the kernel memory charged to the group.
     file: &'static str,
 }
 
@@ -100,7 +101,7 @@ impl Group {
         is_usable.then_some(group)
     }
 
-    /// Bytes of the kernel's memory.
+    /// The kernel memory charged to the group, in bytes.
     fn used(&self) -> usize {
         let text = fs::read_to_string(self.directory.join(self.file)).unwrap_or_default();
         let plain = text.trim().parse().ok();
@@ -114,7 +115,7 @@ impl Drop for Group {
         if let Some(root) = self.directory.parent() {
             let _back = fs::write(root.join("cgroup.procs"), process::id().to_string());
         }
-        // Fails while something is still charged to it; an empty group costs nothing.
+        // Removing the group fails while memory is still charged to it; an empty group costs nothing.
         let _gone = fs::remove_dir(&self.directory);
     }
 }

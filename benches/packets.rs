@@ -1,7 +1,7 @@
-//! What the rules cost packets: new connections through the rules against connections without them, and how many rules of ours a packet of
-//! an established connection meets.
+//! Measures what the rules cost packets: the time of new connections with and without the rules, and how many of this program's rules a
+//! packet of an established connection meets.
 //!
-//! A pod's client connects to a pod of another node, over the node under test: directly, and through the cluster IP of the last
+//! A client in a pod connects to a pod of another node, through the node under test: directly, or through the cluster IP of the last
 //! Service of a cluster.
 
 use std::io::{self, Read, Write};
@@ -22,27 +22,27 @@ use crate::support::world::World;
 use crate::support::{cluster, nft};
 use crate::table::Table;
 
-/// Connections of one measurement.
+/// The number of connections in one measurement.
 const CONNECTIONS: u32 = 2_000;
-/// Measurements of each; the best counts.
+/// The number of measurements; the best counts.
 const ROUNDS: u32 = 15;
 const ENDPOINTS: u32 = 10;
 const PORT: u16 = 8080;
 
-/// What is between client and pod.
+/// The rules between client and pod.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rules {
     None,
-    /// One rule that translates, and nothing else: what translation itself costs.
+    /// A single DNAT rule: shows what address translation itself costs.
     One,
     Layout(Layout),
-    /// With `nftables.counters: endpoints`.
+    /// The rules of a ruleset layout, with `nftables.counters: endpoints`.
     Counting(Layout),
-    /// With this scheduler.
+    /// The rules of layout `maps` with this scheduler.
     Scheduled(&'static str),
 }
 
-/// Rows for small and large clusters and both layouts; the quick ones without what takes long to fill.
+/// Adds rows for small and large clusters and both layouts. `quick` leaves out clusters that take long to fill.
 pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     let one = Path::new(Rules::One, 10, ENDPOINTS);
     let [direct, translated] = compare(&Path::new(Rules::None, 10, ENDPOINTS), &one);
@@ -73,7 +73,7 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     }
 }
 
-/// Rows for each scheduler, for Services with so many endpoints: how many places a packet tries depends on that.
+/// Adds rows for each scheduler, with each number of endpoints: how many map entries a packet looks up depends on that.
 pub(crate) fn of_schedulers(table: &mut Table, schedulers: &[&'static str], endpoints: &[u32]) {
     for endpoints in endpoints {
         let paths =
@@ -107,7 +107,7 @@ fn compare(one: &Path, other: &Path) -> [Duration; 2] {
     best
 }
 
-/// A cluster whose last Service leads to a pod that accepts.
+/// A cluster whose last Service leads to a pod that accepts connections.
 struct Path {
     world: World,
     services: u32,
@@ -148,7 +148,7 @@ impl Path {
         Self { world, services, endpoints: count, target }
     }
 
-    /// Does something while the pod accepts connections, and sends back what it gets on them.
+    /// Runs `work` while the pod accepts connections and echoes what it receives.
     fn serving<T>(&self, work: impl FnOnce() -> T) -> T {
         let bind = || (0..self.endpoints).map(|i| listener((address(self.services - 1, i), PORT).into())).collect();
         let listeners: io::Result<Vec<TcpListener>> = self.world.remote.enter(bind);
@@ -162,7 +162,8 @@ impl Path {
         })
     }
 
-    /// How many rules of our tables one packet of an established connection meets on its way through the node, as nft traces it.
+    /// How many rules of this program one packet of an established connection meets on its way through the node, according to `nft monitor
+    /// trace`.
     fn rules_met(&self) -> String {
         nft::load(
             &self.world.node,
@@ -193,7 +194,7 @@ impl Path {
     }
 }
 
-/// A listener with room for all connections of a measurement: without room a client tries again after a second.
+/// A listener whose backlog holds all connections of a measurement: with a full backlog, a client would try again only after a second.
 fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&address.into())?;
@@ -213,7 +214,7 @@ fn accept_all(listeners: &[TcpListener], over: &AtomicBool) {
             let ready: Vec<usize> = (0..fds.len()).filter(|index| !fds[*index].revents().is_empty()).collect();
             for index in ready {
                 let Ok((stream, _)) = listeners[index].accept() else { continue };
-                // A client that sends nothing at once only wanted to connect.
+                // A client that has not sent anything yet only wants to connect.
                 if SockRef::from(&stream).peek(&mut [std::mem::MaybeUninit::uninit()]).is_ok_and(|read| read > 0) {
                     scope.spawn(move || echo(stream));
                 }
@@ -222,7 +223,7 @@ fn accept_all(listeners: &[TcpListener], over: &AtomicBool) {
     });
 }
 
-/// Sends back what comes, to the end.
+/// Sends back everything that the client sends, until it ends.
 fn echo(mut stream: TcpStream) {
     let mut buffer = [0; 4096];
     while let Ok(read) = stream.read(&mut buffer) {
@@ -232,7 +233,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Connects and resets, again and again: nothing is left in TIME_WAIT.
+/// Connects and resets, again and again; the reset leaves no connection in TIME_WAIT.
 fn connections(target: SocketAddr) -> Duration {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {

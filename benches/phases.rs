@@ -1,7 +1,7 @@
-//! A first sync against the kernel's own time for the same bytes, and its parts: where the time goes.
+//! Measures a first sync and each of its parts, and compares it with the kernel's own time for the same bytes.
 //!
-//! The whole is that of the engine, from the first event to the table, on as many threads as it takes. The parts are done one after the
-//! other on one thread, Service by Service, with a clock between the steps; the clock itself costs some milliseconds.
+//! The whole sync is the engine's, from the first event until the table is filled, on as many threads as the engine uses. The parts run one
+//! after the other on one thread, Service by Service, with a clock between the steps; the clock itself costs some milliseconds.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::cluster::Shape;
 use crate::table::Table;
 use crate::{fresh, plain};
 
-/// The best of so many runs counts.
+/// The number of runs; the best counts.
 const RUNS: usize = 5;
 
 /// How long each part took.
@@ -38,7 +38,7 @@ impl Phases {
     }
 }
 
-/// Rows for a plain cluster: the best of some runs.
+/// Adds rows for a plain cluster, from the best of [`RUNS`] runs.
 pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let runs = (0..RUNS).map(|_| (fresh(|| run(shape)), fresh(|| plain(Layout::Maps, shape).full)));
     let (parts, wholes): (Vec<Phases>, Vec<Duration>) = runs.unzip();

@@ -1,4 +1,4 @@
-//! The binary as a whole: from process start to programmed, and the memory it takes.
+//! Measures the binary as a whole: the time from process start until all rules are written, and its memory.
 
 use std::fs;
 use std::process::{Child, ExitStatus, Stdio};
@@ -16,14 +16,14 @@ use crate::support::proxy::{Proxy, binary, config};
 use crate::table::Table;
 use crate::wait_for_idle;
 
-/// Starts with and without a listener.
+/// The number of starts with a listener, and of starts without one.
 const TURNS: usize = 3;
 
 /// Services in each manifest file.
 const PER_FILE: u32 = 20_000;
 
-/// What a start may take: time, processor time, and memory at the peak and later. Empty where there is no goal. And how many maps share the
-/// endpoints (`nftables.endpointMaps`).
+/// The goals for a start: time, processor time, and memory at the peak and later; empty where there is no goal. `maps` is the number of
+/// maps that share the endpoints (`nftables.endpointMaps`).
 pub(crate) struct Goals {
     maps: u8,
     time: &'static str,
@@ -32,13 +32,13 @@ pub(crate) struct Goals {
     later: &'static str,
 }
 
-/// For 20,000 Services.
+/// The goals for 20,000 Services.
 pub(crate) const LARGE: Goals = Goals { maps: 1, time: "0.7 s", cpu: "0.67 x JSON", peak: "100 MB", later: "70 MB" };
-/// For 100,000 Services.
+/// The goals for 100,000 Services.
 pub(crate) const HUGE: Goals = Goals { maps: 64, time: "2.5 s", cpu: "", peak: "400 MB", later: "280 MB" };
 
-/// Measures the binary on a plain cluster, with objects from an API server in both of its formats and from a file. The binary is that of
-/// `$KUBE_PROXY_BINARY`, else the one Cargo built.
+/// Measures the binary on a plain cluster, with objects from an API server in both of its formats and from files. The binary is
+/// `$KUBE_PROXY_BINARY`, or else the one that Cargo built.
 pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
     for format in [Format::Json, Format::Protobuf] {
         from_api(table, services, endpoints, format, goals);
@@ -54,7 +54,7 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
         server.apply(&items);
     }
     let mut proxy = Proxy::with_api(&node, &configured(goals), &server.kubeconfig(&json!({})));
-    // A first start, after which the server has its lists ready.
+    // A first start that is not measured: it makes the server build its lists, which it then keeps.
     server.keep_lists();
     proxy.launch();
     proxy.stop();
@@ -66,13 +66,13 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
     table.text("  bytes that went through the loopback interface", &format!("{} MB", bytes / 1_000_000), "");
     command(table, &node, &proxy, &["services"], &what);
     command(table, &node, &proxy, &["verify"], &what);
-    // The first process has ended.
+    // The first process has ended, and its rules are still in the kernel.
     let start = Instant::now();
     proxy.launch();
     table.time(&format!("a start that finds its rules, {what}"), start.elapsed(), "");
 }
 
-/// The configuration of the proxy.
+/// The configuration of the proxy, with the number of endpoint maps.
 fn configured(goals: &Goals) -> Value {
     let mut config = config();
     config["nftables"]["endpointMaps"] = json!(goals.maps);
@@ -81,7 +81,7 @@ fn configured(goals: &Goals) -> Value {
 
 fn from_manifests(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
     let node = Namespace::new("bench");
-    // Several files for very many Services: one that is too large is refused.
+    // Very many Services need several files, because a file that is too large is refused.
     let lists =
         (0..services).step_by(PER_FILE as usize).map(|n| manifests_of(n..services.min(n + PER_FILE), endpoints));
     let objects: Vec<Value> = [objects::node(), objects::service_cidr()].into_iter().chain(lists).collect();
@@ -108,8 +108,8 @@ fn measure(table: &mut Table, proxy: &mut Proxy<'_>, what: &str, goals: &Goals) 
     proxy.stop();
 }
 
-/// Starts from manifests with and without a program that listens to notifications of nf_tables in another namespace, in turns: the best
-/// time of each, and the most kernel memory. Other listeners on the machine spoil the former.
+/// Starts the proxy from manifests with and without a program in another namespace that listens to nf_tables notifications, in turns.
+/// Reports the best time and the most kernel memory of each. Other listeners on the machine spoil the comparison.
 pub(crate) fn beside_a_listener(table: &mut Table, services: u32, endpoints: u32) {
     let elsewhere = Namespace::new("elsewhere");
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
@@ -130,7 +130,7 @@ pub(crate) fn beside_a_listener(table: &mut Table, services: u32, endpoints: u32
     table.text("  kernel memory more than without one", &format!("{more} MB"), "300 MB");
 }
 
-/// The time of a start, and how much the kernel's memory grew meanwhile at most, in bytes.
+/// Returns the time of a start, and by how many bytes the kernel's memory grew at most during it.
 fn start_once(services: u32, endpoints: u32) -> (Duration, u64) {
     let node = Namespace::new("bench");
     let mut proxy = Proxy::prepare(&node, &configured(&LARGE), &[objects::node(), objects::service_cidr()]);
@@ -155,21 +155,21 @@ fn start_once(services: u32, endpoints: u32) -> (Duration, u64) {
     })
 }
 
-/// The memory of the kernel's objects that it cannot give back, in bytes.
+/// The kernel's slab memory that cannot be reclaimed, in bytes.
 fn kernel_memory() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").expect("/proc is there");
     let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
-/// What has gone through this namespace's loopback interface, in both directions.
+/// The bytes that this namespace's loopback interface has received.
 fn loopback_bytes() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/dev").expect("/proc is there");
     let line = text.lines().find_map(|line| line.trim().strip_prefix("lo:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|field| field.parse().ok()).unwrap_or_default()
 }
 
-/// A command that looks at the node, without a place for what it prints.
+/// Measures a command that looks at the node; its output is discarded.
 fn command(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, arguments: &[&str], what: &str) {
     let start = Instant::now();
     let mut command = node.command(binary());
@@ -183,15 +183,15 @@ fn command(table: &mut Table, node: &Namespace, proxy: &Proxy<'_>, arguments: &[
     table.text("  peak resident memory", &peak, "");
 }
 
-/// Deletes what a proxy has left.
+/// Deletes the rules that a proxy has left.
 pub(crate) fn delete_rules(node: &Namespace) {
     for family in ["ip", "ip6"] {
-        // Of one family there may be none.
+        // The table of a family may not exist.
         let _there = node.command("nft").args(["delete", "table", family, "kube-proxy"]).output();
     }
 }
 
-/// Waits for the end of a child. Gives its status and its peak memory.
+/// Waits until a child process ends. Returns its status and its peak memory.
 pub(crate) fn until_end(mut child: Child) -> (ExitStatus, String) {
     let mut peak = "unknown".to_owned();
     loop {
@@ -204,12 +204,12 @@ pub(crate) fn until_end(mut child: Child) -> (ExitStatus, String) {
     }
 }
 
-/// A line of a process's status that is a size.
+/// The size in a line of `/proc/PID/status`, as text.
 pub(crate) fn memory(pid: u32, key: &str) -> String {
     resident(pid, key).map_or_else(|| "unknown".to_owned(), |bytes| format!("{} MB", bytes / 1_000_000))
 }
 
-/// The same in bytes; nothing of a process that has ended.
+/// The size in a line of `/proc/PID/status`, in bytes; `None` if the process has ended.
 pub(crate) fn resident(pid: u32, key: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));

@@ -1,4 +1,4 @@
-//! What the schedulers cost: elements, the first sync, a change, and new connections.
+//! Measures what the schedulers cost: elements, the first sync, a change, and new connections.
 
 use rules::ruleset::Layout;
 
@@ -11,7 +11,7 @@ use crate::table::Table;
 const SCHEDULERS: [&str; 3] = ["random", "source-hash", "maglev"];
 const CHANGES: u32 = 200;
 
-/// Rows for Services with so many endpoints each.
+/// Adds rows for each scheduler, for Services with 2, 10 and 15 endpoints.
 pub(crate) fn rows(table: &mut Table, services: u32, quick: bool) {
     for endpoints in if quick { vec![10] } else { vec![2, 10, 15] } {
         let shape = Shape::plain(services, endpoints);

@@ -1,6 +1,6 @@
-//! Decoding what an API server sends: an object of a list, and a line of a watch.
+//! Measures decoding of the API server's objects, and of EndpointSlices from text into the model.
 //!
-//! Allocations of the same are counted, and bounded, by the test `memory`: a counting allocator is no part of a bench.
+//! The test `memory` counts and bounds the allocations of this decoding, because that needs a counting allocator.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cluster::manifests;
 use crate::table::Table;
 
-/// Rows for a plain cluster.
+/// Adds rows for the objects of a plain cluster.
 pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
     let list = manifests(services, endpoints);
     let of_kind = |kind: &str| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! The table: a row a measurement, printed as it is made, and written as JSON at the end.
+//! The result table: one row for each measurement, printed as it is made, and all written as JSON at the end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::{env, fs};
 
 use serde_json::{Value, json};
 
-/// Failures that are printed.
+/// The most failures that are printed.
 const SHOWN: usize = 20;
 
-/// Rows so far, and what was found wrong.
+/// The rows so far, and the failures.
 pub(crate) struct Table {
     rows: Vec<Value>,
     failures: Vec<String>,
 }
 
 impl Table {
-    /// Prints what the times depend on, and the head.
+    /// Prints the kernel's version and the load, on which the times depend, and the head of the table.
     pub(crate) fn new() -> Self {
         let line = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         println!("kernel {}, load {}", line("/proc/sys/kernel/osrelease"), line("/proc/loadavg"));
@@ -24,7 +24,7 @@ impl Table {
         Self { rows: Vec::new(), failures: Vec::new() }
     }
 
-    /// A time, with the most that it should be.
+    /// Adds a time, with its goal: the most that it should be.
     pub(crate) fn time(&mut self, what: &str, time: Duration, goal: &str) {
         let text = match time.as_secs_f64() {
             seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
@@ -33,18 +33,18 @@ impl Table {
         self.row(what, &text, goal, json!(time.as_secs_f64()));
     }
 
-    /// How many times as long one took as the other.
+    /// Adds the ratio of two times.
     pub(crate) fn ratio(&mut self, what: &str, one: Duration, other: Duration, goal: &str) {
         self.number(what, one.as_secs_f64() / other.as_secs_f64(), goal);
     }
 
-    /// A ratio that was computed elsewhere.
+    /// Adds a ratio of other numbers.
     pub(crate) fn number(&mut self, what: &str, ratio: f64, goal: &str) {
         let goal = if goal.is_empty() { String::new() } else { format!("{goal} x") };
         self.row(what, &format!("{ratio:.2} x"), &goal, json!(ratio));
     }
 
-    /// Anything else.
+    /// Adds a value as text.
     pub(crate) fn text(&mut self, what: &str, measured: &str, goal: &str) {
         self.row(what, measured, goal, json!(measured));
     }
@@ -54,7 +54,7 @@ impl Table {
         self.rows.push(json!({ "what": what.trim(), "measured": measured, "goal": goal, "value": value }));
     }
 
-    /// Something that must not be, whatever the machine: the bench goes on, and fails at the end.
+    /// Notes an error that must not happen on any machine: the bench continues, and fails at the end.
     pub(crate) fn fail(&mut self, what: &str) {
         self.failures.push(what.to_owned());
     }

@@ -1,8 +1,8 @@
-//! etcd and kube-apiserver in a network namespace, and a client of theirs.
+//! Runs etcd and kube-apiserver in a network namespace, with a client for them.
 //!
-//! Takes a directory with the two programs, gives a server that has a Node `test-node` and a namespace `bench`, and a kubeconfig of the
-//! proxy's own rights. The addresses that the cluster needs are on the namespace's `lo`. etcd keeps its data in memory. The server can be
-//! ended and started again, and etcd told to compact. Both programs end when the value is dropped.
+//! Takes a directory with the two programs; provides a server that has a Node `test-node` and a namespace `bench`, and a kubeconfig with
+//! the rights of kube-proxy. The addresses that the cluster needs are on the namespace's `lo`. etcd keeps its data in memory. The server
+//! can be restarted, and etcd compacted. Both programs are ended when the value is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,24 +23,24 @@ use tokio::task::JoinSet;
 use crate::support::netns::Namespace;
 use crate::support::plan::NODE as NODE_NAME;
 
-/// The node's address, which is also the API server's for the cluster.
+/// The node's address, which the API server also advertises as its own.
 pub(super) const NODE: &str = "192.0.2.10";
 const SERVER: &str = "https://127.0.0.1:6443";
 const ETCD: &str = "http://127.0.0.1:2379";
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How many objects are written at once.
+/// How many objects are created at the same time.
 const WRITERS: usize = 8;
 
-/// How often the API server and etcd collect garbage.
+/// How often the Go runtimes of the API server and etcd collect garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Garbage {
-    /// As Go does by itself.
+    /// Go's default.
     Collected,
-    /// When each has 4 GiB: for a machine whose processors all programs of the bench share.
+    /// Only when the program uses 4 GiB: for a machine on which all programs of the bench share the processors.
     CollectedSeldom,
 }
 
-/// A running API server, with the client that administers it.
+/// A running API server with its etcd, and a client with all rights.
 pub(super) struct ControlPlane<'a> {
     node: &'a Namespace,
     programs: &'a Path,
@@ -48,7 +48,7 @@ pub(super) struct ControlPlane<'a> {
     server: Child,
     etcd: Child,
     directory: TempDir,
-    /// etcd's data, in memory: its disk is not what is measured.
+    /// etcd's data, in memory, because the disk is not to be measured.
     _data: TempDir,
     runtime: Runtime,
     client: Client,
@@ -88,7 +88,7 @@ impl<'a> ControlPlane<'a> {
         plane
     }
 
-    /// The kubeconfig of the proxies.
+    /// The path of the proxies' kubeconfig.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("proxy.kubeconfig")
     }
@@ -98,7 +98,7 @@ impl<'a> ControlPlane<'a> {
         self.server.id()
     }
 
-    /// Ends the API server with a signal, has etcd compact meanwhile, and starts the server again. Gives the time from the signal until it
+    /// Ends the API server with a signal, compacts etcd meanwhile, and starts the server again. Returns the time from the signal until it
     /// is ready.
     pub(super) fn restart_server(&mut self, signal: Signal) -> Duration {
         let start = Instant::now();
@@ -112,18 +112,18 @@ impl<'a> ControlPlane<'a> {
         start.elapsed()
     }
 
-    /// Has etcd forget everything but the latest state.
+    /// Compacts etcd, so that it has only the latest state.
     pub(super) fn compact(&self) {
         self.runtime.block_on(async {
             let etcd = Client::try_from(Config::new(ETCD.parse().expect("an address"))).expect("a client");
             let ask = async |path, body| send(&etcd, Method::POST, path, "application/json", &body).await;
-            // A key of its own, so that there is a revision that was not compacted yet.
+            // Writes a key first, so that there is a revision that was not compacted yet.
             let written = ask("/v3/kv/put", json!({ "key": "YmVuY2g=", "value": "" })).await;
             ask("/v3/kv/compaction", json!({ "revision": written["header"]["revision"] })).await;
         });
     }
 
-    /// Creates objects, several at once.
+    /// Creates objects, several at the same time.
     pub(super) fn create(&self, objects: Vec<Value>) {
         self.runtime.block_on(async {
             let mut writers = JoinSet::new();
@@ -140,12 +140,12 @@ impl<'a> ControlPlane<'a> {
         });
     }
 
-    /// Merges a change into the object at a path. When this returns, the server has answered.
+    /// Applies a merge patch to the object at a path. Returns after the server has answered.
     pub(super) fn patch(&self, path: &str, change: &Value) {
         self.runtime.block_on(send(&self.client, Method::PATCH, path, "application/merge-patch+json", change));
     }
 
-    /// Until the server can do what it is asked for: it has no roles at first.
+    /// Waits until the server is ready for requests: at first it has no RBAC roles.
     fn wait_until_ready(&self) {
         let end = Instant::now() + READY_WITHIN;
         let ready = || Request::get("/readyz").body(Vec::new()).expect("a request");
@@ -166,7 +166,7 @@ impl Drop for ControlPlane<'_> {
     }
 }
 
-/// Starts a program in this directory, with a file for what it prints.
+/// Starts a program in this directory; its output goes to the file `log`.
 fn spawn(directory: &Path, garbage: Garbage, mut command: Command, log: &str) -> Child {
     if garbage == Garbage::CollectedSeldom {
         command.envs([("GOGC", "off"), ("GOMEMLIMIT", "4GiB")]);
@@ -192,14 +192,14 @@ fn server_command(node: &Namespace, programs: &Path) -> Command {
         "--disable-admission-plugins=ServiceAccount",
         "--endpoint-reconciler-type=none",
         "--profiling=false",
-        // Else an orderly end waits a minute for the watches.
+        // By default, a server that gets SIGTERM waits a minute for its watches.
         "--shutdown-watch-termination-grace-period=2s",
     ]);
     command.args([format!("--etcd-servers={ETCD}"), format!("--advertise-address={NODE}")]);
     command
 }
 
-/// The server's certificate is signed by itself.
+/// A kubeconfig with this token, which accepts the server's self-signed certificate.
 fn kubeconfig(token: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "bench",
@@ -209,7 +209,7 @@ fn kubeconfig(token: &str) -> Value {
     })
 }
 
-/// A client with all rights, for the runtime that it is made in.
+/// A client with all rights; it only works in the runtime in which it was made.
 pub(super) async fn client() -> Client {
     let file = NamedTempFile::new().expect("a temporary file can be made");
     fs::write(file.path(), kubeconfig("admin").to_string()).expect("a temporary file can be written");
@@ -226,7 +226,7 @@ async fn send(client: &Client, method: Method, path: &str, kind: &str, object: &
     answer.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Where an object is created.
+/// The API path at which an object is created.
 pub(super) fn path_of(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     match object["kind"].as_str() {

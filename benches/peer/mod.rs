@@ -1,7 +1,7 @@
-//! This program and upstream's kube-proxy, one after the other, against one real API server in one network namespace.
+//! Compares this program with upstream's kube-proxy: one after the other, with one real API server, in one network namespace.
 //!
-//! `BENCH_PEER` names a directory with `kube-proxy`, `kube-apiserver` and `etcd` of Kubernetes. What is measured is measured from outside, and
-//! for both alike: connections to a Service, `/proc`, and the bytes that leave the API server's port. Both proxies have the same
+//! `BENCH_PEER` names a directory with `kube-proxy`, `kube-apiserver` and `etcd` of Kubernetes. Everything is measured from outside, and in
+//! the same way for both: connections to a Service, `/proc`, and the bytes that leave the API server's port. Both proxies have the same
 //! configuration, with upstream's defaults for the times between syncs.
 
 pub(crate) mod changes;
@@ -31,30 +31,30 @@ use crate::table::Table;
 use crate::wait_for_idle;
 use control_plane::{ControlPlane, Garbage, NODE};
 
-/// The first cluster IPs are the API server's.
+/// The number of the first Service: the cluster IPs before it are left to the API server.
 const FIRST: u32 = 1_000;
 const ENDPOINTS: u32 = 10;
-/// The Service that is connected to, and its two endpoints, of which it has one at a time.
+/// The probed Service, and its two endpoints, of which it has one at a time.
 const FRONTEND: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 100), 80);
 const PODS: [Ipv4Addr; 2] = [Ipv4Addr::new(172, 30, 0, 1), Ipv4Addr::new(172, 30, 0, 2)];
 const PORT: u16 = 8080;
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/bench/endpointslices/probe-x";
-/// While rules are waited for, a connection is tried anew after this time without an answer.
+/// While waiting for rules, a connection without an answer is tried again after this time.
 const TRY: Duration = Duration::from_millis(5);
-/// A connection that the rules serve may take so long where another thread has the processor.
+/// How long a connection that the rules serve may take, because another thread may have the processor.
 const PATIENCE: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_micros(200);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(600);
-/// Changes of the one endpoint, and the pause before each: longer than the minimum sync period of 1 s.
+/// The number of changes of the probed Service's endpoint, and the pause before each: longer than the minimum sync period of 1 s.
 const CHANGES: usize = 6;
 const PAUSE: Duration = Duration::from_millis(1_500);
-/// Connections of one after the other.
+/// The number of connections in a measurement, which are made one after the other.
 const CONNECTIONS: u32 = 2_000;
-/// Counts what the API server sends.
+/// An nftables counter of the bytes that the API server sends.
 const ACCOUNT: &str = "table ip account { counter sent { }
     chain output { type filter hook output priority 300; tcp sport 6443 counter name sent; }; }";
 
-/// Which proxy runs.
+/// The proxy that runs, and its ruleset layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Ours,
@@ -76,7 +76,7 @@ impl Who {
     }
 }
 
-/// What was measured of a proxy.
+/// The measurements of a proxy.
 struct Figures {
     start: Duration,
     change: Duration,
@@ -111,7 +111,7 @@ pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
     });
 }
 
-/// The directory of `BENCH_PEER`, which has these programs.
+/// The directory that `BENCH_PEER` names; checks that it has these programs.
 fn programs(names: &[&str]) -> PathBuf {
     let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
     let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
@@ -125,7 +125,7 @@ fn programs(names: &[&str]) -> PathBuf {
 fn host() -> Namespace {
     let node = Namespace::new("bench");
     node.ip(&[format!("addr add {NODE}/32 dev lo"), "route add default dev lo".to_owned()]);
-    // A first packet that met no rules is tracked without translation, and so is a later one of the same port until that time is over.
+    // A SYN that met no rules is tracked without NAT, and so is a later one from the same port until this time-out has passed.
     node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "1");
     node
 }
@@ -135,7 +135,7 @@ fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
     let megabytes = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
     for (who, figures) in all {
         let what = |what: &str| format!("{what}, {services} x {ENDPOINTS}, {}", who.name());
-        // Layout `maps` has its goals in other parts.
+        // The goals of ruleset layout `maps` are in other parts of the bench.
         let [start, change, peak] = match (who, services) {
             (Who::Chains, 5_000) => ["2.0 s", "50 ms", "120 MB"],
             (Who::ServiceChains, 5_000) => ["1.5 s", "5 ms", "100 MB"],
@@ -160,7 +160,7 @@ fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
     }
 }
 
-/// What a measurement needs.
+/// The environment of a measurement.
 struct Peers<'a> {
     node: &'a Namespace,
     plane: &'a ControlPlane<'a>,
@@ -177,7 +177,7 @@ impl Peers<'_> {
         let (server_before, sent_before, begin) = (server(), self.sent(), Instant::now());
         proxy.spawn();
         let start = wait_for(PODS[0], begin);
-        // What it does after it serves is part of the start's cost.
+        // The work that the proxy does after the first answered connection is part of the start's cost.
         sleep(Duration::from_secs(3));
         let cpu = cpu_time_with_children(&proxy.pid().to_string());
         let (server_cpu, sent) = (server() - server_before, self.sent() - sent_before);
@@ -189,14 +189,14 @@ impl Peers<'_> {
         Figures { start, change: permille(&changes, 500), connections, cpu, server_cpu, sent, peak, later }
     }
 
-    /// From the API server's answer to the first connection that the other endpoint answers.
+    /// The time from the API server's answer to the change until the first connection that the new endpoint answers.
     fn change(&self, pod: Ipv4Addr) -> Duration {
         sleep(PAUSE);
         self.lead_to(pod);
         wait_for(pod, Instant::now())
     }
 
-    /// Has the probed Service this endpoint only.
+    /// Gives the probed Service this endpoint only.
     fn lead_to(&self, pod: Ipv4Addr) {
         self.plane.patch(SLICE, &json!({ "endpoints": endpoints(&[pod]) }));
     }
@@ -208,7 +208,7 @@ impl Peers<'_> {
     }
 }
 
-/// What a cluster's own configuration has for this, the same for both.
+/// A minimal configuration as a cluster would have it, the same for both proxies except for the ruleset layout.
 fn config(who: Who) -> Value {
     let mut config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
@@ -221,7 +221,7 @@ fn config(who: Who) -> Value {
     config
 }
 
-/// The Service that is connected to, and its slice.
+/// The probed Service and its slice.
 fn probe() -> Vec<Value> {
     let ip = FRONTEND.0.to_string();
     let labels = json!({ "kubernetes.io/service-name": "probe" });
@@ -239,7 +239,7 @@ fn endpoints(pods: &[Ipv4Addr]) -> Vec<Value> {
     pods.iter().map(|pod| json!({ "addresses": [pod.to_string()], "conditions": conditions })).collect()
 }
 
-/// The Services with these numbers, with what a controller writes beside what a proxy reads.
+/// The Services with these numbers and their slices, with the fields that a controller writes and a proxy ignores.
 fn objects(numbers: Range<u32>) -> Vec<Value> {
     let mut list = manifests_of(FIRST + numbers.start..FIRST + numbers.end, ENDPOINTS);
     let mut objects: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -252,18 +252,18 @@ fn objects(numbers: Range<u32>) -> Vec<Value> {
     objects
 }
 
-/// Adds what a controller writes to the endpoint with this number of a slice, beside what a proxy reads.
+/// Adds the fields to an endpoint that a controller writes and a proxy ignores; `number` is its index in the slice.
 fn describe_pod(endpoint: &mut Value, slice: &str, number: usize) {
     endpoint["zone"] = json!("zone-a");
     endpoint["targetRef"] = json!({ "kind": "Pod", "namespace": "bench", "name": format!("{slice}-{number:05}"),
         "uid": format!("00000000-0000-0000-0000-{number:012}") });
 }
 
-/// What answers a connection to the frontend of a Service.
+/// Connects to a Service's frontend; returns which endpoint answers.
 fn ask(frontend: (Ipv4Addr, u16), patience: Duration) -> io::Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from(frontend), patience)?;
     let socket = SockRef::from(&stream);
-    // Nothing is left in TIME_WAIT.
+    // The connection is reset when it is closed, and so leaves nothing in TIME_WAIT.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut text = [0; 128];
@@ -274,14 +274,14 @@ fn ask(frontend: (Ipv4Addr, u16), patience: Duration) -> io::Result<Answer> {
 /// Waits until a pod answers. Gives the time since `begin`.
 fn wait_for(pod: Ipv4Addr, begin: Instant) -> Duration {
     while !ask(FRONTEND, TRY).is_ok_and(|answer| answer.endpoint == pod) {
-        // The proxy and the API server need the processors.
+        // The pause leaves the processors to the proxy and the API server.
         sleep(BETWEEN);
         assert!(begin.elapsed() < ANSWERED_WITHIN, "{pod} does not answer within {ANSWERED_WITHIN:?}");
     }
     begin.elapsed()
 }
 
-/// The time of so many connections, one after the other.
+/// The time of [`CONNECTIONS`] connections, one after the other.
 fn connections() -> Duration {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {

@@ -1,10 +1,10 @@
 //! A batch: changes to any number of tables, of which the kernel makes all or none.
 //!
-//! Takes [`Command`]s in the order in which the kernel shall check them. Gives the bytes of one netlink datagram in a few large pages,
-//! because the kernel accepts at most 1,024 (`UIO_MAXIOV`) in one call. Only the batch as a whole asks for an acknowledgement; the
-//! kernel reports errors without being asked, and [`Batch::origin`] gives the command that each is about.
+//! Encodes [`Command`]s, in the order in which the kernel shall check them, into one netlink datagram. Its bytes are in a few large pages
+//! (buffers), because the kernel accepts at most 1,024 (`UIO_MAXIOV`) in one call. Only the batch as a whole asks for an acknowledgement;
+//! the kernel reports errors without being asked, and [`Batch::origin`] gives the command that each error is about.
 //!
-//! Invariants: a message lies within one page; every message begins at a multiple of four bytes of the datagram (`NLMSG_ALIGNTO`).
+//! Invariants: a message lies within one page; each begins at a multiple of four bytes in the datagram (`NLMSG_ALIGNTO`).
 
 use std::ffi::NulError;
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::decode::{Messages, sequence};
 use crate::encode::{Encoder, Message};
 use crate::wire::{Attrs, SUBSYSTEM, flag, narrow};
 
-/// Whether the kernel acknowledges the first and the last message of a batch (6.10 and later). `nftnl` asks the kernel for its version,
-/// and gives these messages sequence numbers, even in an empty batch, if it does.
+/// Whether the kernel acknowledges the first and the last message of a batch (6.10 and later). The `nftnl` crate checks the kernel's
+/// version, and gives these messages sequence numbers, even in an empty batch, only if the kernel acknowledges them.
 static FRAME_ACKS: LazyLock<bool> = LazyLock::new(|| !nftnl::Batch::new().finalize().sequence_numbers().is_empty());
 
 /// The commands cannot be encoded.
@@ -27,7 +27,7 @@ pub struct EncodeError(#[from] NulError);
 /// A finished batch.
 pub struct Batch {
     pages: Pages,
-    /// The origin of each message, in their order.
+    /// The command that each message is part of, in the order of the messages.
     origins: Vec<Origin>,
     first_sequence: u32,
     end_sequence: Option<u32>,
@@ -52,8 +52,8 @@ impl Batch {
         Self::encode_for(commands, *FRAME_ACKS)
     }
 
-    /// Encodes commands for a kernel that acknowledges the first and the last message of a batch, or for one that does not; there the
-    /// last message of the commands asks for an acknowledgement.
+    /// Encodes commands. `frame_acks`: whether the kernel acknowledges the first and the last message of a batch; if not, the last
+    /// command's last message asks for an acknowledgement.
     fn encode_for(commands: &[Command], frame_acks: bool) -> Result<Self, EncodeError> {
         let first_sequence = if frame_acks { 2 } else { 1 };
         let mut building = Building { pages: Pages::default(), origins: Vec::new(), next: first_sequence, bytes: 0 };
@@ -84,13 +84,13 @@ impl Batch {
         self.pages.pages.iter().map(Vec::as_slice)
     }
 
-    /// The origin of the message with a sequence number; `None` for the first and the last message of the batch.
+    /// The command that the message with a sequence number is part of; `None` for the first and the last message of the batch.
     pub(crate) fn origin(&self, sequence: u32) -> Option<Origin> {
         let index = usize::try_from(sequence.checked_sub(self.first_sequence)?).ok()?;
         self.origins.get(index).copied()
     }
 
-    /// The index, within the command, of the element at an offset of the message with a sequence number.
+    /// The index, within the command, of the element at an offset in the message with sequence number `number`.
     ///
     /// `None` for messages without elements, and for interval sets, where a range can be two elements of the message.
     pub(crate) fn element_at(&self, origin: Origin, number: u32, offset: u32, command: &Command) -> Option<usize> {
@@ -103,7 +103,7 @@ impl Batch {
         if set.flags.interval {
             return None;
         }
-        // A batch may have one command for each element and as many refusals, and finding a message takes a walk over all of them.
+        // A batch may have one command per element, all refused, and finding each message would take a walk over all messages.
         if list.len() == 1 {
             return Some(0);
         }
@@ -118,20 +118,20 @@ impl Batch {
         self.end_sequence.unwrap_or(self.first_sequence + last.saturating_sub(1))
     }
 
-    /// The number of messages, without the first and the last.
+    /// The number of messages, without the batch's first and last message.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.origins.len()
     }
 
-    /// The number of bytes in those messages.
+    /// The number of bytes of all messages, without the batch's first and last message.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// The index of the element at an offset of a message of elements.
+/// The index of the element at an offset in a message that holds elements.
 fn element_number(message: &[u8], offset: usize) -> Option<usize> {
     const HEADERS: usize = 20;
     const ELEMENTS: u16 = 3;
@@ -160,14 +160,14 @@ impl Building {
     }
 }
 
-/// The bytes of the flags and of the sequence number in the header of a message (`struct nlmsghdr`).
+/// The byte ranges of the flags and of the sequence number in a message's header (`struct nlmsghdr`).
 const FLAGS: Range<usize> = 6..8;
 const SEQUENCE: Range<usize> = 8..12;
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END` (`linux/netfilter/nfnetlink.h`).
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 
-/// A batch without a command, which asks for no acknowledgement: the kernel takes the lock of transactions for it and changes nothing.
+/// A batch without a command, which asks for no acknowledgement: the kernel takes its commit mutex and changes nothing.
 pub(crate) fn empty() -> [u8; 40] {
     let mut bytes = [0; 40];
     bytes[..20].copy_from_slice(&frame(BATCH_BEGIN, None));
@@ -204,12 +204,12 @@ struct Pages {
 }
 
 impl Pages {
-    /// Each page is twice as long as the one before, from the first to the largest, in bytes. So a change of one endpoint takes little
-    /// memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
+    /// The sizes of the first and of the largest page, in bytes. Each page is twice as long as the one before. So a change of one endpoint
+    /// takes little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
     const FIRST: usize = 4096;
     const LARGEST: usize = 4 << 20;
 
-    /// Appends a message with its padding, and gives the copy of the message in the page.
+    /// Appends a message with its padding, and gives the message's bytes in the page.
     fn push(&mut self, message: &[u8]) -> &mut [u8] {
         let len = message.len().next_multiple_of(4);
         let last = self.pages.last();

@@ -9,7 +9,7 @@ use crate::object::{Chain, Flowtable, NamedObject, Rule, Set};
 use crate::packed::Elements;
 use crate::table::{Table, TableName};
 
-/// One change.
+/// One change to the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Adds a table unless it exists. Removes the flag `dormant` from one that exists.
@@ -45,13 +45,13 @@ pub enum Command {
     AddElements(TableName, Arc<Set>, Elements),
     /// Deletes elements, which must exist.
     DeleteElements(TableName, Arc<Set>, Elements),
-    /// Deletes those of these elements that exist, by their keys. Linux 6.3 and later, and older kernels of distributions that have the
-    /// change; other kernels refuse the message with `EINVAL`, because they do not know it.
+    /// Deletes elements, by their keys; an element that does not exist is no error. Linux 6.3 and later, and older kernels of distributions
+    /// that have the change; other kernels do not know the message and refuse it with `EINVAL`.
     DestroyElements(TableName, Arc<Set>, Elements),
 }
 
 impl Command {
-    /// The table that it changes.
+    /// The table that the command changes.
     #[must_use]
     pub fn table(&self) -> &TableName {
         match self {
@@ -72,7 +72,7 @@ impl Command {
         }
     }
 
-    /// The number of elements that it adds or deletes.
+    /// The number of elements that the command adds or deletes.
     #[must_use]
     pub fn elements(&self) -> usize {
         match self {

@@ -1,6 +1,6 @@
-//! What registers, set keys, and map values hold: bytes, or a verdict.
+//! The content of registers, set keys and map values: bytes, or a verdict.
 //!
-//! Bytes are the concatenation of fields, each padded with zeros to a multiple of four bytes, as in the kernel's registers. Addresses
+//! The bytes are the concatenation of fields, each padded with zeros to a multiple of four bytes, as in the kernel's registers. Addresses
 //! and ports are in network order, marks and generated numbers in host order.
 
 use std::fmt;
@@ -45,7 +45,7 @@ impl Data {
     /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field, padded likewise.
     ///
     /// # Panics
-    /// When the result is longer than [`Data::MAX_LEN`]; every concatenation this crate can type is shorter.
+    /// When the result is longer than [`Data::MAX_LEN`], which has room for every key and value that this crate builds.
     #[must_use]
     #[inline]
     pub fn then(self, field: impl Into<Self>) -> Self {
@@ -53,7 +53,7 @@ impl Data {
         let field = field.into();
         let start = self.len().next_multiple_of(4);
         let end = start + field.len().next_multiple_of(4);
-        // All bytes behind the length are zero, so copying them writes the padding.
+        // All bytes behind the field's length are zero, so copying them writes the padding.
         let place = joined.bytes.get_mut(start..end).expect("a concatenation fits into Data::MAX_LEN");
         place.copy_from_slice(&field.bytes[..end - start]);
         joined.len = narrow::<u8>(end, "Data::MAX_LEN is small");
@@ -158,7 +158,7 @@ impl fmt::Debug for Data {
     }
 }
 
-/// What an element holds besides its key.
+/// The value of an element, besides its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Nothing: an element of a set.
@@ -169,7 +169,7 @@ pub enum Value {
     Data(Data),
 }
 
-/// What happens to the packet, or which chain it goes through next.
+/// The verdict of a rule: what happens to the packet, or which chain it goes through next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Ends the rules of this table at this hook and lets the packet go on.

@@ -39,7 +39,7 @@ impl DataType {
         }
     }
 
-    /// The type with nft's number.
+    /// The type that has this number in nft.
     pub(crate) fn from_id(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|t| t.id() == id)
     }

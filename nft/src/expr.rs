@@ -1,8 +1,8 @@
 //! Expressions: the instructions of the kernel's register machine, as they travel over netlink.
 //!
-//! Rules are lists of expressions. A dump gives them back, so they are also the form in which a wanted rule and an existing rule are
-//! compared. Names and numbers are those of the kernel's `linux/netfilter/nf_tables.h`, unless a comment names another file. There is a
-//! variant for what [`crate::Statement`]s need, and [`Expr::Unknown`] for all else.
+//! Rules are lists of expressions. The kernel lists rules in this form, so wanted and existing rules are compared in it. Names and numbers
+//! are those of the kernel's `linux/netfilter/nf_tables.h`, unless a comment names another file. [`Expr`] has variants for all that
+//! [`crate::Statement`]s need, [`Expr::Foreign`] for some of other programs, and [`Expr::Unknown`] for the rest.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::table::Family;
 
 /// A register, given as the index of its first 32-bit word (0 to 15).
 ///
-/// On the wire a word at a multiple of four is one of the four old 16-byte registers, the form in which the kernel dumps it.
+/// On the wire, a register at a multiple of four has the number of an old 16-byte register, as in the kernel's dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Register(u8);
 
@@ -48,7 +48,7 @@ impl Register {
         if word % 4 == 0 { 1 + word / 4 } else { 8 + word }
     }
 
-    /// The register of a wire number; `None` for the verdict register and for unknown ones.
+    /// The register with a number on the wire; `None` for the verdict register and for unknown numbers.
     pub(crate) fn from_wire(number: u32) -> Option<Self> {
         let word = match number {
             1..=4 => (number - 1) * 4,
@@ -59,7 +59,7 @@ impl Register {
     }
 }
 
-/// The header in which the offset of a `payload` expression counts.
+/// The header from which a `payload` expression counts its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadBase {
     /// The IP header.
@@ -71,7 +71,7 @@ pub enum PayloadBase {
 impl PayloadBase {
     pub(crate) const ALL: [Self; 2] = [Self::Network, Self::Transport];
 
-    /// `enum nft_payload_bases`.
+    /// The number in `enum nft_payload_bases`.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Network => 1,
@@ -80,7 +80,7 @@ impl PayloadBase {
     }
 }
 
-/// What a `meta` expression loads or sets.
+/// The property of a packet that a `meta` expression loads or sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaKey {
     /// The packet's mark.
@@ -89,14 +89,14 @@ pub enum MetaKey {
     IifName,
     /// The transport protocol.
     L4Proto,
-    /// Whether the kernel reports what rules do with the packet.
+    /// Whether the kernel traces the packet (`nftrace`).
     Trace,
 }
 
 impl MetaKey {
     pub(crate) const ALL: [Self; 4] = [Self::Mark, Self::IifName, Self::L4Proto, Self::Trace];
 
-    /// `enum nft_meta_keys`.
+    /// The number in `enum nft_meta_keys`.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Mark => 3,
@@ -107,7 +107,7 @@ impl MetaKey {
     }
 }
 
-/// What a `ct` expression loads.
+/// The property of a connection that a `ct` expression loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CtKey {
     /// Connection state bits.
@@ -128,7 +128,7 @@ impl CtKey {
     pub(crate) const ALL: [Self; 6] =
         [Self::State, Self::Status, Self::Packets, Self::OriginalDstIpv4, Self::OriginalDstIpv6, Self::OriginalDstPort];
 
-    /// `enum nft_ct_keys`, and whether the expression must name the direction.
+    /// The number in `enum nft_ct_keys`, and whether the expression must name the direction.
     pub(crate) const fn number(self) -> (u32, bool) {
         match self {
             Self::State => (0, false),
@@ -150,7 +150,7 @@ pub enum FibAddress {
     Destination,
 }
 
-/// How `cmp` compares.
+/// The operator of a `cmp` expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmpOp {
     /// Equal.
@@ -164,7 +164,7 @@ pub enum CmpOp {
 impl CmpOp {
     pub(crate) const ALL: [Self; 3] = [Self::Eq, Self::Ne, Self::Gt];
 
-    /// `enum nft_cmp_ops`.
+    /// The number in `enum nft_cmp_ops`.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Eq => 0,
@@ -174,7 +174,7 @@ impl CmpOp {
     }
 }
 
-/// What a `lookup` expression does with the element that it finds.
+/// The effect of a `lookup` expression. "Goes on" means that the next expression of the rule is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LookupResult {
     /// Goes on when the key is in the set.
@@ -187,7 +187,7 @@ pub enum LookupResult {
     Load(Register),
 }
 
-/// The answer of a `reject` expression.
+/// The ICMP answer that a `reject` expression sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectWith {
     /// "Unreachable" of ICMP or ICMPv6, by the table's family, with a code of that protocol.
@@ -258,7 +258,7 @@ pub enum Expr {
         dreg: Register,
         modulus: u32,
     },
-    /// `offset` and a number below `modulus` that the kernel makes of `len` bytes: see [`crate::jhash_below`].
+    /// `offset` plus a number below `modulus` that the kernel computes from `len` bytes: see [`crate::jhash_below`].
     Jhash {
         sreg: Register,
         dreg: Register,
@@ -285,7 +285,7 @@ pub enum Expr {
     },
     Reject(RejectWith),
     Counter,
-    /// Goes on for so many packets a second, and `burst` more at once.
+    /// Matches `per_second` packets a second, and `burst` more at once.
     Limit {
         per_second: u64,
         burst: u32,
@@ -298,17 +298,17 @@ pub enum Expr {
     Unknown(Arc<str>),
 }
 
-/// Expressions that only the rules of other programs have, as far as a reader of rules needs them.
+/// Expressions that only rules of other programs have. These are needed to print such rules and to follow a packet through them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, named alike")]
 pub enum Foreign {
-    /// Goes on when the register compares like this, byte by byte.
+    /// Matches when the comparison of the register with `data` holds, byte by byte.
     Compare { order: Order, sreg: Register, data: Data },
-    /// Goes on when the register is in the range, or outside of it.
+    /// Matches when the register is in the range, or, if `outside`, when it is not.
     Range { outside: bool, sreg: Register, first: Data, last: Data },
-    /// Loads what has this number in `enum nft_meta_keys`.
+    /// Loads the property with this number in `enum nft_meta_keys`.
     Meta { key: u32, dreg: Register },
-    /// Loads what has this number in `enum nft_ct_keys`, without a direction.
+    /// Loads the property with this number in `enum nft_ct_keys`, without a direction.
     Ct { key: u32, dreg: Register },
     /// Translates source or destination, to one address or one port or both.
     Nat { of_destination: bool, family: Family, address: Option<Register>, port: Option<Register> },
@@ -316,15 +316,15 @@ pub enum Foreign {
     Redirect { port: Option<Register> },
     /// Keeps the packet out of connection tracking.
     Notrack,
-    /// Changes neither the packet nor its way: `log`, a named counter, `nftrace`.
+    /// Does not change which rules the packet matches or where it goes, such as `log` or a named counter.
     Harmless(Arc<str>),
-    /// A match of iptables.
+    /// A match of iptables-nft, by its name.
     XtMatch(Arc<str>),
-    /// A target of iptables.
+    /// A target of iptables-nft, by its name.
     XtTarget(Arc<str>),
 }
 
-/// How [`Foreign::Compare`] compares.
+/// The operator of [`Foreign::Compare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// `<`.
@@ -336,7 +336,7 @@ pub enum Order {
 }
 
 impl Expr {
-    /// The set or map that it looks up or adds to.
+    /// The set or map that the expression looks up or adds to.
     #[must_use]
     pub fn set(&self) -> Option<&Arc<str>> {
         match self {

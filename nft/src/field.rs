@@ -1,7 +1,7 @@
-//! What a rule can read from a packet or compute, in the words of the nft language.
+//! The selectors of the nft language: what a rule can read from a packet or compute.
 //!
-//! Each field has an nft text, a data type, and expressions that load it into a register. Several fields form a concatenation, which
-//! nft writes with dots; sets and maps have such keys.
+//! Each field has an nft text, a data type, and expressions that load it into a register. Several fields form a concatenation, which nft
+//! writes with dots. Concatenations are also the keys of sets and maps.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::datatype::DataType;
 use crate::expr::{CtKey, Expr, MetaKey, PayloadBase, Register};
 use crate::wire::narrow;
 
-/// What a [`Field::Jhash`] hashes.
+/// The input of a [`Field::Jhash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hashed {
     /// `ip saddr`.
@@ -36,12 +36,12 @@ impl Hashed {
         }
     }
 
-    /// Bytes that are hashed: a port takes a whole word.
+    /// The number of bytes that are hashed: a port takes four, a whole register word.
     const fn size(self) -> usize {
         self.address().data_type().size() + if self.has_port() { 4 } else { 0 }
     }
 
-    /// The expressions that load what is hashed into the registers from this one on.
+    /// The expressions that load the input of the hash into `sreg` and the registers behind it.
     pub(crate) fn load(self, sreg: Register) -> Vec<Expr> {
         let mut exprs = self.address().load(sreg);
         if self.has_port() {
@@ -87,18 +87,18 @@ pub enum Field {
     NumgenRandom(u32),
     /// `jhash ip saddr mod N seed S offset O`: a number from O to O + N - 1 that is the same for the same source.
     Jhash {
-        /// What is hashed.
+        /// The input of the hash.
         hashed: Hashed,
-        /// N: how many numbers there are; at least 1.
+        /// N: the result is one of N numbers; at least 1.
         modulus: u32,
-        /// S: other seeds give other numbers.
+        /// S: the seed of the hash.
         seed: u32,
-        /// O: what is added.
+        /// O: the number that is added to the result.
         offset: u32,
     },
 }
 
-/// Where nft loads what is hashed: behind the words of a concatenation, and four more.
+/// nft loads the input of a hash into the register this many words behind the end of a concatenation; for a single field, into this word.
 const SCRATCH: u8 = 4;
 
 impl Field {
@@ -116,13 +116,13 @@ impl Field {
         }
     }
 
-    /// The expressions that load the field into a register. A hash takes its input from the register that nft would take for a single
-    /// field.
+    /// The expressions that load the field into a register. The input of a hash goes into the register that nft uses for a hash that is the
+    /// only field.
     pub(crate) fn load(self, dreg: Register) -> Vec<Expr> {
         self.load_beside(dreg, Register::word(SCRATCH))
     }
 
-    /// The expressions that load the field into a register; `scratch` and those behind it are free.
+    /// The expressions that load the field into a register. The input of a hash goes into `scratch` and the registers behind it.
     fn load_beside(self, dreg: Register, scratch: Register) -> Vec<Expr> {
         use PayloadBase::{Network, Transport};
         let payload = |base, offset, len| vec![Expr::Payload { base, offset, len, dreg }];

@@ -1,13 +1,13 @@
-//! The hash of `jhash` expressions, as the kernel computes it: for those who choose what stands in a map that such an expression
-//! looks up, or tell where it leads a packet.
+//! The hash of `jhash` expressions, as the kernel computes it. It tells which element of a map such an expression looks up, which is needed
+//! to fill the map and to follow a packet.
 //!
-//! Bob Jenkins' hash `lookup3`, in the form of the kernel's `linux/jhash.h`. Words are read in the order of this machine's bytes, as
-//! the kernel of this machine does.
+//! Bob Jenkins' hash `lookup3`, in the form of the kernel's `linux/jhash.h`. Words are read in the byte order of this machine, as in the
+//! kernel.
 
 /// The kernel's `JHASH_INITVAL`.
 const INITIAL: u32 = 0xdead_beef;
 
-/// The hash of bytes, from a seed.
+/// The hash of bytes, with a seed.
 #[must_use]
 pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -25,7 +25,7 @@ pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     if rest.is_empty() {
         return state[2];
     }
-    // The kernel puts the last bytes together by their value, whatever the order of bytes is.
+    // The kernel reads the last bytes in little-endian order on every machine.
     for (word, bytes) in state.iter_mut().zip(rest.chunks(4)) {
         let mut last = [0; 4];
         last[..bytes.len()].copy_from_slice(bytes);
@@ -35,7 +35,7 @@ pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     state[2]
 }
 
-/// The number below `modulus` that a `jhash ... mod` expression makes of these bytes: the kernel scales the hash, it takes no remainder.
+/// The number below `modulus` that a `jhash ... mod` expression computes from bytes: the kernel scales the hash, it takes no remainder.
 #[must_use]
 pub fn jhash_below(bytes: &[u8], seed: u32, modulus: u32) -> u32 {
     let scaled = (u64::from(jhash(bytes, seed)) * u64::from(modulus)) >> 32;
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn it_is_scaled_into_the_numbers_below_the_modulus() {
         assert_eq!(jhash_below(b"", 0, 1), 0);
-        // 0xdeadbeef of 2^32 is 0.8698 of it.
+        // 0xdeadbeef / 2^32 is 0.8698.
         assert_eq!(jhash_below(b"", 0, 1000), 869);
     }
 }

@@ -3,9 +3,9 @@
 //! ```text
 //! connection                        commits a batch, reads a table
 //!   │
-//! batch · monitor                   the bytes of a transaction · the transactions of other programs
+//! batch · monitor                   encodes a transaction · notices the transactions of other programs
 //!   │
-//! text · encode · decode · socket   nft syntax · values to bytes · bytes to values · system calls
+//! text · encode · decode · socket   nft syntax · values to bytes · bytes to values · netlink sockets
 //!   │
 //! command · userdata                one change · comments and types that nft keeps with an object
 //!   │
@@ -13,7 +13,7 @@
 //!   │
 //! object                            chains, rules, sets, elements, whole tables
 //!   │
-//! statement                         a rule in the words of nft
+//! statement                         the statements of rules, as nft has them
 //!   │
 //! field                             what a rule reads from a packet, such as `ip daddr`
 //!   │
@@ -21,14 +21,14 @@
 //!   │
 //! data · datatype · table · wire    bytes and verdicts · nft's types · families and names · netlink messages
 //! xtables                           tables of iptables-legacy as blocks of bytes
-//! memory · signals                  large blocks back to the system, and none left · what a parent blocked
+//! memory · signals                  the allocator: frees large blocks, reports lack of memory · unblocks signals
 //! ```
 //!
-//! A module names only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
+//! A module uses only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
 //!
-//! Takes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) and gives netlink messages, and back. Rules are written in
-//! the words of the nft language ([`Statement`]) and lowered to the instructions of the kernel ([`Expr`]). So the same value has a text
-//! form and a wire form, and can be compared with the kernel's list.
+//! Encodes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) as netlink messages, and decodes netlink messages into such
+//! values. A rule is a list of nft statements ([`Statement`]), which are lowered to the kernel's expressions ([`Expr`]). So a value can be
+//! printed as nft text, sent to the kernel, and compared with what the kernel lists.
 //!
 //! Knows nothing of Kubernetes, async run-times, clocks or retries. This is the only crate of the workspace with `unsafe` code, which
 //! is in `encode` (calls of libnftnl), `socket` (system calls), `memory` (the allocator), `signals` and

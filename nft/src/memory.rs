@@ -1,11 +1,11 @@
-//! The allocator: when the system has no more memory, and what it does with large blocks.
+//! The allocator: gives large blocks back to the system, and reports when the system has no more memory.
 //!
-//! Large blocks are the bytes of a transaction, what was read of a table, tables that grow. They are
-//! needed for moments, and the process should not keep their memory.
+//! Large blocks hold the bytes of a transaction, a table that was read from the kernel, or a hash table that grows. They are needed for a
+//! short time, and the process should not keep their memory.
 //!
-//! glibc gives a block of 128 KiB or more back to the system as soon as it is freed. But it takes each that is freed as a sign that more
-//! like it follow, and keeps all blocks up to that size from then on, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)). With 100,000 Services
-//! the process had 20 to 65 MB of such memory after its start, depending on the sizes of maps.
+//! glibc gives a block of 128 KiB or more back to the system as soon as it is freed. But each such free raises this limit to the size of
+//! the block, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)), and glibc keeps smaller blocks from then on. With 100,000 Services the
+//! process had 20 to 65 MB of such memory after its start, depending on the sizes of its hash tables.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use std::{panic, process, thread};
 #[cfg(target_env = "gnu")]
 const LARGE: libc::c_int = 128 << 10;
 
-/// Has the allocator give large blocks back to the system when they are freed, whatever was freed before. Changes nothing when the
-/// process has several threads already, or with another C library than glibc.
+/// Makes glibc give large blocks back to the system whenever they are freed: it fixes the limit, which otherwise grows. Does nothing when
+/// the process has several threads already, or with another C library.
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
     if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
@@ -27,19 +27,19 @@ pub fn give_back_large_blocks() {
     }
 }
 
-/// How long a thread waits for another one that reports. The report may wait for a slow reader, but not as long.
+/// How long a thread that finds no memory waits while another thread reports the same. A report can be slow, but takes less than this.
 const REPORTING: Duration = Duration::from_secs(2);
 
-/// The system's allocator. When the system gives no memory, it calls a function that reports so, and aborts the process.
+/// The system's allocator. When the system gives no memory, it calls a function that reports this, and aborts the process.
 ///
 /// Rust's own report is a bare line on standard error, which no program can change with stable Rust. The price: a request whose caller
 /// could go on without the memory (`try_reserve`) ends the process too. In this program, only reading a whole file makes such requests.
 ///
-/// The function gets the bytes that were asked for. It must not need memory itself: if it does, or panics, the process ends without a report.
+/// The function gets the size of the failed request. It must not need memory: if it does, or panics, the process ends without a report.
 pub struct Reporting(pub fn(usize));
 
 impl Reporting {
-    /// A block that the system gave for this many bytes.
+    /// Gives the system's block on to the caller; reports and aborts if the system had no memory for it.
     #[inline]
     fn given(&self, block: *mut u8, bytes: usize) -> *mut u8 {
         if block.is_null() {
@@ -52,10 +52,10 @@ impl Reporting {
     fn exhausted(&self, bytes: usize) -> ! {
         static REPORTS: AtomicBool = AtomicBool::new(false);
         if REPORTS.swap(true, Ordering::Relaxed) {
-            // Another thread reports, or the report needs memory.
+            // Another thread is reporting, or the report itself needed memory.
             thread::sleep(REPORTING);
         } else {
-            // A panic must not leave an allocator.
+            // A panic must not unwind out of an allocator.
             let _ = panic::catch_unwind(|| (self.0)(bytes));
         }
         process::abort()

@@ -1,11 +1,11 @@
-//! Transactions of other programs, and the tables that they change.
+//! Watches the transactions of other programs, and the tables that they change.
 //!
-//! Takes the kernel's notifications, gives [`Writes`]. While any socket subscribes to them, in whatever network namespace of the machine,
-//! the kernel makes a notification for every object of a transaction, which makes each transaction of many elements several times
-//! slower. So a caller keeps a monitor only for as long as it needs it, and pauses it before it sends such a transaction. The
-//! monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
+//! Reads the kernel's notifications and gives [`Writes`]. While any socket subscribes to them, in any network namespace of the machine, the
+//! kernel makes a notification for every object of a transaction, which makes each transaction of many elements several times slower. So a
+//! caller keeps a monitor only for as long as it needs it, and pauses it before it sends such a transaction. The monitor does not see the
+//! transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
 //!
-//! Invariant: memory is bounded by the number of tables and the `most` transactions that a caller asks for, whatever is written.
+//! Invariant: memory is bounded by the number of tables and by `most`, the number of transactions that a caller asks for.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,11 +28,11 @@ const BUFFER: usize = 2 << 20;
 pub struct Writes {
     /// The transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// There were more notifications than fit into the socket's buffer, so any table may have changed.
+    /// Transactions are missing from the list, so any table may have changed: the buffer overflowed, or there were more than `most`.
     pub lost: bool,
 }
 
-/// A transaction.
+/// A transaction of any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
     /// The tables in which it added, changed or deleted something.
@@ -129,7 +129,7 @@ impl TableWatch {
         self.changed
     }
 
-    /// Reads the notifications so far. To be called now and then, because the socket's buffer must not overflow during a long dump.
+    /// Reads the notifications so far. Callers do this now and then during a long dump, so that the socket's buffer does not overflow.
     pub(crate) fn update(&mut self) {
         self.changed |= self.read().unwrap_or(true);
     }

@@ -1,7 +1,7 @@
 //! The objects of nf_tables as plain values: chains, rules, sets and their elements, and tables with all their content.
 //!
-//! The values of a wanted ruleset are built by the caller of this crate; [`crate::decode`] gives the same values for what the kernel
-//! lists, so the two can be compared.
+//! The caller of this crate builds the values of the ruleset that it wants. [`crate::decode`] gives the same values for the ruleset that
+//! the kernel lists, so the two can be compared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::table::{Family, Table};
 /// An object other than a chain, a rule, a set, or an element. Rules and maps refer to it by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedObject {
-    /// What it is.
+    /// Whether it is a flowtable, a counter, and so on.
     pub kind: ObjectKind,
     /// Its name. Two objects of different kinds may have the same name.
     pub name: Arc<str>,
@@ -36,7 +36,7 @@ impl fmt::Display for NamedObject {
 pub enum ObjectKind {
     /// A flowtable, whatever its hook and flags.
     Flowtable,
-    /// An object with this type number (`NFT_OBJECT_*` in `linux/netfilter/nf_tables.h`), which this crate need not know.
+    /// An object with this type number (`NFT_OBJECT_*` in `linux/netfilter/nf_tables.h`), which this crate may not know.
     Stateful(u32),
 }
 
@@ -75,7 +75,7 @@ pub struct Chain {
 pub struct BaseChain {
     /// Which packets the chain sees, and whether it may translate addresses.
     pub kind: ChainType,
-    /// The place in the path of a packet.
+    /// The point in a packet's path at which the kernel calls the chain.
     pub hook: Hook,
     /// The order among the chains of the same hook: smaller numbers first.
     pub priority: i32,
@@ -131,7 +131,7 @@ pub struct Flowtable {
     pub devices: Vec<Arc<str>>,
 }
 
-/// A rule in the words of the nft language.
+/// A rule as a list of nft statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its statements, from left to right.
@@ -171,8 +171,8 @@ pub struct RuleDump {
 pub enum Types {
     /// `type ipv4_addr . inet_proto`.
     Named(Vec<DataType>),
-    /// `typeof ip daddr . numgen random mod 65536`: for fields without a type name. nft can load its own listing of the set only when
-    /// the kernel keeps these fields.
+    /// `typeof ip daddr . numgen random mod 65536`: for fields without a type name. nft can load its own listing of the set only when the
+    /// set's user data has these fields.
     Of(Vec<Field>),
 }
 
@@ -201,7 +201,7 @@ impl Types {
 pub enum ValueType {
     /// A verdict.
     Verdict,
-    /// Data. Typed with [`Types::Of`] if and only if the key is.
+    /// Data of these types. They are [`Types::Of`] if and only if the key's type is.
     Data(Types),
 }
 
@@ -231,12 +231,12 @@ pub struct Set {
     pub value: Option<ValueType>,
     /// Its flags.
     pub flags: SetFlags,
-    /// How long an element lives that has no time-out of its own; whole milliseconds.
+    /// The life time of an element that has no time-out of its own; whole milliseconds.
     pub timeout: Option<Duration>,
     /// The largest number of elements. The kernel keeps a set with a size in a hash table of fixed length.
     pub size: Option<u32>,
-    /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel gives every
-    /// element a counter of its own, so elements are written as without.
+    /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel adds the
+    /// counters by itself, so messages with elements do not mention them.
     pub counter: bool,
     /// A comment.
     pub comment: Option<Arc<str>>,
@@ -264,7 +264,7 @@ impl Set {
         Self { value: Some(value), ..Self::new(name, key) }
     }
 
-    /// Whether keys are ranges of concatenations, which the kernel keeps in another way than ranges of one field.
+    /// Whether keys are ranges of concatenations. The kernel keeps such a range as one element with two keys.
     pub(crate) fn is_concat_interval(&self) -> bool {
         self.flags.interval && self.key.data_types().len() > 1
     }

@@ -1,10 +1,10 @@
-//! Elements packed into bytes: a cluster has hundreds of thousands of them, and an [`Element`] has room for what few of them hold.
+//! Elements packed into bytes, to save memory: a cluster has hundreds of thousands, and an [`Element`] has fields that few of them use.
 //!
-//! Takes and gives [`Element`]s; the encoder reads the packed form. Invariants: equal elements have equal bytes, and nothing is lost,
-//! so packed elements are compared as bytes.
+//! Packs [`Element`]s and unpacks them; the encoder reads the packed bytes directly. Invariants: equal elements have equal bytes, and
+//! nothing is lost, so packed elements are compared as bytes.
 //!
-//! An element is a byte of flags, the key, and what the flags say: the last key of a range, a value or the number of a verdict and its
-//! chain, a time-out in nanoseconds, a comment. Keys and values have a byte of length before them, texts have two.
+//! An element is a byte of flags, the key, and the parts that the flags announce: the last key of a range, a value or the number of a
+//! verdict and its chain, a time-out in nanoseconds, a comment. Keys and values have a byte of length before them, texts have two.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const HAS_CHAIN: u8 = 32;
 /// Elements of one set or map.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Elements {
-    /// Each element behind its length.
+    /// The elements, each after its length.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -32,14 +32,14 @@ pub struct Elements {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ElementRef<'a>(&'a [u8]);
 
-/// What a packed element holds.
+/// The parts of a packed element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
     /// The key; the first of the range in an interval set.
     pub key: &'a [u8],
     /// The last key of the range in an interval set.
     pub key_end: Option<&'a [u8]>,
-    /// What the map holds for the key.
+    /// The map's value for the key.
     pub value: ValueRef<'a>,
     /// How long the element lives.
     pub timeout: Option<Duration>,
@@ -47,7 +47,7 @@ pub struct Parts<'a> {
     pub comment: Option<&'a str>,
 }
 
-/// What a packed element holds besides its key.
+/// The value of a packed element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRef<'a> {
     /// Nothing: an element of a set.
@@ -104,7 +104,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(text.as_bytes());
 }
 
-/// Takes packed bytes apart.
+/// Reads packed bytes from front to back.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -145,13 +145,13 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> ElementRef<'a> {
-    /// The element that [`pack`] wrote as these bytes; other bytes make the other functions panic.
+    /// The element in these bytes, which [`pack`] must have written: for other bytes the methods panic.
     #[must_use]
     pub const fn from_packed(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes that [`pack`] wrote.
+    /// The bytes that [`pack`] wrote for the element.
     #[must_use]
     pub const fn packed(self) -> &'a [u8] {
         self.0
@@ -164,7 +164,7 @@ impl<'a> ElementRef<'a> {
         Reader(&self.0[1..]).data()
     }
 
-    /// Everything that it holds.
+    /// All parts of the element.
     #[must_use]
     pub fn parts(self) -> Parts<'a> {
         let mut reader = Reader(self.0);
@@ -177,7 +177,7 @@ impl<'a> ElementRef<'a> {
         Parts { key, key_end, value, timeout, comment }
     }
 
-    /// The chain that it leads to.
+    /// The chain that the element's verdict jumps or goes to.
     #[must_use]
     pub fn target(self) -> Option<&'a str> {
         if self.0[0] & HAS_CHAIN == 0 {
@@ -189,7 +189,7 @@ impl<'a> ElementRef<'a> {
         }
     }
 
-    /// The whole element.
+    /// The unpacked element.
     #[must_use]
     pub fn element(self) -> Element {
         let Parts { key, key_end, value, timeout, comment } = self.parts();
@@ -218,7 +218,7 @@ impl Elements {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -229,7 +229,7 @@ impl Elements {
         Iter(Reader(&self.bytes))
     }
 
-    /// An element by its number.
+    /// The element at an index.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<ElementRef<'_>> {
         self.iter().nth(index)
@@ -245,7 +245,7 @@ impl Elements {
         self.append(|bytes| bytes.extend_from_slice(element.0));
     }
 
-    /// Appends an element whose key has two parts and that holds data, or nothing but its key.
+    /// Appends an element. Its key is the two parts of `key`, one after the other; its value is data, or none.
     pub fn push_joined(&mut self, key: [&[u8]; 2], value: Option<&[u8]>) {
         self.append(|bytes| {
             bytes.push(if value.is_some() { HAS_DATA } else { 0 });
@@ -268,7 +268,7 @@ impl Elements {
         self.len += 1;
     }
 
-    /// These elements, in the order of their keys.
+    /// A copy of the list, ordered by key.
     #[must_use]
     pub fn sorted(&self) -> Self {
         let mut elements: Vec<ElementRef<'_>> = self.iter().collect();
@@ -277,10 +277,10 @@ impl Elements {
     }
 }
 
-/// Bytes of the length before each element of a list.
+/// The size of the length before each element of a list, in bytes.
 const LENGTH: usize = 4;
 
-/// Goes through a list of packed elements.
+/// Iterates over a list of packed elements.
 pub struct Iter<'a>(Reader<'a>);
 
 impl<'a> Iterator for Iter<'a> {

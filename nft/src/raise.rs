@@ -1,7 +1,7 @@
-//! Rules of a listing in the words of nft: the way back from expressions to statements.
+//! Turns the expressions of a rule back into nft statements: the inverse of `Statement::lower`.
 //!
-//! Takes the expressions of a rule, gives statements and, where no statement of this crate begins, the expression itself. A statement is
-//! found by its shape, and counts only if lowering it gives the very expressions that it was found in: so nothing is guessed.
+//! Gives statements and, where no statement of this crate begins, the expression itself. The kinds of the first expressions suggest a
+//! statement. It counts only if lowering it gives exactly these expressions: so nothing is guessed.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::object::{Rule, RuleDump};
 use crate::statement::{CtBit, Operand, Statement};
 use crate::table::Family;
 
-/// A part of a rule.
+/// A part of a rule that the kernel listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A statement.
@@ -23,7 +23,7 @@ pub enum Part {
 }
 
 impl RuleDump {
-    /// The statements of a rule in a table of the family, each with the number of its expressions, and what is no statement.
+    /// The statements of the rule, and the expressions that belong to no statement; each part with the number of its expressions.
     #[must_use]
     pub fn parts(&self, family: Family) -> Vec<(Part, usize)> {
         let mut parts = Vec::new();
@@ -36,13 +36,13 @@ impl RuleDump {
         parts
     }
 
-    /// The part that begins with an expression, and the number of its expressions.
+    /// The part that begins with expression number `at`, and the number of its expressions.
     pub(crate) fn part(&self, at: usize, family: Family) -> (Part, usize) {
         let found = statement(&self.exprs[at..], family);
         found.map_or((Part::Expr(at), 1), |(statement, len)| (Part::Statement(statement), len))
     }
 
-    /// The rule in the words of nft; `None` when it has an expression that this crate has no words for.
+    /// The rule as nft statements; `None` when it has an expression that belongs to no statement of this crate.
     #[must_use]
     pub fn to_rule(&self, family: Family) -> Option<Rule> {
         let statements = self.parts(family).into_iter().map(|(part, _)| match part {
@@ -60,7 +60,7 @@ fn statement(exprs: &[Expr], family: Family) -> Option<(Statement, usize)> {
     of_shape(exprs).into_iter().chain(with_fields(exprs)).find(is_it)
 }
 
-/// Statements that may begin here by the kinds of their expressions.
+/// The statement that the kinds of the first expressions suggest, and the number of its expressions. The caller checks it.
 fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
     let bits = |mask: &Data| mask.as_slice().try_into().ok().map(u32::from_ne_bytes);
     Some(match exprs {
@@ -95,7 +95,7 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
     })
 }
 
-/// Statements that begin with a concatenation of fields.
+/// Possible statements that begin with loading fields, each with the number of its expressions. The caller checks them.
 fn with_fields(exprs: &[Expr]) -> Vec<(Statement, usize)> {
     let (fields, count) = fields(exprs);
     let Some(next) = exprs.get(count).filter(|_| count > 0) else { return Vec::new() };
@@ -132,7 +132,7 @@ fn with_fields(exprs: &[Expr]) -> Vec<(Statement, usize)> {
     }
 }
 
-/// The right sides of a comparison with this data, masked or not.
+/// The possible right sides of a comparison with `data`, before which the fields were masked with `mask`, if there is one.
 fn operands(fields: &[Field], op: CmpOp, data: &Data, mask: Option<&Data>) -> Vec<Operand> {
     let is_equal = match op {
         CmpOp::Eq => true,
@@ -257,7 +257,7 @@ mod tests {
             let rule = Rule::new([statement]);
             assert_eq!(rule.to_dump(Family::Ip).to_rule(Family::Ip), Some(rule));
         }
-        // A comparison with a whole address can be stated in two ways, which are the same text and the same expressions.
+        // Two statements compare with a whole address, `Operand::Is` and this one. Both have the same text and the same expressions.
         let whole = Statement::Match(vec![Field::IpSaddr], Operand::InPrefix([10, 0, 0, 1].into(), 32));
         let all = Rule { comment: Some("c".into()), ..Rule::new([statements(), vec![whole]].concat()) };
         let raised = all.to_dump(Family::Ip).to_rule(Family::Ip).unwrap();

@@ -1,9 +1,9 @@
-//! The signals that a process inherits as blocked. Some supervisors start their children so, and SIGTERM would then wait for ever.
+//! Unblocks the signals that a process inherits as blocked: some supervisors start their children so, and SIGTERM would never arrive.
 
 use std::ptr;
 
-/// Unblocks all signals, for the calling thread and those that it starts. Signals that the parent ignores stay ignored, as `nohup` wants it
-/// of SIGHUP, until a handler takes their place.
+/// Unblocks all signals for the calling thread and the threads that it starts. Signals that the parent made ignored stay ignored, as
+/// `nohup` needs for SIGHUP, until the process sets a handler for them.
 pub fn unblock_all() {
     // SAFETY: `sigset_t` has only integers, for which zero is a valid value, and `sigemptyset` makes it the empty set. Pointers to it are
     // used during the calls alone; a null pointer says that the former mask is not wanted. Neither call can fail with these arguments.

@@ -71,7 +71,7 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, ADD_MEMBERSHIP, group.cast_signed())
     }
 
-    /// Ends a subscription.
+    /// Ends the subscription to a multicast group.
     ///
     /// # Errors
     /// The error that the kernel answers.
@@ -86,7 +86,7 @@ impl Socket {
         self.inner.portid()
     }
 
-    /// Another handle of the same socket, closed on exec.
+    /// A duplicate of the socket's file descriptor, closed on exec.
     ///
     /// # Errors
     /// When the process has too many files open.

@@ -1,4 +1,4 @@
-//! Rules in the words of the nft language, and the expressions that each statement becomes.
+//! The statements of rules, as the nft language has them, and the kernel's expressions to which each is lowered.
 //!
 //! Lowering a statement gives the expressions that `nft` itself sends for it, because `nft list` recognises statements by their
 //! expressions.
@@ -18,7 +18,7 @@ const ICMP_PORT_UNREACHABLE: u8 = 3;
 const ICMPV6_PORT_UNREACHABLE: u8 = 4;
 /// `NFT_REJECT_ICMPX_PORT_UNREACH`: the answer in an `inet` table.
 const ICMPX_PORT_UNREACHABLE: u8 = 1;
-/// The type of this host's own addresses (`linux/rtnetlink.h`).
+/// The address type of this host's own addresses (`linux/rtnetlink.h`).
 const RTN_LOCAL: u32 = 2;
 
 /// One statement of a rule. The kernel leaves a rule at the first statement that does not match.
@@ -69,14 +69,14 @@ pub enum Statement {
     },
     /// `counter`.
     Counter,
-    /// `limit rate NUMBER/second burst NUMBER packets`: matches so many packets a second, and the burst at once.
+    /// `limit rate NUMBER/second burst NUMBER packets`: matches so many packets a second, and beyond these a burst.
     LimitRate {
         /// Packets a second.
         per_second: u64,
-        /// Packets beyond that, at once.
+        /// Packets beyond that rate, at once.
         burst: u32,
     },
-    /// `meta nftrace set 1`: the kernel reports what rules do with the packet from now on.
+    /// `meta nftrace set 1`: the kernel traces the packet from now on.
     Trace,
     /// `flow add @FLOWTABLE`: adds the packet's flow to the flowtable, if the kernel can.
     FlowAdd(Arc<str>),
@@ -121,7 +121,7 @@ pub enum CtBit {
 impl CtBit {
     pub(crate) const ALL: [Self; 4] = [Self::StateNew, Self::StateEstablished, Self::StateInvalid, Self::StatusDnat];
 
-    /// Key and bit, as in the kernel's `nf_conntrack_common.h`.
+    /// The key and the bit, as in the kernel's `nf_conntrack_common.h`.
     pub(crate) const fn parts(self) -> (CtKey, u32) {
         match self {
             Self::StateInvalid => (CtKey::State, 1),

@@ -1,6 +1,6 @@
 //! Families, names, and properties of tables.
 //!
-//! Everything else in this crate names a table or at least a family, so this module uses no other one.
+//! Most other modules need a table's name or a family, so this module uses none of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,8 +81,8 @@ pub enum Ownership {
     /// Any socket of a process with `CAP_NET_ADMIN`: the table has no owner.
     #[default]
     Unowned,
-    /// Any such socket, because the owner of a persistent table closed its socket (kernel 6.9 and later). A new owner can take the
-    /// table over.
+    /// Any socket of a process with `CAP_NET_ADMIN`, because the owner of a persistent table closed its socket (kernel 6.9 and later). A
+    /// new owner can take the table over.
     Orphaned,
     /// This connection only; the kernel refuses changes by others and leaves the table out when they flush the ruleset.
     Ours,

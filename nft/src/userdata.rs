@@ -1,5 +1,5 @@
-//! User data: bytes that the kernel keeps with an object for nft. They are a list of entries: a type and a length of one byte each, and
-//! a value.
+//! User data: bytes that the kernel stores with an object and does not interpret; nft does. They are a list of entries. An entry has a type
+//! and a length of one byte each, and a value.
 //!
 //! User data holds comments, and the types of sets that no type number describes: nft cannot load its own listing of a set that was
 //! declared with `typeof` unless the set has these entries. The numbers are those of libnftnl's `udata.h` and of nft's sources.
@@ -15,7 +15,7 @@ use crate::wire::narrow;
 /// A comment on a table, chain, rule or element.
 pub(crate) const COMMENT: u8 = 0;
 
-/// Entries of a set's user data.
+/// The types of the entries in a set's user data.
 mod set {
     pub(super) const KEY_BYTE_ORDER: u8 = 0;
     pub(super) const DATA_BYTE_ORDER: u8 = 1;
@@ -24,7 +24,7 @@ mod set {
     pub(super) const COMMENT: u8 = 7;
 }
 
-/// Entries of a typed expression.
+/// The types of the entries that describe the expression of a `typeof`.
 mod type_of {
     pub(super) const EXPRESSION: u8 = 0;
     pub(super) const DETAIL: u8 = 1;
@@ -44,7 +44,7 @@ mod expression {
     pub(super) const NUMGEN: u32 = 23;
 }
 
-/// An entry with a value.
+/// Encodes an entry.
 fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
     let len = narrow::<u8>(value.len(), "an entry of user data is at most 255 bytes");
     let mut bytes = vec![kind, len];
@@ -65,7 +65,7 @@ pub(crate) fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-/// The entry of a comment.
+/// Encodes an entry with a comment.
 pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
     let mut bytes = cut(text).as_bytes().to_vec();
     bytes.push(0);
@@ -91,7 +91,7 @@ pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     bytes
 }
 
-/// The typed expression of a map's value. Without it nft lists the map as if its key were not declared with `typeof`.
+/// The `typeof` expression of a map's value. Without it nft lists the map as if its key were not declared with `typeof`.
 fn typed_value(value: &ValueType) -> Option<Vec<u8>> {
     match value {
         ValueType::Verdict => Some(expression(expression::VERDICT, &[])),
@@ -100,7 +100,7 @@ fn typed_value(value: &ValueType) -> Option<Vec<u8>> {
     }
 }
 
-/// A concatenation has no byte order of its own.
+/// The byte order of a type. A concatenation has none of its own.
 fn byte_order(types: &Types) -> u32 {
     match types.data_types()[..] {
         [DataType::Integer | DataType::Mark] => BYTE_ORDER_HOST,
@@ -109,7 +109,7 @@ fn byte_order(types: &Types) -> u32 {
     }
 }
 
-/// A field, or a concatenation of fields, as an expression.
+/// Encodes a field, or a concatenation of fields, as the expression of a `typeof`.
 fn typed(fields: &[Field]) -> Vec<u8> {
     match fields {
         [one] => typed_field(*one),
@@ -126,7 +126,7 @@ fn expression(kind: u32, detail: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Protocol and header field of a payload expression (`enum proto_desc_id` and the protocol's header fields in nft).
+/// Encodes a payload expression by its protocol and header field (`enum proto_desc_id` and the protocol's header fields in nft).
 fn payload(protocol: u32, field: u32) -> Vec<u8> {
     expression(expression::PAYLOAD, &[number(0, protocol), number(1, field)].concat())
 }

@@ -70,7 +70,7 @@ impl Writer {
         &self.bytes
     }
 
-    /// The bytes written.
+    /// The buffer's content.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -151,7 +151,7 @@ impl Writer {
     }
 }
 
-/// A length or another number in the width of a field of the wire. `bound` says why the number fits.
+/// Converts a number to the width of a field in a netlink message. `bound` says why the number fits.
 ///
 /// # Panics
 /// When it does not fit, with `bound` as the message: a caller has broken its own limit.

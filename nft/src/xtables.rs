@@ -1,10 +1,10 @@
-//! The tables of iptables-legacy: reads one as a whole, and puts another in its place as a whole.
+//! The tables of iptables-legacy: reads a whole table, and replaces a whole table.
 //!
-//! They are no part of nf_tables and not reached over netlink: a table is one block of bytes, which `getsockopt` copies out and `setsockopt`
-//! replaces (`linux/netfilter/x_tables.h`, `linux/netfilter_ipv4/ip_tables.h`, `linux/netfilter_ipv6/ip6_tables.h`). What the bytes of the
-//! rules mean is the caller's business; the kernel checks them when they come back.
+//! They are no part of nf_tables and not reached over netlink: a table is one block of bytes, which `getsockopt` copies out and
+//! `setsockopt` replaces (`linux/netfilter/x_tables.h`, `linux/netfilter_ipv4/ip_tables.h`, `linux/netfilter_ipv6/ip6_tables.h`). This
+//! module does not look into the bytes of the rules. The kernel checks them when they are written.
 //!
-//! Reading a table that does not exist makes it: callers look into `/proc/net/ip_tables_names` first.
+//! Reading a table that does not exist creates it: callers look into `/proc/net/ip_tables_names` first.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::table::Family;
 
-// The structures below have these offsets where pointers and 64-bit numbers have 8 bytes and are aligned to 8.
+// The offsets below are those of machines on which pointers and 64-bit numbers have 8 bytes and are aligned to 8.
 const _: () = assert!(size_of::<usize>() == 8 && align_of::<u64>() == 8);
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`; the numbers for IPv6 are the same.
@@ -26,39 +26,39 @@ const SET_ADD_COUNTERS: c_int = 65;
 const NAME: usize = 32;
 /// Bytes of `ipt_getinfo`.
 const INFO: usize = NAME + 4 + 2 * 4 * HOOKS + 2 * 4;
-/// Bytes of `ipt_get_entries` and `xt_counters_info` before what has a length of its own.
+/// Bytes of `ipt_get_entries` and `xt_counters_info` before their last member, an array of any length.
 const HEAD: usize = NAME + 8;
 /// The number of hooks (`NF_INET_NUMHOOKS`).
 const HOOKS: usize = 5;
 
-/// The measures of a table, in bytes from the first rule on.
+/// Describes the rules of a table, as in `struct ipt_getinfo`. Offsets are in bytes from the first rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The hooks at which the table has a built-in chain, a bit each.
     pub valid_hooks: u32,
-    /// Where each of these chains begins.
+    /// The offset of each built-in chain, by hook.
     pub hook_entry: [u32; HOOKS],
-    /// Where the policy of each of them stands, which is a rule.
+    /// The offset of the policy of each built-in chain, by hook. The policy is a rule.
     pub underflow: [u32; HOOKS],
-    /// The number of rules, heads and ends of chains included.
+    /// The number of rules. The heads and ends of chains count as rules.
     pub entries: u32,
 }
 
 /// A table as the kernel has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Its measures.
+    /// The description of its rules.
     pub layout: Layout,
-    /// Its rules.
+    /// Its rules, as `struct ipt_entry` or `struct ip6t_entry`, one after the other.
     pub bytes: Vec<u8>,
 }
 
-/// What a rule counted.
+/// The counters of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets.
     pub packets: u64,
-    /// Bytes of these.
+    /// Bytes of these packets.
     pub bytes: u64,
 }
 
@@ -89,7 +89,7 @@ impl Xtables {
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(descriptor) }, level })
     }
 
-    /// A table.
+    /// Reads a table.
     ///
     /// # Errors
     /// The kernel's error: `EAGAIN` when another program changed the table at that moment, `EPERM` without `CAP_NET_ADMIN`.
@@ -114,11 +114,11 @@ impl Xtables {
         Ok(Contents { layout, bytes })
     }
 
-    /// Puts a table in the place of the one that has `former` rules. Gives what each of these has counted. The rules of the new one have
-    /// counted nothing; [`Self::add_counters`] changes that.
+    /// Replaces a table, which must have `former` rules, and gives the counters of these rules. The counters of the new rules are zero;
+    /// [`Self::add_counters`] changes that.
     ///
     /// # Errors
-    /// The kernel's error, and then the table is as it was: `EAGAIN` when it has another number of rules than `former`.
+    /// The kernel's error, and then the table is unchanged: `EAGAIN` when it has another number of rules than `former`.
     pub fn replace(&self, table: &str, former: u32, new: &Contents) -> io::Result<Vec<Counters>> {
         let mut counted = vec![0_u64; 2 * former as usize];
         let Contents { layout, bytes } = new;
@@ -137,7 +137,7 @@ impl Xtables {
         Ok(counted.chunks_exact(2).map(|pair| Counters { packets: pair[0], bytes: pair[1] }).collect())
     }
 
-    /// Adds to what each rule of a table has counted.
+    /// Adds to the counters of each rule of a table.
     ///
     /// # Errors
     /// The kernel's error: `EINVAL` when the table has another number of rules.
@@ -151,7 +151,7 @@ impl Xtables {
         unsafe { self.set(SET_ADD_COUNTERS, &message) }
     }
 
-    /// Asks with the first bytes of `buffer`; the answer takes their place.
+    /// Calls `getsockopt`. The start of `buffer` is the request; the kernel's answer fills the whole buffer.
     fn get(&self, option: c_int, buffer: &mut [u8]) -> io::Result<()> {
         let wanted = buffer.len();
         let mut len = libc::socklen_t::try_from(wanted).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
@@ -168,7 +168,7 @@ impl Xtables {
         }
     }
 
-    /// Sends an option.
+    /// Calls `setsockopt` with a message.
     ///
     /// # Safety
     /// Each pointer within `message` must be valid for what the kernel does with it for this option.
@@ -182,7 +182,7 @@ impl Xtables {
     }
 }
 
-/// A table's name as the kernel takes it.
+/// A table's name, padded with zeros, as the kernel expects it.
 fn name(table: &str) -> io::Result<[u8; NAME]> {
     let mut name = [0; NAME];
     let room = name.get_mut(..table.len()).filter(|room| room.len() < NAME);

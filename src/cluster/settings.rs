@@ -1,17 +1,17 @@
-//! How the cluster's objects are reached with a configuration: the same for a proxy and for the commands.
+//! The options of this crate, taken from the proxy's configuration. The proxy and its subcommands use the same ones.
 
 use component::config::{Client, Config};
 
 use crate::source::ConvertOptions;
 use crate::source::api::ClientOptions;
 
-/// How the API server is reached.
+/// The options for connecting to the API server.
 pub fn client(config: &Config) -> ClientOptions {
     let Client { kubeconfig, master, accept } = config.client.clone();
     ClientOptions { kubeconfig, master, accept }
 }
 
-/// How objects are converted.
+/// The options for converting objects.
 pub fn options(config: &Config) -> ConvertOptions {
     ConvertOptions { allow_external_ips: config.allow_service_external_ips }
 }

@@ -1,20 +1,19 @@
-//! Addresses and CIDRs as Kubernetes spells them, in flags, in files and in objects.
+//! Parses IP addresses and CIDRs as Kubernetes spells them, in flags, in files and in objects. Pure.
 //!
-//! Takes text, gives values; pure. Accepts what Kubernetes accepts in old objects (A10): leading zeros are decimal padding, never
-//! octal.
+//! Leading zeros are accepted, because old Kubernetes objects may have them (A10). They are decimal padding, never octal.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// An IP address in any spelling; IPv4-mapped IPv6 is IPv4, as for the API server.
+/// Parses an IP address in any spelling. An IPv4-mapped IPv6 address becomes IPv4, as in the API server.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
-    // Nearly all have no padding, and removing it takes a copy.
+    // Try the text as it is first: few addresses have leading zeros, and removing them copies the text.
     let ip: Option<IpAddr> = text.parse().or_else(|_| without_padding(text).parse()).ok();
     ip.map(|ip| ip.to_canonical())
 }
 
-/// A CIDR with its host bits masked off.
+/// Parses a CIDR and clears its host bits.
 pub fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -25,14 +24,14 @@ pub fn parse_cidr(text: &str) -> Option<IpNet> {
     Some(IpNet::new(address, length).ok()?.trunc())
 }
 
-/// The text with the leading zeros of each of its groups taken away: `172.030.0.041` becomes `172.30.0.41`.
+/// Removes the leading zeros of each group of an address: `172.030.0.041` becomes `172.30.0.41`.
 fn without_padding(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for group in text.split_inclusive(['.', ':']) {
         let end = group.trim_end_matches(['.', ':']).len();
         let (group, separator) = group.split_at(end);
         let digits = group.trim_start_matches('0');
-        // A group of only zeros stands for one zero; an empty group belongs to the "::" of IPv6.
+        // A group of zeros only becomes one zero; an empty group is part of the "::" of IPv6 and stays empty.
         out.push_str(if digits.is_empty() && !group.is_empty() { "0" } else { digits });
         out.push_str(separator);
     }

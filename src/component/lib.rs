@@ -1,7 +1,7 @@
-//! What every component of Kubernetes has, after k8s.io/component-base: configuration from flags and a file, the log, HTTP servers with
-//! limits, fewer privileges while it runs, and threads whose failure is noticed.
+//! The parts that every Kubernetes component needs, modelled on k8s.io/component-base: configuration from flags and a file, the log,
+//! HTTP servers with limits, dropping of privileges, and threads whose failure ends the process.
 //!
-//! Knows nothing of Services and of nf_tables.
+//! Knows nothing of Services and nf_tables.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,11 +1,11 @@
-//! What unit tests of several modules share: the parts of pages that are written from the code.
+//! Helpers for unit tests that compare generated parts of the documentation pages in `deploy` with the code.
 
 use std::{env, fs};
 
-/// Holds a part of a page, between its two marks, to what the code says. With `BLESS` in the environment it is written instead.
+/// Checks that the page has `text` between the two marks of `part`. With `BLESS` in the environment, writes it there instead.
 ///
 /// # Panics
-/// When the part is out of date, or is not on the page.
+/// When the part is out of date, or the page does not have its marks.
 pub fn assert_generated(page: &str, part: &str, text: &str) {
     let path = format!("{}/../../deploy/{page}", env!("CARGO_MANIFEST_DIR"));
     let present = fs::read_to_string(&path).unwrap();
@@ -23,7 +23,7 @@ pub fn assert_generated(page: &str, part: &str, text: &str) {
     }
 }
 
-/// A table as the pages write it. No cell may end the row.
+/// A Markdown table. A `|` within a cell is escaped, so that it does not end the cell.
 pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let line = |cells: &[String]| {
         format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))

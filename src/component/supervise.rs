@@ -1,7 +1,7 @@
-//! Tasks and threads that have to run as long as the process does.
+//! Runs the tasks and threads that have to work as long as the process runs.
 //!
-//! Takes their work and their names; gives the failures of all of them, the first of which ends the process. A panic is a failure as well,
-//! and its text begins with the name of the task or thread. Work that ends without an error is not reported.
+//! Starts each under a name and reports its failure; the process ends at the first failure. A panic is a failure as well, and its text
+//! begins with the name of the task or thread. A task or thread that ends without an error is not reported.
 
 use std::any::Any;
 use std::future::Future;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 pub struct Panicked(String);
 
 impl Panicked {
-    /// The exit code of a process that ends because of it: that of Go's panics, which upstream ends with.
+    /// The exit code after a panic: the same as of a Go program, and so of upstream.
     pub const EXIT_CODE: u8 = 2;
 }
 
@@ -26,7 +26,7 @@ impl Panicked {
 #[derive(Clone, Debug)]
 pub struct Supervisor(UnboundedSender<anyhow::Error>);
 
-/// The failures of tasks and threads.
+/// Receives the failures of tasks and threads.
 #[derive(Debug)]
 pub struct Failures {
     receiver: UnboundedReceiver<anyhow::Error>,
@@ -42,19 +42,19 @@ pub fn new() -> (Supervisor, Failures) {
 }
 
 impl Supervisor {
-    /// Runs a task of the current runtime. `name` is for the text of a panic, such as "the metrics server's task".
+    /// Starts a task on the current runtime. If it panics, the text of the failure begins with `name`: "the metrics server's task".
     pub fn task(&self, name: &'static str, work: impl Future<Output = Result<()>> + Send + 'static) {
         let (supervisor, task) = (self.clone(), tokio::spawn(work));
         tokio::spawn(async move {
             supervisor.report(match task.await {
                 Ok(outcome) => outcome,
-                // Only the end of the runtime aborts a task, and that is no failure.
+                // If it is no panic, the runtime aborted the task at its own end, which is no failure.
                 Err(error) => error.try_into_panic().map_or(Ok(()), |panic| Err(panicked(name, &*panic))),
             });
         });
     }
 
-    /// Runs a thread. `short` is its name in the system, at most 15 bytes; `name` as for [`Self::task`].
+    /// Starts a thread. `short` is its name in the kernel, at most 15 bytes; `name` is used as by [`Self::task`].
     ///
     /// # Errors
     /// When the system cannot start another thread.
@@ -90,7 +90,7 @@ impl Failures {
 /// Runs work, and turns a panic into an error: "`name` panicked: ...".
 ///
 /// # Errors
-/// Any error of `work`, and its panic as an error. After a panic, do not use values that `work` changes.
+/// Any error of `work`; a panic of `work`, as an error. After a panic, do not use values that `work` changes.
 pub fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
 }
@@ -99,7 +99,7 @@ fn panicked(name: &str, panic: &(dyn Any + Send)) -> anyhow::Error {
     Panicked(format!("{name} panicked: {}", text_of(panic))).into()
 }
 
-/// The text of a panic.
+/// The message of a panic.
 pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("without a message")

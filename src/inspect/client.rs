@@ -13,37 +13,37 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// Bytes that an answer may have; a page has less.
+/// The most bytes of a response body; the pages of the proxy have fewer.
 const MOST: usize = 4 << 20;
 
-/// Asks one server.
+/// An HTTP client for one server.
 pub(super) struct Client {
     address: SocketAddr,
-    /// How long an answer may take.
+    /// The timeout of one request.
     patience: Duration,
     runtime: Runtime,
 }
 
 impl Client {
-    /// A client of the server that listens at this address, on this host if it listens at all of them.
+    /// Makes a client for the server that listens on `address`; for a wildcard address the client connects to loopback.
     pub(super) fn new(address: SocketAddr, patience: Duration) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("cannot start a client")?;
         Ok(Self { address: reachable(address), patience, runtime })
     }
 
-    /// The status and the body of a page.
+    /// Gets a page: its status and its body.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// When the server does not answer in time.
     pub(super) fn answer(&self, path: &str) -> Result<(StatusCode, Bytes)> {
         let answer = self.runtime.block_on(async { timeout(self.patience, fetch(self.address, path)).await });
         answer.map_err(|_| anyhow!("no answer within {:?}", self.patience)).flatten()
     }
 
-    /// The body of a page of the metrics server.
+    /// Gets the body of a page of the metrics server.
     ///
     /// # Errors
-    /// Why there is no answer, or which one there is.
+    /// When the server does not answer in time, or with a status other than 200 OK.
     pub(super) fn get(&self, path: &str) -> Result<Bytes> {
         match self.answer(path) {
             Ok((StatusCode::OK, body)) => Ok(body),
@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// Lets time pass.
+    /// Sleeps for `time`.
     pub(super) fn wait(&self, time: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
@@ -78,12 +78,12 @@ async fn fetch(address: SocketAddr, path: &str) -> Result<(StatusCode, Bytes)> {
     };
     tokio::select! {
         outcome = exchange => outcome,
-        // It ends first only when it broke off; then the exchange has the same error, or none.
+        // The connection fails first only when it breaks. Return its error, because the exchange may have none.
         Err(error) = connection => Err(error.into()),
     }
 }
 
-/// Where a server on this host can be reached that listens at this address.
+/// The address at which to reach a server on this host that listens on `listening`: loopback in place of a wildcard address.
 fn reachable(listening: SocketAddr) -> SocketAddr {
     let ip = match listening.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_is_named_with_the_remedy() {
-        // The port is taken and nothing listens there.
+        // The port is bound for UDP, so that no program listens on it for TCP.
         let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = Client::new(taken.local_addr().unwrap(), Duration::from_secs(5)).unwrap();
         let error = format!("{:#}", client.get("/debug/changes").unwrap_err());

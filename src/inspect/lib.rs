@@ -1,4 +1,5 @@
-//! The commands that look at a node: the kernel's tables and the API in, words and JSON out; they never write to either, but for the table of `trace`.
+//! The commands that inspect a node. They read the kernel's tables and the API server, and print text, JSON or YAML. They write to
+//! neither; the one exception is the temporary nftables table of `trace`.
 //!
 //! ```text
 //! arguments ── clap ──► Command ──► NAME::run ──► Output ──► words, JSON, YAML
@@ -6,12 +7,11 @@
 //!                      tables: what the kernel lists -> frontends and endpoints
 //! ```
 //!
-//! A command is a module with `Args` and `run`; the process has the list of them. Its exit code is that of its [`CommandOutcome`], or
-//! [`COULD_NOT_LOOK`] when it gives an error, which the process shows.
+//! Each command is a module with `Args` and `run`; the binary has the list of commands. The exit code is that of the returned
+//! [`CommandOutcome`], or [`COULD_NOT_LOOK`] when `run` returns an error, which the binary prints.
 //!
-//! Invariants: no command takes the proxy's lock, starts its log or its threads, or needs more than CAP_NET_ADMIN; each works beside a
-//! running proxy and, as far as its subject allows, without one; it leaves the processors to that proxy and to the pods when they want
-//! them.
+//! Invariants: no command takes the proxy's lock, starts its logging or its threads, or needs more than CAP_NET_ADMIN. Each works beside
+//! a running proxy and, where that is possible, without one. Commands run with a lower CPU priority (`nice`) than the proxy and the pods.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -32,15 +32,15 @@ pub mod top;
 pub mod trace;
 mod traffic;
 
-/// The exit code of a command that gives an error: it could not look, so it says nothing about the node.
+/// The exit code of a command that fails: it could not read what it needs, so it says nothing about the state of the node.
 pub const COULD_NOT_LOOK: u8 = 2;
 
-/// What a command found.
+/// The result of a command, from which its exit code follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandOutcome {
-    /// What was asked for, and nothing that is wrong.
+    /// The command found no problem.
     Fine,
-    /// Something that is wrong, or a difference.
+    /// The command found a problem or a difference.
     Found,
 }
 

@@ -3,14 +3,14 @@
 //! | written | means |
 //! |---|---|
 //! | `shop/web` | all ports of a Service |
-//! | `shop/web:http` | one port of it |
+//! | `shop/web:http` | one port of a Service |
 //! | `10.96.0.10`, `fd00::10` | all frontends with this address |
 //! | `10.96.0.10:53`, `[fd00::10]:53` | the frontends with this address and port |
 //! | `10.96.0.10:53/udp` | one frontend |
 //! | `*:30080`, `*:30080/tcp`, `30080` | a node port |
 //! | `shop` | all Services of a namespace |
 //!
-//! Pure. Invariant: what is printed is read back to the same value.
+//! Pure. Invariant: parsing a printed name gives the same value.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -18,18 +18,19 @@ use std::str::FromStr;
 
 use rules::model::Protocol;
 
-/// A name of [the table above](self), as the user gave it.
+/// A name that the user gave, in one of the forms of [this table](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A Service, or one port of it.
     Service(ServiceName),
-    /// Frontends with this address.
+    /// All frontends with this address.
     Address(IpAddr),
-    /// A frontend.
+    /// The frontends with this address (or node port), port and protocol.
     Frontend(FrontendName),
 }
 
-/// NAMESPACE/NAME, or NAMESPACE/NAME:PORT; or a name alone, which is that of a namespace.
+/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A NAME without a namespace parses too: it matches no Service, but the error suggests similar
+/// names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceName {
     /// The namespace and the name, as `namespace/name`.
@@ -91,7 +92,7 @@ impl Display for FrontendName {
     }
 }
 
-/// Why a word is not a name; printed behind the word.
+/// Why a text is not a valid name. Printed after the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NameError(&'static str);
@@ -150,12 +151,12 @@ impl FromStr for ServiceName {
             let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
             !label.is_empty() && label.chars().all(is_part)
         };
-        // A name alone is that of no Service; whoever looks it up finds near ones.
+        // A name without a namespace matches no Service; the error of the look-up suggests similar names.
         let Some((namespace, name)) = service.split_once('/') else {
             let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
             return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);
         };
-        // A port that looks like a number is a frontend without brackets or with a wrong address.
+        // Refuse a numeric port: the user most likely means a frontend, but left out the brackets or mistyped the address.
         let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
         let fits = is_label(namespace) && is_label(name) && port_fits;
         fits.then(|| Self { service: service.to_owned(), port: port.map(str::to_owned) }).ok_or(EXPECTED)
@@ -185,7 +186,7 @@ impl Display for Wanted {
     }
 }
 
-/// The protocol of a name, in any case.
+/// Parses a protocol, in upper or lower case.
 fn protocol_of(text: &str) -> Result<Protocol, NameError> {
     match text.to_ascii_lowercase().as_str() {
         "tcp" => Ok(Protocol::Tcp),
@@ -195,14 +196,14 @@ fn protocol_of(text: &str) -> Result<Protocol, NameError> {
     }
 }
 
-/// The largest number of near names that a message has.
+/// An error message suggests at most this many similar names.
 const NEAR_NAMES: usize = 3;
-/// From which likeness on, of 0 to 1, a name is near; clap has the same for its suggestions.
+/// A known name is suggested if its similarity, from 0 to 1, is above this. clap has the same limit for its suggestions.
 const NEAR: f64 = 0.7;
-/// How much less like the wrong name than the nearest one a near name may be.
+/// A suggested name may be less similar than the best one by at most this.
 const NEAR_THE_BEST: f64 = 0.15;
 
-/// That the tables have no Service of this name.
+/// The message that the tables have no Service with this name.
 pub(crate) fn no_service(name: &str) -> String {
     match name.contains('/') {
         true => format!("no Service {name} in the tables of this node"),
@@ -210,8 +211,8 @@ pub(crate) fn no_service(name: &str) -> String {
     }
 }
 
-/// The error for a name that nothing has, with names that are near: `no Service shop/wbe is in ...; did you mean shop/web?`.
-/// `what` is the text up to the question.
+/// The error for an unknown name, with similar names if there are any: `no Service shop/wbe is in ...; did you mean shop/web?`.
+/// `what` is the message without the suggestion.
 pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> anyhow::Error {
     match near(name, known).join(", ") {
         names if names.is_empty() => anyhow::anyhow!("{what}"),
@@ -219,7 +220,7 @@ pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'
     }
 }
 
-/// The names that are most like a wrong one, the nearest first: at most [`NEAR_NAMES`], and none that is much less like it than the first.
+/// The known names that are most similar to `wrong`, best first: at most [`NEAR_NAMES`], and none that is much less similar than the first.
 pub(crate) fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut scored: Vec<(f64, &str)> =
         known.map(|name| (likeness(wrong, name), name)).filter(|(score, _)| *score > NEAR).collect();
@@ -229,12 +230,12 @@ pub(crate) fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Vec
     scored.into_iter().take_while(|(score, _)| *score >= least).take(NEAR_NAMES).map(|(_, name)| name).collect()
 }
 
-/// How like two names are, from 0 to 1. Where one side lacks the namespace or the port, these are not compared.
+/// The similarity of two names, from 0 to 1. When `wrong` has no port or no namespace, that part of `known` is ignored.
 fn likeness(wrong: &str, known: &str) -> f64 {
     let (wrong, known) = if wrong.contains(':') { (wrong, known) } else { (wrong, split_port(known).0) };
     let name = known.split_once('/').map_or(known, |(_, name)| name);
     match wrong.split_once('/') {
-        // The right name in a wrong namespace is nearer than a misspelt one in another namespace.
+        // The right name in a wrong namespace ranks above a misspelled name in another namespace.
         Some((_, wrong_name)) if wrong_name == name => 0.9_f64.max(strsim::jaro(wrong, known)),
         Some(_) => strsim::jaro(wrong, known),
         None => strsim::jaro(wrong, name),

@@ -1,8 +1,9 @@
-//! Whether a kube-proxy runs on this node, whichever it is: upstream's holds no lock that could be asked.
+//! Detects whether a kube-proxy runs on this node, this one or upstream's. Upstream's holds no lock that could be checked.
 //!
-//! Takes the addresses of its servers, gives what shows that one runs, in words; nothing when nothing shows it. What shows it is a process
-//! of that name in this network namespace, where the processes of the node can be seen, or an answer of its servers: its mode, or health as
-//! only kube-proxy reports it. A proxy with servers elsewhere, in a container that shows no other processes, is not found.
+//! Takes the addresses of kube-proxy's servers, returns a text for each sign of a running proxy. Signs are a process named `kube-proxy`
+//! in this network namespace (if /proc shows the node's processes), a metrics server that answers `/proxyMode` with a known mode, and a
+//! health page in kube-proxy's format. Not found is a proxy whose servers have other addresses, when this process runs in a container
+//! that hides other processes.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,16 +15,16 @@ use component::config::Config;
 
 /// The name of the process.
 const NAME: &str = "kube-proxy";
-/// What `/proxyMode` answers.
+/// The possible answers of `/proxyMode`.
 const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
-/// Flags of a process that ends by itself.
+/// Flags with which kube-proxy does one job and exits.
 const ENDS: [&str; 6] = ["--cleanup", "--init-only", "--write-config-to", "--version", "--help", "-h"];
-/// How long an answer may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Characters of a command line that are shown.
+/// At most this many characters of a command line are shown.
 const SHOWN: usize = 100;
 
-/// What shows that a kube-proxy runs in the calling thread's network namespace.
+/// Describes each sign of a kube-proxy that runs in the calling thread's network namespace; empty when there is none.
 pub fn signs(config: &Config) -> Vec<String> {
     let mut signs = processes(Path::new("/proc"));
     signs.extend(mode(config.metrics_bind_address));
@@ -31,7 +32,7 @@ pub fn signs(config: &Config) -> Vec<String> {
     signs
 }
 
-/// The processes of that name in this network namespace, but for this one and those that only look.
+/// Describes the kube-proxy processes in this network namespace, except this process, subcommands, and those that exit by themselves.
 fn processes(proc: &Path) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
@@ -42,30 +43,30 @@ fn processes(proc: &Path) -> Vec<String> {
     found
 }
 
-/// The process of this directory, in words, if it is a kube-proxy that goes on in this network namespace.
+/// Describes the process of this /proc directory, if it is a long-running kube-proxy in this network namespace.
 fn process(directory: &Path, namespace: Option<&PathBuf>) -> Option<String> {
     let pid = directory.file_name()?.to_str()?.parse::<u32>().ok()?;
     let bytes = fs::read(directory.join("cmdline")).ok()?;
     let line = String::from_utf8_lossy(&bytes).into_owned();
     let mut words = line.split_terminator('\0');
     let is_named = Path::new(words.next()?).file_name()? == NAME;
-    // Upstream knows flags only: a first word without a dash is a command of this program.
+    // Upstream's kube-proxy takes flags only: a first argument without a dash is a subcommand of this program.
     let goes_on = words.clone().next().is_none_or(|first| first.starts_with('-'))
         && !words.any(|word| ENDS.contains(&word.split('=').next().unwrap_or(word)));
-    // One that cannot be seen may be this one.
+    // A network namespace that cannot be read counts as this one.
     let elsewhere = fs::read_link(directory.join("ns/net")).is_ok_and(|other| Some(&other) != namespace);
     let shown: String = line.trim_end_matches('\0').replace('\0', " ").chars().take(SHOWN).collect();
     (is_named && goes_on && !elsewhere).then(|| format!("process {pid}: {shown}"))
 }
 
-/// The answer of a metrics server, if it is kube-proxy's.
+/// Describes the answer of a metrics server, if it is kube-proxy's.
 fn mode(address: SocketAddr) -> Option<String> {
     let body = Client::new(address, PATIENCE).ok()?.get("/proxyMode").ok()?;
     let mode = MODES.into_iter().find(|mode| body.trim_ascii() == mode.as_bytes())?;
     Some(format!("http://{address}/proxyMode answers {mode}"))
 }
 
-/// The answer of a health server, if it is kube-proxy's: other programs that take its place have no field `nodeEligible`.
+/// Describes the answer of a health server, if it is kube-proxy's: replacements of kube-proxy have no field `nodeEligible`.
 fn health(address: SocketAddr) -> Option<String> {
     let (_, body) = Client::new(address, PATIENCE).ok()?.answer("/healthz").ok()?;
     let page: serde_json::Value = serde_json::from_slice(&body).ok()?;

@@ -1,7 +1,7 @@
 //! What commands print: aligned tables for people, JSON and YAML for programs.
 //!
-//! Takes `Table`s and values that serialize, gives text. Colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or the
-//! terminal is `dumb`. Nothing is cut, whether to a terminal or to a pipe. Text that comes from the kernel or the API is escaped, so
+//! Takes `Table`s and serializable values, writes text. Uses colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or
+//! the terminal is `dumb`. Never truncates, neither for a terminal nor for a pipe. Escapes text that comes from the kernel or the API, so
 //! that no name can move the cursor of a terminal.
 
 use std::fmt::{self, Display};
@@ -13,20 +13,21 @@ use serde::Serialize;
 
 use component::logging;
 
-/// The reader of the output has closed it before its end.
+/// The reader of the output closed the pipe before the output was complete.
 #[derive(Debug, thiserror::Error)]
 #[error("the reader of the output has closed it")]
 pub struct ReaderGone;
 
 impl ReaderGone {
-    /// The exit code that a shell shows for a program that SIGPIPE ended. Rust programs ignore that signal, and have to set it.
+    /// The exit code that a shell shows for a program that SIGPIPE killed. Rust programs ignore SIGPIPE, so they must exit with this code
+    /// themselves.
     pub const EXIT_CODE: u8 = 128 + 13;
 }
 
 /// Turns the error of a closed pipe into [`ReaderGone`].
 ///
 /// # Errors
-/// [`ReaderGone`], or the error as it was.
+/// [`ReaderGone`] for a closed pipe, else the error of the write.
 pub fn check_reader(outcome: io::Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
@@ -56,7 +57,7 @@ pub struct FormatArgs {
     pub format: Format,
 }
 
-/// Where a command prints.
+/// The output of a command, with or without colour.
 pub struct Output<'a> {
     writer: Box<dyn Write + 'a>,
     colour: bool,
@@ -74,25 +75,25 @@ impl Output<'static> {
 }
 
 impl<'a> Output<'a> {
-    /// Any writer: with colour or without.
+    /// Prints to any writer, with or without colour.
     pub(crate) fn to(writer: impl Write + 'a, colour: bool) -> Self {
         Self { writer: Box::new(writer), colour }
     }
 
-    /// Prints a text as it is. It must not have unescaped text of others; see [`logging::escaped`].
+    /// Prints a text as it is. Text from the kernel or the API must be escaped before; see [`logging::escaped`].
     ///
     /// # Errors
-    /// [`ReaderGone`], or why the output cannot be written.
+    /// [`ReaderGone`], or another error of the write.
     pub fn text(&mut self, text: impl Display) -> Result<()> {
         check_reader(write!(self.writer, "{text}"))
     }
 
-    /// A text in a style, if there is colour.
+    /// Styles a text if colour is on.
     pub fn styled<T: Display>(&self, tone: Tone, text: T) -> Styled<T> {
         Styled { style: if self.colour { tone.style() } else { Style::new() }, text }
     }
 
-    /// Prints a table: a line of headings and a line a row, the columns aligned.
+    /// Prints a table with aligned columns: the headings, then one line per row.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -114,7 +115,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Prints cells as a line that is aligned with no other: for what comes one by one.
+    /// Prints cells as one line without alignment, for rows that are printed as they arrive.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -124,7 +125,7 @@ impl<'a> Output<'a> {
         self.text("\n")
     }
 
-    /// Prints a value as JSON or YAML; the other formats are the caller's, and JSON stands for them.
+    /// Prints a value as YAML, or as JSON for every other format. Callers print the table formats themselves.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -137,7 +138,7 @@ impl<'a> Output<'a> {
         self.text("\n")
     }
 
-    /// Hands over what was printed so far, for example before a wait.
+    /// Flushes the output, for example before a wait.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -149,7 +150,7 @@ impl<'a> Output<'a> {
 /// The number of spaces between two columns.
 const GAP: usize = 2;
 
-/// What a text says, by which it has a colour.
+/// The meaning of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     /// Nothing special.
@@ -159,11 +160,11 @@ pub enum Tone {
     Strong,
     /// Less important than the rest.
     Faint,
-    /// As it should be.
+    /// A good state.
     Good,
-    /// Perhaps not as it should be.
+    /// A possible problem.
     Warning,
-    /// Not as it should be.
+    /// A problem.
     Bad,
 }
 
@@ -201,12 +202,12 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// Aligned to the left.
+    /// A column that is aligned to the left.
     pub(crate) const fn text(heading: &'static str) -> Self {
         Self { heading, is_number: false }
     }
 
-    /// Aligned to the right.
+    /// A column that is aligned to the right.
     pub(crate) const fn number(heading: &'static str) -> Self {
         Self { heading, is_number: true }
     }
@@ -229,7 +230,7 @@ impl Cell {
         Self { text, tone }
     }
 
-    /// The number of characters; names of Kubernetes, addresses and numbers have only narrow ones.
+    /// The number of characters. Kubernetes names, addresses and numbers have no double-width characters.
     fn width(&self) -> usize {
         self.text.chars().count()
     }
@@ -254,7 +255,7 @@ impl Table {
         Self { columns: columns.into(), rows: Vec::new() }
     }
 
-    /// Adds a row: a cell a column. Cells that are missing at its end are empty.
+    /// Adds a row with one cell per column. Missing cells at the end stay empty.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
         self.rows.push(cells.into());
     }

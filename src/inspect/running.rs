@@ -1,8 +1,7 @@
-//! What is wrong on this node that the kernel's tables do not show: the one source of it for all commands.
+//! Asks the running proxy which Services it has left out of the tables.
 //!
-//! The running proxy lists [`Problem`]s on its health pages, each with a sentence; the commands ask for them and print these sentences, so
-//! that all say the same. A dormant table is a problem too, which the commands find themselves. No answer is no error, because the commands
-//! work without a proxy; a proxy that is there and silent is a problem. An answer is waited for at most [`PATIENCE`].
+//! Takes the address of the proxy's health server, returns the names of these Services; `None` when no proxy answers, which is no error:
+//! the commands work without a proxy. Waits at most a second.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

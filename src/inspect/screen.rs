@@ -1,10 +1,10 @@
-//! The terminal as a screen: lines out, keys in, and the terminal as it was before whatever ends the process.
+//! A full-screen terminal: draws lines, reads keys, and restores the terminal however the process ends.
 //!
-//! `Screen::enter` changes the terminal and starts a second process, the guard, which knows the modes from before. An end in order, an
-//! error and a panic restore the terminal in `Drop`; after that a byte tells the guard to go. SIGTERM, SIGINT and SIGHUP come as
-//! `Input::Signal`. When the process ends in any other way, as by SIGKILL, the kernel closes its end of the guard's pipe, and
-//! the guard restores the terminal. The guard is this program once more, under the name `terminal-guard`, in a session of its own:
-//! so neither the keys of the terminal nor a signal to this program's name end it, and it may change the terminal from the background.
+//! `Screen::enter` changes the terminal and starts a second process, the guard, which saves the old modes of the terminal. `Drop`
+//! restores the terminal after a normal end, an error or a panic, and then sends the guard a byte that makes it exit. SIGTERM, SIGINT and
+//! SIGHUP arrive as `Input::Signal`. When the process ends in any other way, for example by SIGKILL, the kernel closes its end of the
+//! guard's pipe, and the guard restores the terminal. The guard is this program, run as the hidden subcommand `terminal-guard` in its own
+//! session, so that neither terminal keys nor a `pkill kube-proxy` end it, and it may change the terminal from the background.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -23,20 +23,20 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::output::Tone;
 
-/// The hidden command that is the guard.
+/// The hidden subcommand that runs the guard process.
 pub const GUARD: &str = "terminal-guard";
 
-/// How often a waiting screen looks whether a signal came.
+/// How often `Screen::wait` checks for a signal.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A key, as far as commands use keys.
+/// The keys that commands use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     /// A character.
     Char(char),
-    /// Control and C.
+    /// Ctrl-C.
     Interrupt,
-    /// The named keys.
+    /// Up.
     Up,
     /// Down.
     Down,
@@ -56,20 +56,20 @@ pub(crate) enum Key {
     Backspace,
 }
 
-/// What happened while the screen waited.
+/// The result of `Screen::wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// A key.
     Key(Key),
-    /// The terminal has another size.
+    /// The terminal was resized.
     Resized,
     /// A signal asks the process to end.
     Signal(i32),
-    /// Nothing in this time.
+    /// Nothing happened before the timeout.
     Nothing,
 }
 
-/// A line of the screen. Its text must not have unescaped text of others.
+/// A line of the screen. Text in it that comes from the kernel or the API must be escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
     text: String,
@@ -88,7 +88,7 @@ impl Line {
         Self { selected, ..self }
     }
 
-    /// Its first characters, so that it fits.
+    /// Cuts the line to `width` characters.
     pub(crate) fn cut(mut self, width: usize) -> Self {
         if let Some((end, _)) = self.text.char_indices().nth(width) {
             self.text.truncate(end);
@@ -96,27 +96,27 @@ impl Line {
         self
     }
 
-    /// Its text.
+    /// The text of the line.
     #[cfg(test)]
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it is marked.
+    /// Whether the line is marked as selected.
     #[cfg(test)]
     pub(crate) const fn is_selected(&self) -> bool {
         self.selected
     }
 }
 
-/// The terminal while it is a screen.
+/// The terminal in full-screen mode. Dropping it restores the terminal.
 pub(crate) struct Screen {
     guard: Option<Guard>,
     signal: Arc<AtomicUsize>,
 }
 
 impl Screen {
-    /// Makes the terminal a screen.
+    /// Switches the terminal to full-screen mode.
     ///
     /// # Errors
     /// When standard input or output is no terminal, or the terminal cannot be changed.
@@ -131,7 +131,7 @@ impl Screen {
             let value = usize::try_from(number).unwrap_or_default();
             signal_hook::flag::register_usize(number, Arc::clone(&signal), value)?;
         }
-        // A panic's message would go to the screen that is about to vanish.
+        // Restore the terminal before the panic message is printed, which otherwise vanishes with the screen.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             restore();
@@ -146,13 +146,13 @@ impl Screen {
     /// Columns and rows.
     ///
     /// # Errors
-    /// When the terminal does not tell.
+    /// When the terminal does not report its size.
     pub(crate) fn size(&self) -> Result<(usize, usize)> {
         let (columns, rows) = terminal::size().context("cannot find out the size of the terminal")?;
         Ok((columns.into(), rows.into()))
     }
 
-    /// Draws lines from the top; what is below them is empty.
+    /// Draws lines from the top and clears the rest of the screen.
     ///
     /// # Errors
     /// When the terminal cannot be written to.
@@ -213,12 +213,12 @@ impl Drop for Screen {
     }
 }
 
-/// Ends the process as a signal does by default, once the screen is gone.
+/// Ends the process by the default action of a signal. To be called after the screen is dropped.
 pub(crate) fn end_by(signal: i32) {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 
-/// Gives the terminal back. A failure cannot be helped: the terminal is gone.
+/// Restores the terminal. Ignores errors: they mean that the terminal is gone.
 fn restore() {
     let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
@@ -247,14 +247,14 @@ fn input(event: &Event) -> Option<Input> {
     }))
 }
 
-/// The other process.
+/// The guard process, which restores the terminal if this process is killed.
 struct Guard {
     child: Child,
 }
 
 impl Guard {
-    /// Starts it, and waits until it knows the modes of the terminal. `None` when it does not start: then only SIGKILL leaves the terminal
-    /// as a screen, which is no reason to show nothing.
+    /// Starts the guard and waits until it has saved the modes of the terminal. `None` when it does not start: the screen works without
+    /// it, but SIGKILL then leaves the terminal in full-screen mode.
     fn start() -> Option<Self> {
         use std::os::fd::AsFd as _;
         use std::os::unix::process::CommandExt as _;
@@ -270,7 +270,7 @@ impl Guard {
         ready.then_some(Self { child })
     }
 
-    /// Tells it that the terminal is as it was, and waits for its end.
+    /// Tells the guard that the terminal is restored, and waits until the guard exits.
     fn dismiss(mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             let _ = stdin.write_all(&[1]);
@@ -279,14 +279,14 @@ impl Guard {
     }
 }
 
-/// The guard: standard error is the terminal, standard input the pipe from the process that has the screen. Returns when that says so, or
-/// when it ended and the terminal is restored.
+/// Runs the guard process. Standard error is the terminal, standard input is a pipe from the process with the screen. Returns when that
+/// process sends a byte, or when it has died and the terminal is restored.
 ///
 /// # Errors
 /// When the terminal cannot be changed.
 pub fn guard() -> Result<()> {
     let _ = rustix::thread::set_name(c"terminal-guard");
-    // Fails only where this process leads a group, which a child does not.
+    // Fails only for a process group leader, which this child process is not.
     let _ = rustix::process::setsid();
     let terminal = io::stderr();
     let before = tcgetattr(&terminal).context("standard error is no terminal")?;
@@ -298,7 +298,7 @@ pub fn guard() -> Result<()> {
         return Ok(());
     }
     execute!(io::stderr(), Show, LeaveAlternateScreen)?;
-    // A shell that has the terminal back already may have set modes of its own.
+    // Restore the modes only while they are raw: a shell may have set its own modes already.
     if same_modes(&tcgetattr(&terminal)?, &raw) {
         tcsetattr(&terminal, OptionalActions::Now, &before)?;
     }

@@ -1,16 +1,16 @@
-//! Counts what goes through each frontend, and to each of its endpoints, from one walk over the tracked connections.
+//! Counts the connections, packets and bytes of each frontend and each of its endpoints, in one walk over the tracked connections.
 //!
-//! Takes the [`Frontends`], each [`Connection`] of a walk, and the [`Memory`] of the walk before; gives a [`TrafficSample`] with numbers and the
-//! memory for the next walk. Pure: no clock, no socket. Who compares two walks divides [`Count::since`] by the time between them.
+//! Takes the [`Frontends`], each [`Connection`] of a walk, and the [`Memory`] of the previous walk; returns a [`TrafficSample`] and the
+//! memory for the next walk. Pure: no clock, no socket. For rates, the caller divides [`Count::since`] by the time between two walks.
 //!
-//! What the numbers mean. *New* is a connection that this walk met and the walk before did not. The kernel keeps a connection for some
-//! time after its end (TCP at least 10 seconds, UDP 30, SCTP 3), so with looks that are closer together none is missed, with two
-//! exceptions: one that the endpoint refuses with a reset is forgotten at once, and one that the kernel drops because its table is full.
-//! Packets and bytes are those of the connections that are still tracked, in both directions; what ended connections carried after
-//! the walk before is not in [`Count::since`].
+//! The meaning of the numbers: *new* is a connection that is in this walk and was not in the previous one. The kernel keeps a connection
+//! for some time after its end (TCP at least 10 seconds, UDP 30, SCTP 3), so walks at shorter intervals miss none, with two exceptions:
+//! the kernel forgets a connection at once when the endpoint refuses it with a reset, and may drop one when the conntrack table is full.
+//! Packets and bytes are those of the connections that are still tracked, in both directions; [`Count::since`] lacks what a connection
+//! carried between the previous walk and its removal.
 //!
-//! Invariant: memory is bounded, whatever the number of connections: at most [`REMEMBERED`] are remembered, evenly chosen by their ids
-//! when there are more (then differences are multiplied accordingly), and at most [`ENDPOINTS`] endpoints are counted one by one.
+//! Invariant: memory is bounded, whatever the number of connections. At most [`REMEMBERED`] connections are remembered: when there are
+//! more, an even sample by id, and differences are multiplied accordingly. At most [`ENDPOINTS`] endpoints have a count of their own.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +20,10 @@ use rules::model::{Destination, Family, Frontend};
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub(crate) const REMEMBERED: usize = 1 << 20;
-/// The most endpoints that a [`TrafficSample`] counts; connections to others are counted at their frontend only.
+/// The most endpoints that a [`TrafficSample`] counts; connections to further endpoints are counted for their frontend only.
 pub(crate) const ENDPOINTS: usize = 1 << 18;
 
-/// The frontends to count, each by its position in the list that [`Frontends::new`] took.
+/// The frontends to count. Maps each address and node port to its position in the list that [`Frontends::new`] took.
 #[derive(Debug, Default)]
 pub(crate) struct Frontends {
     addresses: HashMap<(u8, SocketAddr), usize>,
@@ -33,8 +33,7 @@ pub(crate) struct Frontends {
 }
 
 impl Frontends {
-    /// `node_addresses` are those on which node ports are open: a connection to another address is not one to a node port, whatever its
-    /// port.
+    /// `node_addresses` are the addresses that accept node ports: a connection to any other address is not counted for a node port.
     #[must_use]
     pub(crate) fn new(
         frontends: impl IntoIterator<Item = Frontend>,
@@ -52,7 +51,7 @@ impl Frontends {
         known
     }
 
-    /// The position of the frontend that the client asked for.
+    /// The position of the frontend that the client connected to.
     #[must_use]
     pub(crate) fn of(&self, connection: &Connection) -> Option<usize> {
         let (protocol, to) = (connection.protocol, connection.original.destination);
@@ -64,27 +63,27 @@ impl Frontends {
     }
 }
 
-/// What goes through a frontend or to an endpoint.
+/// The traffic of a frontend or an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     /// Connections on which both sides sent packets, and that are not closed.
     pub open: u64,
-    /// Connections that nothing answered yet: many of them mean a dead endpoint, or a firewall before it.
+    /// Connections without an answer yet: many of them mean a dead endpoint, or a firewall in front of it.
     pub unanswered: u64,
     /// Closed connections that the kernel still keeps.
     pub ended: u64,
-    /// Packets and bytes of all these, in both directions; `None` when none of them is counted.
+    /// Packets and bytes of all these connections, in both directions; `None` when the kernel counts none.
     pub counters: Option<Counters>,
-    /// What came since the walk before; `None` at the first one.
+    /// The traffic since the previous walk; `None` in the first walk.
     pub since: Option<Since>,
 }
 
-/// The difference to the walk before.
+/// The traffic since the previous walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Since {
-    /// Connections that were not there.
+    /// Connections that were not in the previous walk.
     pub connections: u64,
-    /// Packets and bytes of new connections, and what others carried in addition; `None` when none is counted.
+    /// Packets and bytes since the previous walk, of new and of older connections; `None` when the kernel counts none.
     pub counters: Option<Counters>,
 }
 
@@ -95,11 +94,11 @@ pub(crate) struct TrafficSample {
     pub frontends: Vec<Count>,
     /// The count of each endpoint that has connections, by the frontend's index.
     pub endpoints: HashMap<(usize, SocketAddr), Count>,
-    /// Differences count one in so many connections, and are multiplied by that.
+    /// The sampling factor of [`Count::since`]: one in this many connections is compared, and the result is multiplied by it.
     pub(crate) one_in: u32,
 }
 
-/// What a walk keeps of the connections to frontends, for the next walk.
+/// The connections to frontends that a walk remembers for the next walk.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Sorted by id at the end of the walk.
@@ -136,7 +135,7 @@ impl Memory {
     }
 }
 
-/// One walk under way.
+/// A walk in progress.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
     frontends: &'a Frontends,
@@ -146,7 +145,7 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Begins a walk. `before` is the memory of the last one.
+    /// Begins a walk. `before` is the memory of the previous walk.
     #[must_use]
     pub(crate) fn new(frontends: &'a Frontends, before: Option<&'a Memory>) -> Self {
         let one_in = before.map_or(1, |memory| memory.mask + 1);
@@ -186,7 +185,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a connection adds to what came since the walk before.
+/// The traffic of one connection since the previous walk.
 fn since(before: &Memory, id: u32, total: Option<Counters>) -> Since {
     if id & before.mask != 0 {
         return Since::default();
@@ -319,7 +318,7 @@ mod tests {
         assert_eq!(third.frontends[0].since, Some(Since::default()), "an end is not a negative number");
     }
 
-    // Absent is not 0: it tells the reader that accounting is off.
+    // `None` and not 0, which shows the reader that accounting is off.
     #[test]
     fn without_accounting_packets_and_bytes_are_absent() {
         let old = connection(1, "10.96.0.10:80", "10.244.0.1:8080", None);

@@ -62,7 +62,7 @@ impl Gone {
 /// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve that port or if its client is
 /// not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
 ///
-/// `node_addresses` are the addresses of this node. The function adds the endpoints of `services` to `gone`.
+/// `node_addresses` are the addresses of this node. If `gone` has frontends, the endpoints of `services` are added to it.
 pub fn stale<'a>(
     state: &State,
     services: impl IntoIterator<Item = &'a ObjectName>,

@@ -1,7 +1,7 @@
-//! The Services that change, and changes of them at random.
+//! The Services that change, and random changes of them.
 //!
-//! A Service that stays always has endpoints that serve, so a connection to its first port must be answered at any time, and by one of the
-//! addresses that only it has. Pure: each change gives what is to be sent to the API server.
+//! A lasting Service always has endpoints that serve, so a connection to its first port must be answered at any time, by an address that
+//! only this Service has. Pure: each change is a value with the request to the API server.
 
 use std::net::Ipv4Addr;
 
@@ -12,27 +12,27 @@ use serde_json::{Value, json};
 use super::super::control_plane::path_of;
 use super::super::{FIRST, describe_pod};
 
-/// Addresses that one Service has for endpoints; all of them answer on each of [`PORTS`].
+/// The number of endpoint addresses reserved for one Service; all of them answer on each of [`PORTS`].
 pub(super) const ADDRESSES: u8 = 64;
 /// The network of all endpoints.
 pub(super) const NETWORK: &str = "172.16.0.0/12";
 const FIRST_ADDRESS: u32 = 0xac10_0000;
 /// The ports that endpoints listen on.
 pub(super) const PORTS: [u16; 2] = [8080, 8081];
-/// The port of a Service that is probed.
+/// The port of each Service to which the probes connect.
 pub(super) const PORT: u16 = 80;
-/// The addresses from here on are for a Service's second slice.
+/// The first address that is reserved for a Service's second slice.
 const SECOND: u8 = 48;
 const FEWEST: usize = 3;
 const MOST: usize = 14;
 
-/// What is sent to the API server.
+/// A request to the API server.
 pub(super) enum Change {
     /// A new object.
     Create(Value),
-    /// Another content of an object.
+    /// New content for an object.
     Replace(Value),
-    /// The path of an object that goes.
+    /// The path of an object to delete.
     Delete(String),
 }
 
@@ -40,17 +40,17 @@ pub(super) enum Change {
 pub(super) struct App {
     name: String,
     number: u32,
-    /// Whether it may go as a whole: then it has no cluster IP that is known.
+    /// Whether the Service may be deleted: then its cluster IP is not fixed, and no probe connects to it.
     transient: bool,
     endpoints: Vec<Place>,
-    /// Endpoints of the second slice; there is none without them.
+    /// Endpoints of the second slice; the slice exists only if there are any.
     second: Vec<Place>,
     target: u16,
     /// The Service's second port, when it has one.
     admin: Option<u16>,
 }
 
-/// An endpoint: which of the addresses it has, and whether it terminates.
+/// An endpoint: the index of its address, and whether it is terminating.
 #[derive(Clone, Copy)]
 struct Place {
     address: u8,
@@ -63,40 +63,40 @@ impl Place {
     }
 }
 
-/// The cluster IP of the Service with this number that stays.
+/// The cluster IP and port of the lasting Service with this number.
 pub(super) fn frontend(number: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from(0x0a60_0001 + FIRST + number), PORT)
 }
 
-/// The number of the Service that has this endpoint.
+/// The number of the Service that this endpoint's address is reserved for.
 pub(super) fn owner(endpoint: Ipv4Addr) -> u32 {
     (u32::from(endpoint) - FIRST_ADDRESS) / u32::from(ADDRESSES)
 }
 
 impl App {
-    /// A Service that stays.
+    /// Makes a lasting Service, which is never deleted.
     pub(super) fn lasting(number: u32, endpoints: u8) -> Self {
         let endpoints = (0..endpoints).map(Place::new).collect();
         let name = format!("web-{number}");
         Self { name, number, transient: false, endpoints, second: Vec::new(), target: PORTS[0], admin: None }
     }
 
-    /// A Service that comes and goes, with the endpoints of this number.
+    /// Makes a Service that is created and deleted during the run, with the addresses reserved for this number.
     pub(super) fn transient(name: String, number: u32) -> Self {
         Self { name, transient: true, ..Self::lasting(number, 2) }
     }
 
-    /// What is sent when it is created.
+    /// The objects to create for the Service.
     pub(super) fn create(&self) -> Vec<Value> {
         vec![self.service(), self.slice()]
     }
 
-    /// What is sent when it goes.
+    /// The requests that delete the Service.
     pub(super) fn delete(&self) -> Vec<Change> {
         [self.slice(), self.service()].iter().map(|object| Change::Delete(path(object))).collect()
     }
 
-    /// One change of it, at random.
+    /// Makes a random change of the Service.
     pub(super) fn change(&mut self, random: &mut StdRng) -> Change {
         match random.random_range(0..100) {
             0..58 => self.replace_endpoint(random),
@@ -111,7 +111,7 @@ impl App {
         }
     }
 
-    /// The changes that a rolling update of one pod makes: the new one is there, an old one terminates, the old one is gone.
+    /// Makes one of the three changes of a rolling update of one pod: 0 adds the new pod, 1 marks an old one as terminating, 2 removes it.
     pub(super) fn roll(&mut self, step: u32) -> Change {
         match step {
             0 => {
@@ -165,14 +165,14 @@ impl App {
         Change::Delete(path)
     }
 
-    /// An address that no endpoint of the first slice has, from `wanted` on.
+    /// The next address, from `wanted` on, that no endpoint of the first slice has.
     fn unused(&self, wanted: u8) -> u8 {
         let mut after = (0..SECOND).map(|step| (wanted + step) % SECOND);
         after.find(|address| self.endpoints.iter().all(|place| place.address != *address)).expect("there are more")
     }
 
-    /// The Service. With an empty entry for managed fields the API server does not work out which client set which field: that takes a third
-    /// of its time for a change.
+    /// The Service object. The empty entry in `managedFields` keeps the API server from tracking which client set which field; that takes a
+    /// third of its time for a change.
     fn service(&self) -> Value {
         let port = |name: &str, port: u16| json!({ "name": name, "port": port, "protocol": "TCP" });
         let ports: Vec<Value> =
@@ -214,7 +214,7 @@ impl App {
     }
 }
 
-/// Where an object is.
+/// The API path of an object.
 pub(super) fn path(object: &Value) -> String {
     format!("{}/{}", path_of(object), object["metadata"]["name"].as_str().unwrap_or_default())
 }

@@ -1,9 +1,10 @@
-//! This program on one node of a cluster that changes all the time: a real API server that is restarted, and an etcd that forgets.
+//! Tests this program on one node of a cluster that changes all the time: a real API server is restarted, and etcd is compacted.
 //!
-//! 2,000 Services change at random 1,000 times a second for `BENCH_SECONDS`, while the API server is ended once in order and once by
-//! SIGKILL, and etcd compacts; then each Service gets a rolling update. Services are connected to meanwhile. At the end the rules must be
-//! those that a fresh start writes, object by object and element by element, and `kube-proxy verify` must find them right. All this for
-//! each format of the API server, on an IPv4 node in layout `maps`. A failed connection or a difference makes the bench fail.
+//! 2,000 Services change at random 1,000 times a second for `BENCH_SECONDS`, while the API server is ended once by SIGTERM and once by
+//! SIGKILL, and etcd is compacted; then each Service gets a rolling update. Meanwhile, probes connect to the Services. At the end the rules
+//! must equal those that a fresh start writes, object by object and element by element, and `kube-proxy verify` must find them right. All
+//! this is done for each format of the API server, on an IPv4 node in ruleset layout `maps`. A failed connection or a difference makes the
+//! bench fail.
 
 mod cluster;
 mod probes;
@@ -31,42 +32,42 @@ use cluster::{App, NETWORK, PORTS};
 use probes::{Probed, come_first, probe};
 use writers::{Made, RATE, write};
 
-/// Services that stay.
+/// The number of lasting Services.
 const SERVICES: u32 = 2_000;
-/// Threads that connect.
+/// The number of threads that probe Services.
 const PROBES: u64 = 2;
 const LOOK: Duration = Duration::from_millis(200);
-/// After the last change the proxy may wait for its least time between two syncs, and after an outage up to 45 s until it asks again.
+/// After the last change the proxy may wait for its `minSyncPeriod`, and after an outage up to 45 s until it asks the API server again.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The formats, by the names that `clientConnection.contentType` has for them.
+/// The API server's formats, as `clientConnection.contentType` names them.
 const FORMATS: [&str; 2] = ["application/vnd.kubernetes.protobuf", "application/json"];
 
-/// What tables hold, object by object.
+/// The content of tables, object by object.
 type Listing = BTreeMap<String, Vec<String>>;
 
-/// What was seen while Services changed.
+/// The results of a run.
 struct Seen {
     made: Made,
     probed: Vec<Probed>,
     events: Events,
-    /// Resident memory of the proxy in bytes, at each look.
+    /// Resident memory of the proxy in bytes, at regular intervals.
     memory: Vec<u64>,
     peak: u64,
-    /// From the last change until `kube-proxy verify` had nothing to say, or what it still said.
+    /// The time from the last change until `kube-proxy verify` found nothing wrong; if that never happened, `wrong` has its last output.
     settled: Duration,
     wrong: Option<String>,
 }
 
-/// What happened to the API server and to etcd.
+/// The restarts of the API server and the compactions of etcd.
 #[derive(Default)]
 struct Events {
-    /// From the signal until the API server was ready again, for SIGTERM and SIGKILL.
+    /// The time from the signal until the API server was ready again, for SIGTERM and for SIGKILL.
     away: Vec<Duration>,
     compactions: usize,
 }
 
-/// Rows for each format; each takes so long and a minute more.
+/// Adds rows for each format; each takes `time` and about a minute more.
 pub(crate) fn rows(table: &mut Table, time: Duration) {
     let programs = programs(&["kube-apiserver", "etcd"]);
     for (format, seed) in FORMATS.into_iter().zip(1..) {
@@ -115,7 +116,7 @@ fn one_format(table: &mut Table, node: &Namespace, programs: &Path, format: &str
     failures.iter().for_each(|failure| table.fail(&format!("{what}: {failure}")));
 }
 
-/// Has writers, probes and restarts at work at once.
+/// Runs writers, probes and restarts at the same time.
 fn change<'a>(
     node: &Namespace,
     plane: &mut ControlPlane<'a>,
@@ -141,7 +142,7 @@ fn change<'a>(
     })
 }
 
-/// Stops the probes, also when something else panics.
+/// Stops the probes when it is dropped, also when another thread panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -150,7 +151,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Does to the API server and to etcd what happens to them, and looks at the proxy's memory.
+/// Restarts the API server and compacts etcd, and measures the proxy's memory.
 struct Director<'a, 'p, 's> {
     plane: &'a mut ControlPlane<'p>,
     proxy: &'a Proxy<'p>,
@@ -159,7 +160,7 @@ struct Director<'a, 'p, 's> {
 }
 
 impl Director<'_, '_, '_> {
-    /// Until the writers are done.
+    /// Runs until the writers are done.
     fn direct(&mut self, time: Duration) -> Events {
         let (start, mut events) = (Instant::now(), Events::default());
         for tenth in 1..10 {
@@ -171,7 +172,7 @@ impl Director<'_, '_, '_> {
             }
             events.compactions += 1;
         }
-        // The rolling update follows the changes at random.
+        // The rolling update follows the random changes.
         self.look_until(start + time * 100);
         events
     }
@@ -220,7 +221,7 @@ fn print(table: &mut Table, what: &str, time: Duration, seen: &Seen) {
     table.text("  kube-proxy verify finds nothing wrong, after the last change", &settled, "");
 }
 
-/// Asks `kube-proxy verify` until it finds nothing wrong. Gives the time that it took, and what it said last.
+/// Runs `kube-proxy verify` until it finds nothing wrong. Returns the time that this took, and the last output if it never happened.
 fn settle(node: &Namespace, proxy: &Proxy<'_>) -> (Duration, Option<String>) {
     let start = Instant::now();
     loop {
@@ -236,7 +237,8 @@ fn settle(node: &Namespace, proxy: &Proxy<'_>) -> (Duration, Option<String>) {
     }
 }
 
-/// The lines that only one of two listings has. The room of a set or map depends on what it held before.
+/// The lines that only one of two listings has. Lines with the size of a set or map are skipped, because it depends on what the set held
+/// before.
 fn differences(grown: &Listing, fresh: &Listing) -> Vec<String> {
     let objects: BTreeSet<&String> = grown.keys().chain(fresh.keys()).collect();
     let mut found = Vec::new();
@@ -253,7 +255,7 @@ fn differences(grown: &Listing, fresh: &Listing) -> Vec<String> {
     found
 }
 
-/// How often each line is there.
+/// How often each line occurs.
 fn counted(lines: Option<&Vec<String>>) -> BTreeMap<&str, usize> {
     let mut counted = BTreeMap::new();
     for line in lines.into_iter().flatten() {

@@ -1,6 +1,6 @@
-//! Connections to the Services that stay, all the time, while everything changes.
+//! Connects to the lasting Services all the time, while everything changes.
 //!
-//! A failure is a connection that nothing answers within a second, that is refused, or that another Service's endpoint answers.
+//! A connection has failed if nothing answers within a second, if it is refused, or if another Service's endpoint answers.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,24 +17,24 @@ use super::SERVICES;
 use super::cluster::{frontend, owner};
 
 const PAUSE: Duration = Duration::from_millis(4);
-/// So that what is measured is the rules, and not who gets a processor.
+/// A niceness that gives probes a processor first, so that they measure the rules and not the scheduling of processes.
 const FIRST_IN_LINE: i32 = -15;
 
-/// What became of the connections.
+/// The results of one thread's connections.
 #[derive(Default)]
 pub(super) struct Probed {
     pub(super) made: u64,
     pub(super) longest: Duration,
-    /// Each failure in words, with the time since the start.
+    /// A description of each failure, with the time since the start.
     pub(super) failures: Vec<String>,
 }
 
-/// Gives the calling thread, and those that it starts, a processor before others.
+/// Gives the calling thread, and the threads that it starts, a processor before other threads.
 pub(super) fn come_first() {
     nice(FIRST_IN_LINE).expect("root may have any niceness");
 }
 
-/// Connects to one Service after the other, at random, until it is told to stop.
+/// Connects to random Services, one after the other, until `stop` is set.
 pub(super) fn probe(stop: &AtomicBool, seed: u64) -> Probed {
     come_first();
     let mut random = StdRng::seed_from_u64(seed);

@@ -1,7 +1,7 @@
-//! Writes changes to the API server, at a rate, from several connections.
+//! Writes changes to the API server at a fixed rate, over several connections.
 //!
-//! Each Service belongs to one writer, which sends its whole objects and waits for each answer. What gets no answer, or a refusal, is sent
-//! again: while the API server is away, a writer waits for it and makes no change.
+//! Each Service belongs to one writer, which sends its whole objects and waits for each answer. A change that is refused or gets no answer
+//! is sent again: while the API server is away, a writer waits for it and makes no other change.
 
 use std::time::{Duration, Instant};
 
@@ -20,34 +20,34 @@ use super::SERVICES;
 use super::cluster::{App, Change, path};
 use crate::support::apiserver::protobuf::enveloped;
 
-/// Connections that changes are sent over.
+/// The number of writers; each sends one request at a time.
 const WRITERS: u32 = 200;
-/// Changes a second of all writers.
+/// The changes per second of all writers together.
 pub(super) const RATE: u32 = 1_000;
-/// What could not be made in time is made later, up to so much time's worth of changes.
+/// A writer that is late catches up, but at most on this much time's worth of changes.
 const BACKLOG: Duration = Duration::from_millis(200);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// The API server may start anew meanwhile.
+/// The API server may restart meanwhile, so a change may take long to be accepted.
 const TAKEN_WITHIN: Duration = Duration::from_secs(150);
-/// Services that a writer updates at a time.
+/// How many Services a writer updates at a time in the rolling update.
 const ROLLED: usize = 10;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// What the writers did.
+/// The numbers and times of the writers' changes.
 #[derive(Default)]
 pub(super) struct Made {
-    /// Changes at random.
+    /// The number of random changes.
     pub(super) random: u64,
-    /// The time of it that a writer waited for an API server that was away, on average.
+    /// How long a writer waited on average during the random changes because a change was not accepted at once.
     pub(super) waited: Duration,
-    /// Changes of the rolling update.
+    /// The number of changes of the rolling update.
     pub(super) rolling: u64,
-    /// The time of the rolling update.
+    /// The time that the rolling update took.
     pub(super) rolling_time: Duration,
 }
 
-/// Changes Services at random for a time, and then updates each in turn. The calling thread must be in the API server's namespace.
+/// Changes Services at random for a time, and then gives each a rolling update. The calling thread must be in the API server's namespace.
 pub(super) fn write(apps: Vec<App>, time: Duration, seed: u64) -> Made {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     runtime.block_on(async {
@@ -73,19 +73,19 @@ pub(super) fn write(apps: Vec<App>, time: Duration, seed: u64) -> Made {
     })
 }
 
-/// One connection's worth of changes.
+/// A writer, with the Services that it changes.
 struct Writer {
     number: u32,
     client: Client,
     apps: Vec<App>,
-    /// A Service that comes and goes, while it is there.
+    /// The transient Service while it exists: one that is created and deleted again and again.
     transient: Option<App>,
-    /// How often it came.
+    /// How many transient Services were created so far.
     created: u32,
     random: StdRng,
     /// When the next change is due.
     due: Instant,
-    /// The time of changes that were not taken at once.
+    /// The total time of changes that were not accepted at the first try.
     waited: Duration,
 }
 
@@ -95,8 +95,8 @@ impl Writer {
         Self { number, client, apps, transient: None, created: 0, random, due: Instant::now(), waited: Duration::ZERO }
     }
 
-    /// Makes changes at random until `end`, then updates each Service. Gives the numbers of both, and the time that it
-    /// waited for the API server in the first of them.
+    /// Makes random changes until `end`, then updates each Service. Returns the numbers of both kinds of changes, and the time that the
+    /// writer waited for the API server during the random ones.
     async fn run(mut self, end: Instant) -> (u64, u64, Duration) {
         let (mut random, mut rolling) = (0, 0);
         while Instant::now() < end {
@@ -117,7 +117,7 @@ impl Writer {
         (random, rolling, waited)
     }
 
-    /// The next change; two when a Service comes or goes with its slice.
+    /// The next random change; two changes when a transient Service is created or deleted together with its slice.
     fn changes(&mut self) -> Vec<Change> {
         if !self.random.random_bool(0.03) {
             let app = self.random.random_range(0..self.apps.len());
@@ -131,7 +131,7 @@ impl Writer {
         self.transient.insert(app).create().into_iter().map(Change::Create).collect()
     }
 
-    /// Waits until a change is due, and has the API server take it.
+    /// Waits until a change is due, and sends it until the API server has accepted it.
     async fn make(&mut self, change: Change) {
         sleep(self.due.saturating_duration_since(Instant::now())).await;
         let interval = Duration::from_secs(1) * WRITERS / RATE;
@@ -142,7 +142,7 @@ impl Writer {
             Change::Delete(path) => (Method::DELETE, path, None),
         };
         let body = object.as_ref().map(enveloped).unwrap_or_default();
-        // An answer that was lost: it is there already, or gone.
+        // The status of a repeated request whose first answer was lost: the object exists already, or is gone already.
         let already = match method {
             Method::POST => Some(StatusCode::CONFLICT),
             Method::DELETE => Some(StatusCode::NOT_FOUND),

@@ -1,4 +1,4 @@
-//! Why a batch was not committed, or a table not read.
+//! The errors of committing a batch and of reading a table.
 
 use std::fmt;
 use std::io;
@@ -9,9 +9,9 @@ use crate::command::Command;
 use crate::decode::{Ack, DecodeError};
 use crate::packed::Elements;
 
-/// How often a table is read again that changed while it was read.
+/// The number of attempts to read a table. Another attempt follows only if the table changed during the last one.
 pub(super) const DUMP_TRIES: usize = 10;
-/// How often such a table is read for a reader that then takes it as it is. An attempt ends as soon as there is a change.
+/// The number of attempts before a caller that accepts an inconsistent result gets it. An attempt ends early when a change is noticed.
 pub(super) const FEW_TRIES: usize = 2;
 
 /// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], the kernel changed nothing.
@@ -26,7 +26,7 @@ pub enum CommitError {
     /// The kernel does not accept a batch of this size, because of its limit or because it has no memory for the batch now.
     #[error("the kernel does not take a batch of {bytes} bytes: {error}")]
     TooLarge {
-        /// The number of bytes of its messages.
+        /// The length of the batch's messages, in bytes.
         bytes: usize,
         /// The error that the kernel answered.
         error: io::Error,
@@ -39,7 +39,7 @@ pub enum CommitError {
     Unconfirmed,
 }
 
-// Not `#[from]`: the text of this error has the text of its cause, and a cause that is also the source would be printed twice.
+// Not `#[from]`: a cause that is also the `source()` would be printed twice, because the text of this error contains it.
 impl From<io::Error> for CommitError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
@@ -81,25 +81,25 @@ impl Refusal {
         self.errno == libc::EOPNOTSUPP
     }
 
-    /// Whether an object or element with that name or key does not exist.
+    /// Whether the kernel found no object or element with the name or key in the command.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         self.errno == libc::ENOENT
     }
 
-    /// Whether an object or element exists that must not, or is missing. It may have changed since the table was last read.
+    /// Whether the command needs something that is missing, or adds something that exists. The table may have changed since it was read.
     #[must_use]
     pub fn is_about_presence(&self) -> bool {
         matches!(self.errno, libc::ENOENT | libc::EEXIST)
     }
 
-    /// Whether the kernel may not know this type of message; it gives the same answer to a malformed one.
+    /// Whether the kernel possibly does not know this type of message. It answers a malformed message with the same errors.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.errno, libc::EINVAL | libc::EOPNOTSUPP)
     }
 
-    /// Whether this process lacks a privilege, whatever the command.
+    /// Whether the kernel refused the command for lack of permission.
     #[must_use]
     pub fn is_about_rights(&self) -> bool {
         matches!(self.errno, libc::EPERM | libc::EACCES)
@@ -133,14 +133,14 @@ pub enum ReadError {
     Unstable,
 }
 
-// Not `#[from]`, for the reason that `CommitError` has.
+// Not `#[from]`, for the same reason as in `CommitError` above.
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
     }
 }
 
-/// The refusal in an answer of the kernel to a batch of commands.
+/// Turns the kernel's answer to a message of a batch into a [`Refusal`], with the command and the element that it is about.
 #[doc(hidden)]
 #[must_use]
 pub fn refusal(batch: &Batch, commands: &[Command], ack: Ack) -> Refusal {
@@ -150,7 +150,7 @@ pub fn refusal(batch: &Batch, commands: &[Command], ack: Ack) -> Refusal {
     Refusal { command: origin.map(|o| o.command), element, object, errno: ack.errno, message: ack.message }
 }
 
-/// A command in nft syntax, with only the element that the refusal is about, or the first that it may be about.
+/// Writes a command in nft syntax, with only the refused element; if that is unknown, with the first element of the refused message.
 fn describe(command: &Command, origin: Origin, element: Option<usize>) -> String {
     let index = element.unwrap_or(origin.first_element);
     let one = |list: &Elements| list.get(index).into_iter().collect::<Elements>();

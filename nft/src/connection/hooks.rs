@@ -11,13 +11,13 @@ use crate::wire::kind;
 /// A base chain of any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookedChain {
-    /// The chain.
+    /// The chain itself, with its hook, priority and policy.
     pub outline: HookOutline,
-    /// What its rules, and those of the chains that they lead to, may do to a packet; its policy is no part of this.
+    /// What its rules, and the rules of the chains that they lead to, may do to a packet. The chain's policy does not count.
     pub effects: Effects,
 }
 
-/// What is known of a chain.
+/// What the rules of one chain may do, all taken together.
 #[derive(Default)]
 struct OfChain {
     effects: Effects,
@@ -26,8 +26,8 @@ struct OfChain {
 }
 
 impl Connection {
-    /// The base chains of every table of these families, in the order of tables, with what their rules may do. Another program may change
-    /// its rules meanwhile: then the result has some of both.
+    /// The base chains of every table of these families, ordered by table and name, with what their rules may do. If another program
+    /// changes its rules meanwhile, the result is a mix of old and new rules.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -52,7 +52,7 @@ impl Connection {
         Ok(found)
     }
 
-    /// What the rules of each chain of a table do; nothing when the table is gone.
+    /// The effects and jumps of the rules of each chain in a table. Empty when the table no longer exists.
     fn effects_of_chains(&mut self, table: &TableName) -> Result<BTreeMap<Arc<str>, OfChain>, ReadError> {
         let mut chains: BTreeMap<Arc<str>, OfChain> = BTreeMap::new();
         let outcome = self.dump_messages(kind::GET_RULE, table, &[&table.name], |message| {
@@ -71,7 +71,7 @@ impl Connection {
     }
 }
 
-/// What the rules of a chain do, and those of all chains that they lead to.
+/// The effects of the rules of a chain and of all chains that they lead to.
 fn reachable(chains: &BTreeMap<Arc<str>, OfChain>, start: &Arc<str>) -> Effects {
     let (mut effects, mut seen, mut open) = (Effects::default(), BTreeSet::new(), vec![start]);
     while let Some(name) = open.pop() {

@@ -1,7 +1,7 @@
-//! Looks at single objects of tables that any program fills, without reading the whole of a table.
+//! Reads single objects of any program's tables, without reading a whole table.
 //!
-//! For a reader that follows one packet: of a table with a hundred thousand chains it meets ten. Each answer is that of one moment;
-//! [`Connection::generation`] before and after tells whether they belong together.
+//! This serves a caller that follows one packet: of a table with a hundred thousand chains it needs ten. The answers are read at different
+//! moments. They are consistent if [`Connection::generation`] is the same before and after.
 
 use std::io;
 
@@ -30,7 +30,7 @@ impl Connection {
         })
     }
 
-    /// The rules of a chain in their order; none when there is no such chain.
+    /// The rules of a chain in their order; empty when there is no such chain.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -50,7 +50,7 @@ impl Connection {
         or_none(answer)
     }
 
-    /// The element with a key, of a set whose keys are no ranges; `None` when there is no such element or set.
+    /// The element with a key, in a set whose keys are not ranges; `None` when there is no such element or set.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -73,7 +73,7 @@ impl Connection {
         or_none(answer).map(Option::flatten)
     }
 
-    /// The elements of a set as the kernel lists them, see [`decode::pair`]; none when there is no such set.
+    /// The elements of a set, as the kernel lists them: [`decode::pair`] makes ranges of them. Empty when there is no such set.
     ///
     /// # Errors
     /// See [`ReadError`]; also when one of the elements cannot be decoded.
@@ -83,7 +83,7 @@ impl Connection {
         unreadable.pop().map_or(Ok(raw), |error| Err(error.into()))
     }
 
-    /// The objects that `read` finds in the messages of a dump.
+    /// Dumps objects and collects what `read` makes of each message. A message for which it gives `None` is skipped.
     fn list<T>(
         &mut self,
         family: Option<Family>,
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// What `read` finds in the answer to a request for one object.
+    /// Sends a request for one object, and gives what `read` makes of the first message in the answer that it does not skip with `None`.
     fn answer<T>(
         &mut self,
         request: &[u8],

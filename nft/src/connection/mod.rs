@@ -1,7 +1,7 @@
 //! A connection to nf_tables: commits batches and reads tables.
 //!
-//! Takes [`Command`]s, and gives an acknowledgement or, for each refusal of the kernel, the command and the element that it is about.
-//! Takes the name of a table, and gives its content.
+//! Commits [`Command`]s, and reports for each error of the kernel the command and the element that it is about. Reads a table by its name,
+//! with its whole content.
 
 mod errors;
 mod hooks;
@@ -30,9 +30,9 @@ pub use outline::TableOutline;
 pub use read::TableDump;
 pub use walk::{Item, Walked};
 
-/// Pieces of a dump, of up to 32 KiB each, that one thread receives and decodes: most dumps have no more.
+/// One thread receives and decodes this many pieces of a dump, of up to 32 KiB each; a second one receives the rest, if any.
 const SHORT: usize = 8;
-/// Pieces that wait to be decoded at most.
+/// How many received pieces may wait to be decoded.
 const WAITING: usize = 8;
 
 /// The size of a committed batch.
@@ -40,7 +40,7 @@ const WAITING: usize = 8;
 pub struct Committed {
     /// The number of its messages.
     pub messages: usize,
-    /// The number of bytes of those messages.
+    /// The number of bytes of its messages.
     pub bytes: usize,
 }
 
@@ -60,7 +60,7 @@ impl Connection {
         Ok(Self { socket: Socket::open(Bus::Netfilter)?, watch: None })
     }
 
-    /// The port of this connection's socket, by which other connections see that it owns a table ([`Ownership::Of`]).
+    /// The netlink port of this connection's socket. Other connections see it as the owner of its tables ([`Ownership::Of`]).
     #[must_use]
     pub fn port(&self) -> u32 {
         self.socket.port()
@@ -74,13 +74,13 @@ impl Connection {
         self.commit_encoded(&Batch::encode(commands)?, commands)
     }
 
-    /// Commits a batch that was encoded before. `commands` are the commands of the batch; errors name them.
+    /// Commits a batch that was encoded before. `commands` must be the commands of the batch, because errors quote them.
     ///
     /// # Errors
     /// See [`CommitError`].
     pub fn commit_encoded(&mut self, batch: &Batch, commands: &[Command]) -> Result<Committed, CommitError> {
         while self.socket.receive_now()?.is_some() {
-            // These are answers to an earlier request that failed half-way, not to this batch.
+            // Discards answers to an earlier request that failed half-way.
         }
         self.socket.send_datagram(batch.pages()).map_err(|error| match error.raw_os_error() {
             Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => {
@@ -102,7 +102,7 @@ impl Connection {
                         }
                     }
                 }
-                // There were more errors than fit into the socket's buffer; the first of them are enough for the caller.
+                // The socket's buffer had no room for all errors; the first of them are enough for the caller.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// The elements of a set as the kernel lists them; none when there is no such set. Those that cannot be decoded are added to `unreadable`.
+    /// The elements of a set, as the kernel lists them; empty when there is no such set. Adds decoding errors to `unreadable`.
     fn read_elements(
         &mut self,
         table: &TableName,
@@ -131,8 +131,8 @@ impl Connection {
         Ok(raw)
     }
 
-    /// The elements of one set; none when there is no such set. The time-out of an element in a set that rules fill is the time that it
-    /// still has to live.
+    /// The elements of one set; empty when there is no such set. If the set has the flag `dynamic`, an element's time-out is the time that
+    /// it still has to live.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -149,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Hands over each element of a set that has a counter. The elements are not taken at one moment: the kernel goes on counting, and
-    /// a transaction meanwhile may have elements missed or handed over twice. None when there is no such set.
+    /// Calls `each` for every element of a set that has a counter. This is no snapshot: the kernel goes on counting, and a transaction
+    /// meanwhile may make it miss or repeat elements. Does nothing when there is no such set.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -172,8 +172,8 @@ impl Connection {
         unless_absent(read)
     }
 
-    /// Hands over the chain of each rule with a counter, the rule, and what its first counter counted; the rules of one chain, or of all.
-    /// Not at one moment, as for [`Self::element_counters`]. None when there is no such table or chain.
+    /// Calls `each` for every rule with a counter: with its chain, the rule, and its first counter. Reads one chain, or all if `of_chain`
+    /// is `None`. No snapshot, as for [`Self::element_counters`]. Does nothing when there is no such table or chain.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -206,7 +206,7 @@ impl Connection {
         Ok(found.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// The number of the current generation of all rules. It grows by one with each transaction of any program that changes something.
+    /// The generation number of the ruleset. It grows by one with each transaction of any program that changes something.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -225,9 +225,9 @@ impl Connection {
         Ok(self.read_table_object(name)?.map(|(table, state)| (table, state.ownership)))
     }
 
-    /// The calling thread, by its number and name in the initial process namespace, whatever namespace it runs in (`task_pid_nr` in
-    /// `nf_tables_fill_gen_info` of `net/netfilter/nf_tables_api.c`). The number of the main thread is that of the process. `None` when
-    /// the kernel does not name it.
+    /// The id and the name of the calling thread, as the kernel knows them in the initial PID namespace (`task_pid_nr` in
+    /// `nf_tables_fill_gen_info` of `net/netfilter/nf_tables_api.c`). The id of the main thread is that of the process. `None` when the
+    /// kernel does not report them.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -238,7 +238,7 @@ impl Connection {
         })
     }
 
-    /// The table itself; `None` only when the kernel answers that there is none.
+    /// Reads a table without its content; `None` only when the kernel answers that there is no such table.
     fn read_table_object(&mut self, name: &TableName) -> Result<Option<(Table, TableState)>, ReadError> {
         let ours = Ownership::Of { port: self.socket.port() };
         let answer = self.ask(kind::GET_TABLE, Some(name), |message| match decode::message(message)? {
@@ -255,7 +255,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request that one object answers, about a table or about none, and gives what `read` finds in the messages of the answer.
+    /// Sends a request for one object, of a table if one is given. Gives what `read` makes of the first message that it does not skip.
     fn ask<T>(
         &mut self,
         kind: u16,
@@ -276,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// Dumps the objects of a kind and hands over each, decoded. The kernel lists those with these names: of a table, and of a set in it.
+    /// Dumps the objects of a kind and calls `each` with every one, decoded. `names` select a table, and a set or chain in it.
     fn dump(
         &mut self,
         kind: u16,
@@ -287,7 +287,7 @@ impl Connection {
         self.dump_messages(kind, table, names, |message| each(decode::message(message)))
     }
 
-    /// Dumps objects as [`Self::dump`] does, and hands over the message of each.
+    /// Dumps objects as [`Self::dump`] does, and calls `each` with every message, not decoded.
     fn dump_messages(
         &mut self,
         kind: u16,
@@ -313,14 +313,14 @@ impl Connection {
         }
     }
 
-    /// The next piece of a dump.
+    /// Receives the next piece of a dump. Also reads the notifications of the watch, if there is one.
     fn receive(&mut self) -> io::Result<&[u8]> {
         self.watch.iter_mut().for_each(TableWatch::update);
         self.socket.receive()
     }
 
-    /// Receives the rest of a long dump in a thread of its own: the kernel lists the next pieces while this thread decodes the last one. `None`
-    /// if the system has no other thread; then nothing was received.
+    /// Receives the rest of a long dump in another thread, so the kernel lists the next pieces while this thread decodes. `None` if no
+    /// thread can be started; then nothing was received.
     fn receive_beside(&mut self, each: &mut impl FnMut(&[u8])) -> Option<Result<(), ReadError>> {
         let (sender, pieces) = sync_channel(WAITING);
         let receive = move || loop {
@@ -332,20 +332,20 @@ impl Connection {
             }
         };
         thread::scope(|scope| {
-            // Dropped when `each` panics: otherwise the scope would wait for a thread that waits for room.
+            // A panic of `each` drops this. Otherwise the scope would wait for the thread, and the thread for room in the channel.
             let pieces = pieces;
             let reader = thread::Builder::new().name("nft-read".into()).spawn_scoped(scope, receive).ok()?;
             let ended = pieces.iter().find_map(|piece| match piece {
                 Ok(piece) => take(&piece, each),
                 Err(error) => Some(Err(error.into())),
             });
-            // Without an end the thread panicked.
+            // If the dump has no end, the thread panicked.
             ended.or_else(|| reader.join().map_or_else(|panic| resume_unwind(panic), |()| None))
         })
     }
 }
 
-/// Hands over the messages of a piece of a dump. Gives how the dump ended, if it did.
+/// Calls `each` with the messages of a piece of a dump. Gives the result of the dump if it ends in this piece; else `None`.
 fn take(piece: &[u8], each: &mut impl FnMut(&[u8])) -> Option<Result<(), ReadError>> {
     for message in Messages::new(piece) {
         match end(message) {
@@ -357,13 +357,13 @@ fn take(piece: &[u8], each: &mut impl FnMut(&[u8])) -> Option<Result<(), ReadErr
     None
 }
 
-/// The error number in a message that ends a dump, 0 for none: the kernel answers a request that it refuses with an error, any other
-/// with objects and the end of the dump.
+/// The error number in a message that ends a dump, 0 for success; `None` for other messages. The kernel ends a refused request with an
+/// error message, and a dump with `NLMSG_DONE`.
 fn end(message: &[u8]) -> Option<i32> {
     decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message))
 }
 
-/// What is not there has nothing to list.
+/// Takes `ENOENT` as success: a table or set that does not exist has nothing to list.
 fn unless_absent(read: Result<(), ReadError>) -> Result<(), ReadError> {
     match read {
         Err(ReadError::Socket(error)) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -371,8 +371,8 @@ fn unless_absent(read: Result<(), ReadError>) -> Result<(), ReadError> {
     }
 }
 
-/// A request about objects of a family, or of none. The names are those of a table and of a set in it: attributes 1 and 2 of every
-/// request that has them.
+/// A request about objects of a family; `None` stands for all families. The names become attributes 1, 2, ...: in every request these are
+/// the table, then a set or chain in it.
 fn request(kind: u16, flags: u16, family: Option<Family>, names: &[&str]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.begin(kind, flag::REQUEST | flags, family.map_or(0, Family::number));

@@ -1,4 +1,4 @@
-//! Reads the outline of a table that other programs fill.
+//! Reads the names of chains and the jumps of rules in a table that other programs fill, and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct TableOutline {
 }
 
 impl Connection {
-    /// The outline of a table, whatever expressions its rules have; `None` when there is no such table.
+    /// The chains and jumps of a table, whatever expressions its rules have; `None` when there is no such table.
     ///
     /// # Errors
     /// See [`ReadError`].

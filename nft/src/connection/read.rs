@@ -1,30 +1,31 @@
 //! Reading a table while other programs change theirs.
 //!
-//! The kernel lists a table piece by piece and holds no lock from one piece to the next, so a reader must find out whether the pieces
-//! belong together. The generation counts the transactions of all programs, and the mark of an interrupted dump only means that it
-//! grew: while another program commits fifty times a second, every dump is marked. The lists depend on less than that
-//! (`net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18, whose dumps are like this since before 5.13; tried on 6.18):
+//! The kernel lists a table piece by piece and holds no lock from one piece to the next, so a reader must find out whether the pieces are
+//! consistent. The kernel's own sign is too strict: the flag `NLM_F_DUMP_INTR` on a dump only means that the generation grew, which counts
+//! the transactions of all programs. While another program commits fifty times a second, every dump has the flag. A list is disturbed by
+//! fewer transactions (`net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18, whose dumps are like this since before 5.13;
+//! tested on 6.18):
 //!
-//! - One table is asked for by name, and the kernel answers in one piece.
+//! - The table itself: it is requested by name, and the kernel answers in one piece.
 //! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was
 //!   asked for, by hash buckets (`nft_hash_walk`), keys, or the lookup array, and counts the elements of this set only. A transaction
 //!   on another table changes neither these lists nor their order. It only changes the bit of the visible generation, which hides or
 //!   shows only objects of that transaction. (While an `rhashtable` is resized, the walk visits some elements twice. Maps of a fixed
 //!   size are no `rhashtable`, and in the others an element that comes twice counts once.)
-//! - Chains, objects and flowtables: the kernel counts its position over the tables of the whole family. So when another program
-//!   deletes a chain before ours in this list, the next piece leaves out some of ours; when it adds one, the next piece repeats some.
-//!   Every listed object exists. Therefore these lists are taken again, and their objects added to those that are known, until there
-//!   are as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets other than those of a rule, objects and
-//!   flowtables), or until no transaction happened meanwhile.
+//! - Chains, objects and flowtables: the kernel counts its position over the tables of the whole family. So when another program deletes a
+//!   chain before ours in this list, the next piece leaves out some of ours; when it adds one, the next piece repeats some. Every listed
+//!   object exists. Therefore these lists are read again, and their objects added to those found before, until there are as many as the
+//!   kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not anonymous, objects and flowtables), or until no transaction
+//!   happened meanwhile.
 //!
 //! A transaction on the table itself is the remaining case. The kernel sends its notification at its end, before the next transaction
 //! can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all transactions
 //! that began before it have ended and were notified. The order is therefore: subscribe, empty batch, read, empty batch, check the
 //! notifications. If one names the table, or if they overflowed the socket's buffer, the table is read again.
 //!
-//! A transaction that the kernel refuses sends no notification and changes nothing. If it adds objects to this table just while a
-//! list is read, it can shift a piece, and the read misses an object. The commands that follow from such a read contain one that the
-//! kernel refuses, and the caller reads again.
+//! A transaction that the kernel refuses sends no notification and changes nothing. But if it adds objects to this table while a list is
+//! read, it can shift the position in the list, and the read misses an object. The commands that follow from such a read contain one that
+//! the kernel refuses, and the caller reads again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,8 +40,8 @@ use crate::object::{Chain, Element, NamedObject, RuleDump, Set};
 use crate::table::{Ownership, Table, TableName};
 use crate::wire::kind;
 
-/// After this many lists of names during which no transaction happened, the names are used although their number differs from the
-/// kernel's.
+/// After this many readings of the names without a transaction meanwhile, the names are used even if their number differs from the kernel's
+/// count.
 const QUIET_LISTS: usize = 2;
 
 /// A table with its content, as the kernel lists it.
@@ -58,16 +59,16 @@ pub struct TableDump {
     pub chains: BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>,
     /// Its sets and maps with their elements, by name, including elements that rules added.
     pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
-    /// Named objects, and flowtables whatever their properties; [`Connection::read_flowtables`] gives the properties.
+    /// Its named objects and flowtables, without properties. [`Connection::read_flowtables`] gives the properties of flowtables.
     pub objects: Vec<NamedObject>,
-    /// The other objects in the table, which this crate cannot express.
+    /// The errors for all other objects in the table, which this crate cannot express.
     pub unreadable: Vec<DecodeError>,
 }
 
 impl Connection {
     /// A table with its content; `None` when there is no such table.
     ///
-    /// Transactions of other programs on other tables do not disturb it. After a transaction on this table it starts again.
+    /// Transactions on other tables do not disturb the read. After a transaction on this table it starts again.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -75,8 +76,8 @@ impl Connection {
         self.undisturbed(name, |connection| connection.read_once(name))
     }
 
-    /// [`Self::read_table`] for a reader who can do with a table that changed while it was read, in which an element may be missing
-    /// or old: after two attempts, what the third one reads is given.
+    /// As [`Self::read_table`], for a caller that accepts an inconsistent result. If the table changed during two attempts, this gives what
+    /// a third one reads, in which an element may be missing or outdated.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -93,8 +94,8 @@ impl Connection {
         self.undisturbed_in(DUMP_TRIES, table, &read)
     }
 
-    /// Repeats a read a few times, and then once more, whatever changes the table meanwhile. Also gives whether what was read is of one
-    /// moment.
+    /// Repeats a read a few times, until no transaction changes the table meanwhile. If that fails, reads once more and ignores changes.
+    /// The `bool` is `true` if no transaction changed the table during the read.
     pub(super) fn even_disturbed<T>(
         &mut self,
         table: &TableName,
@@ -130,7 +131,7 @@ impl Connection {
         Err(ReadError::Unstable)
     }
 
-    /// Waits until all transactions that have begun, of any program, have ended and were notified.
+    /// Waits until every transaction that has begun, of any program, has ended and sent its notifications.
     fn barrier(&self) -> io::Result<()> {
         self.socket.send(&batch::empty())
     }
@@ -166,7 +167,7 @@ impl Connection {
         Ok(Some(dump))
     }
 
-    /// The chains, objects and flowtables of a table; `count` is the number of these and of sets in it.
+    /// Adds the chains, objects and flowtables of a table to `dump`. `count` is the kernel's count of these and of the table's sets.
     fn read_names(&mut self, name: &TableName, dump: &mut TableDump, count: usize) -> Result<(), ReadError> {
         let mut quiet = 0;
         for _ in 0..DUMP_TRIES {
@@ -182,7 +183,7 @@ impl Connection {
         Err(ReadError::Unstable)
     }
 
-    /// Repeats a list over all tables of a family until no transaction happens meanwhile.
+    /// Repeats a dump of all tables of a family until no transaction happens meanwhile.
     pub(super) fn until_quiet(
         &mut self,
         mut list: impl FnMut(&mut Self) -> Result<(), ReadError>,
@@ -198,7 +199,7 @@ impl Connection {
         Err(ReadError::Unstable)
     }
 
-    /// The chains of a table. The kernel lists those of all tables of the family.
+    /// Adds the chains of a table to `dump`. The kernel lists the chains of all tables of the family.
     fn read_chains(&mut self, name: &TableName, dump: &mut TableDump) -> Result<(), ReadError> {
         self.dump_messages(kind::GET_CHAIN, name, &[], |message| match decode::message(message) {
             Ok(Decoded::Chain { table, chain, .. }) if table == *name => {
@@ -211,7 +212,7 @@ impl Connection {
         })
     }
 
-    /// The named objects and the flowtables of a table.
+    /// Adds the named objects and the flowtables of a table to `dump`.
     fn read_objects(&mut self, name: &TableName, dump: &mut TableDump) -> Result<(), ReadError> {
         for kind in [kind::GET_OBJECT, kind::GET_FLOWTABLE] {
             self.dump_messages(kind, name, &[&name.name], |message| match decode::named_object(message) {
@@ -244,8 +245,7 @@ impl TableDump {
         }
     }
 
-    /// The number of chains, sets, objects and flowtables that are known, without sets that belong to a rule, which the kernel does not
-    /// count either.
+    /// The number of chains, sets, objects and flowtables that were read. Anonymous sets are left out, as in the kernel's count.
     fn names(&self) -> usize {
         let unreadable = self.unreadable.iter().filter(|error| ["chain", "set"].contains(&error.object)).count();
         let sets = self.sets.values().filter(|(set, _)| !set.flags.anonymous).count();
@@ -253,7 +253,7 @@ impl TableDump {
     }
 }
 
-/// Adds an error unless it is there already.
+/// Adds an error unless the list has it already.
 fn note(unreadable: &mut Vec<DecodeError>, error: DecodeError) {
     if !unreadable.contains(&error) {
         unreadable.push(error);

@@ -1,4 +1,4 @@
-//! Reads a table object by object, and keeps none of them: for a reader who needs a summary of a table with a million elements.
+//! Reads a table object by object and keeps none of them, so a table with a million elements can be summarised in little memory.
 
 use super::{Connection, ReadError, unless_absent};
 use crate::decode::{self, Count, DecodeError, Decoded, RawElement};
@@ -6,7 +6,7 @@ use crate::object::{RuleDump, Set};
 use crate::table::{TableName, TableState};
 use crate::wire::kind;
 
-/// An object of a table, in the kernel's order. All rules come before the elements.
+/// An object of a table, in the kernel's order. All rules come before all elements.
 #[derive(Debug)]
 pub enum Item<'a> {
     /// A rule.
@@ -15,12 +15,12 @@ pub enum Item<'a> {
         chain: &'a str,
         /// The rule.
         rule: RuleDump,
-        /// What its first counter has counted.
+        /// The count of its first counter; `None` without a counter.
         count: Option<Count>,
     },
-    /// An element, as the kernel lists it: of a set of ranges with one field, a range is two of them.
+    /// An element, as the kernel lists it: in an interval set of one field, a range is two elements.
     Element {
-        /// Its set or map.
+        /// The set or map that it is in.
         set: &'a Set,
         /// The element.
         element: RawElement,
@@ -29,21 +29,21 @@ pub enum Item<'a> {
     Unreadable(DecodeError),
 }
 
-/// What a walk over a table gives.
+/// The result of [`Connection::walk_table`].
 #[derive(Clone, Debug)]
 pub struct Walked<S> {
-    /// What was made of its objects.
+    /// The summary of all objects.
     pub summary: S,
-    /// Its state.
+    /// The table's flags, its owner and the number of its objects.
     pub state: TableState,
-    /// Whether no transaction changed the table during the walk. Otherwise an element may be missing, old, or shown twice.
+    /// Whether no transaction changed the table during the walk. Otherwise an element may be missing, outdated or repeated.
     pub is_of_one_moment: bool,
 }
 
 impl Connection {
-    /// Shows every rule and element of a table to `each`, with what it has made of those before, which is `S::default()` at first.
-    /// `None` when there is no such table. After a transaction on the table it starts again, from `S::default()`, and the third time it goes
-    /// on: in a large table that changes all the time no walk would come to its end.
+    /// Calls `each` for every rule and element of a table, to add it to a summary, which begins as `S::default()`. `None` when there is no
+    /// such table. After a transaction on the table the walk starts again with a new summary. The third walk ignores transactions: in a
+    /// large table that changes all the time, no walk would come to its end.
     ///
     /// # Errors
     /// See [`ReadError`].

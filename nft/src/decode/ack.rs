@@ -54,7 +54,7 @@ pub fn done(bytes: &[u8]) -> Option<i32> {
     Some(header.payload.first_chunk::<4>().map_or(0, |errno| i32::from_ne_bytes(*errno).saturating_neg()))
 }
 
-/// A number in host order: netlink's own attributes have these, unlike those of nf_tables.
+/// A number in host order: netlink's own attributes have numbers in this order, those of nf_tables in network order.
 fn host_order(attr: Attr<'_>) -> Option<u32> {
     Some(u32::from_ne_bytes(*attr.payload.first_chunk::<4>()?))
 }
@@ -64,14 +64,14 @@ mod tests {
     use super::*;
     use crate::wire::Writer;
 
-    /// A message with its header.
+    /// A netlink message with this header and payload.
     fn framed(kind: u16, flags: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
         let len = u32::try_from(HEADER + payload.len()).unwrap();
         let header = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &seq.to_ne_bytes(), &[0; 4]];
         [header.concat().as_slice(), payload].concat()
     }
 
-    /// An answer to a request of type 0xa0c, which is quoted up to `quoted` bytes.
+    /// An answer that quotes the first `quoted` bytes of a request of type 0xa0c.
     fn answer(flags: u16, errno: i32, quoted: usize, attrs: &[u8]) -> Vec<u8> {
         let request = framed(0xa0c, 0, 9, &[1; 24]);
         let payload = [&errno.wrapping_neg().to_ne_bytes(), &request[..quoted], attrs].concat();

@@ -1,4 +1,4 @@
-//! The values that decoding gives, and the reader of one object's attributes.
+//! The values that decoding gives, and a reader for the attributes of one object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::object::{Chain, Element, Flowtable, RuleDump, Set};
 use crate::table::{Family, Table, TableName, TableState};
 use crate::wire::{Attr, Attrs};
 
-/// What a message holds.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A table.
     Table {
         /// The table.
         table: Table,
-        /// What else the kernel lists about it.
+        /// Its flags, its owner and the number of its objects.
         state: TableState,
     },
     /// A chain.
@@ -33,7 +33,7 @@ pub enum Decoded {
         chain: Arc<str>,
         /// The rule.
         rule: RuleDump,
-        /// What its first counter has counted; `None` without a counter.
+        /// The count of its first counter; `None` without a counter.
         count: Option<Count>,
     },
     /// A set or map, without its elements.
@@ -59,13 +59,13 @@ pub enum Decoded {
         /// The flowtable.
         flowtable: Flowtable,
     },
-    /// The number of the current generation of all rules.
+    /// The generation number of the ruleset.
     Generation(u32),
     /// A message of another type, or about a table of a family that this crate does not know.
     Other(u16),
 }
 
-/// What a counter has counted since it was made.
+/// The packets and bytes that a counter has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Packets.
@@ -77,13 +77,13 @@ pub struct Count {
 /// An element as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawElement {
-    /// Its parts. The time-out is the configured one; `None` when it is the set's own.
+    /// Its key, value, time-out and comment. The time-out is the configured one; `None` when the set's default applies.
     pub element: Element,
-    /// Whether the key is the first one behind a range, in an interval set of one field.
+    /// Whether it is the end of a range, in an interval set of one field: its key is the first one behind the range.
     pub interval_end: bool,
     /// The time that the element still has to live; `None` when it does not expire.
     pub expires: Option<Duration>,
-    /// What its counter has counted; `None` without a counter.
+    /// The count of its counter; `None` without a counter.
     pub count: Option<Count>,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct ObjectAttrs<'a> {
 }
 
 impl<'a> ObjectAttrs<'a> {
-    /// An object whose name is in the attribute number `name`.
+    /// The attributes of an object whose name is in the attribute number `name`.
     pub(super) fn new(object: &'static str, attrs: Attrs<'a>, name: u16) -> Self {
         Self { attrs, object, name: attrs.find(name).and_then(|attr| attr.str()) }
     }
@@ -121,7 +121,7 @@ impl<'a> ObjectAttrs<'a> {
         self.attrs.find(kind)
     }
 
-    /// The value of an attribute that every object of this kind has.
+    /// The value of an attribute that every object of this kind has; an error if it is missing or `read` gives `None`.
     pub(super) fn need<T>(
         &self,
         kind: u16,
@@ -178,7 +178,7 @@ pub(super) fn verdict(attr: Attr<'_>) -> Option<Verdict> {
     }
 }
 
-/// A name to keep.
+/// The text of an attribute as a name that outlives the message.
 pub(super) fn name(attr: Option<Attr<'_>>) -> Option<Arc<str>> {
     attr?.str().map(Arc::from)
 }

@@ -1,4 +1,4 @@
-//! Elements of sets, and the joining of the two halves in which the kernel keeps each range.
+//! Decodes the elements of sets, and joins the two elements that the kernel lists for a range.
 
 use super::decoded::{DecodeError, Decoded, ObjectAttrs, RawElement, milliseconds, value};
 use super::exprs::counted;
@@ -15,7 +15,7 @@ pub(super) fn elements(family: Family, attrs: Attrs<'_>) -> Result<Decoded, Deco
     const ELEMENTS: u16 = 3;
     let object = ObjectAttrs::new("elements", attrs, SET);
     let list = object.find(ELEMENTS).map_or_else(|| Attrs::new(&[]), |list| list.nested());
-    // An element takes several times its bytes in the message: a list that has to grow is moved again and again.
+    // Allocates once: decoded elements take several times the bytes of the message, and a list that grows is copied again and again.
     let mut elements = Vec::with_capacity(list.count());
     for item in list {
         elements.push(element(&ObjectAttrs { attrs: item.nested(), ..object })?);
@@ -61,9 +61,9 @@ fn data(attr: Attr<'_>) -> Option<Data> {
 
 /// The elements of a set, from the lists of all messages of a dump.
 ///
-/// In an interval set of one field the kernel keeps a range as two elements: one with the first key, and an end with the key behind
-/// the last; a range up to the highest key has no end. They are given back as ranges, ordered by key. The list of any other set is
-/// given back as it is; an element of an interval set of several fields that has no last key is a range of one key.
+/// In an interval set of one field the kernel keeps a range as two elements: one with the first key, and an end with the key behind the
+/// last; a range up to the highest key has no end. This function joins them to ranges, ordered by key. The list of any other set keeps its
+/// order; an element of an interval set of several fields that has no last key is a range of one key.
 #[must_use]
 pub fn pair(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
     if !set.flags.interval {
@@ -75,7 +75,7 @@ pub fn pair(set: &Set, raw: Vec<RawElement>) -> Vec<Element> {
     pair_ranges(raw)
 }
 
-/// The elements of a set of any program, as [`pair`] gives them.
+/// As [`pair`], for a set of any program, of which only the [`SetHead`] is known.
 #[must_use]
 pub fn pair_of(set: &SetHead, raw: Vec<RawElement>) -> Vec<Element> {
     match (set.is_interval, set.fields.len()) {

@@ -20,7 +20,7 @@ pub(super) fn expr(attrs: Attrs<'_>) -> Option<Expr> {
     Some(known(&name, data).or_else(foreign).unwrap_or(Expr::Unknown(name)))
 }
 
-/// What a counter has counted; `None` for any other expression.
+/// The count of a `counter` expression; `None` for any other expression.
 pub(super) fn counted(attrs: Attrs<'_>) -> Option<Count> {
     const NAME: u16 = 1;
     const DATA: u16 = 2;
@@ -113,7 +113,7 @@ fn byteorder(a: Reader<'_>) -> Option<Expr> {
     Some(Expr::HostToNetwork { sreg: a.register(1)?, dreg: a.register(2)?, len })
 }
 
-/// Of packets a second, not inverted: this crate sends no other.
+/// Expression `limit`; only a limit in packets a second, not inverted, is supported, because this crate sends no other.
 fn limit(a: Reader<'_>) -> Option<Expr> {
     const PACKETS: u32 = 0;
     const SECOND: u64 = 1;
@@ -156,7 +156,7 @@ fn numgen(a: Reader<'_>) -> Option<Expr> {
     Some(Expr::Numgen { dreg: a.register(1)?, modulus: a.number(2)? })
 }
 
-/// With a seed that is given: of one that the kernel chose, a listing says nothing.
+/// Expression `hash`; only `jhash` with a given seed is supported, because the kernel does not list a seed that it chose itself.
 fn jhash(a: Reader<'_>) -> Option<Expr> {
     const JENKINS: u32 = 0;
     only_if(a.number_or_zero(7)? == JENKINS)?;
@@ -185,7 +185,7 @@ fn dynset(a: Reader<'_>) -> Option<Expr> {
     })
 }
 
-/// Only a destination with one address and one port: a maximum in another register than the minimum makes a range.
+/// Expression `nat`; only DNAT to one address and one port is supported. A maximum in another register than the minimum means a range.
 fn nat(a: Reader<'_>) -> Option<Expr> {
     const DESTINATION: u32 = 1;
     const ADDRESS: u16 = 3;

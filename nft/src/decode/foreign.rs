@@ -1,6 +1,6 @@
-//! Expressions that only the rules of other programs have, as far as a reader of rules can follow them.
+//! Decodes expressions that only rules of other programs have, and that are needed to print such rules or to follow a packet.
 //!
-//! What is not listed here stays [`crate::Expr::Unknown`]. Numbers are those of `linux/netfilter/nf_tables.h`.
+//! An expression that is not decoded here becomes [`crate::Expr::Unknown`]. Numbers are those of `linux/netfilter/nf_tables.h`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::reader::{Reader, only_if};
 use crate::expr::{Foreign, Order, Register};
 use crate::table::Family;
 
-/// An expression with a name; `None` when it is none of those.
+/// Decodes the expression with a name; `None` when [`Foreign`] has no variant for it.
 pub(super) fn foreign(name: &str, a: Reader<'_>) -> Option<Foreign> {
     match name {
         "cmp" => compare(a),
@@ -51,7 +51,7 @@ fn meta(a: Reader<'_>) -> Option<Foreign> {
     const MARK: u32 = 3;
     let key = a.number(2)?;
     if a.has(SREG) {
-        // Priority, trace, type and the like; the mark is a variant of its own.
+        // Priority, packet type and the like. A rule that sets the mark is not harmless; `exprs` decodes it.
         return (key != MARK).then(|| Foreign::Harmless("meta set".into()));
     }
     Some(Foreign::Meta { key, dreg: a.register(1)? })
@@ -64,7 +64,7 @@ fn ct(a: Reader<'_>) -> Option<Foreign> {
     Some(Foreign::Ct { key: a.number(2)?, dreg: a.register(1)? })
 }
 
-/// Not the translation to one of a range of addresses or ports.
+/// Expression `nat`; `None` when it translates to a range of addresses or ports.
 fn nat(a: Reader<'_>) -> Option<Foreign> {
     const ADDRESS: u16 = 3;
     const PORT: u16 = 5;
@@ -86,7 +86,7 @@ fn redirect(a: Reader<'_>) -> Option<Foreign> {
     Some(Foreign::Redirect { port })
 }
 
-/// A reference to a named counter; other objects may end the rule.
+/// Expression `objref`; only a named counter is harmless: other objects, such as a quota, may end the rule.
 fn counter(a: Reader<'_>) -> Option<Foreign> {
     const TYPE: u16 = 1;
     const COUNTER: u32 = 1;

@@ -1,8 +1,8 @@
-//! Single objects of tables that any program fills: what a reader needs to follow a packet, whatever else the object has.
+//! Decodes single objects of any program's tables, as far as it takes to follow a packet.
 //!
-//! [`super::message`] refuses what this crate would never make, such as a chain with the policy `drop` or a set with a type that it does
-//! not know, because a caller that compares tables must notice it. A reader of rules must be able to go on. These functions give
-//! `None` for a message of another kind.
+//! [`super::message`] gives an error for objects that this crate would never make, such as a chain with the policy `drop` or a set with a
+//! type that it does not know, because a caller that compares tables must notice them. A caller that follows a packet must go on in spite
+//! of them. These functions give `None` for a message of another kind.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct TableHead {
     pub family: u8,
     /// Its name.
     pub name: Arc<str>,
-    /// Whether no packet passes its chains.
+    /// Whether it has the flag `dormant`: its chains see no packets.
     pub dormant: bool,
 }
 
@@ -34,14 +34,14 @@ pub struct ChainHead {
     pub name: Arc<str>,
     /// Its comment.
     pub comment: Option<Arc<str>>,
-    /// Where the kernel calls it; `None` for a regular chain.
+    /// The hook at which the kernel calls it; `None` for a regular chain.
     pub hook: Option<HookHead>,
 }
 
-/// Where the kernel calls a base chain.
+/// The hook of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookHead {
-    /// `filter`, `nat` or `route`.
+    /// The type of the chain: `filter`, `nat` or `route`.
     pub kind: Arc<str>,
     /// The number of the hook (`NF_INET_*`).
     pub number: u32,
@@ -51,10 +51,10 @@ pub struct HookHead {
     pub drops: bool,
 }
 
-/// A rule with its number.
+/// A rule with its handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleHead {
-    /// The kernel's number of the rule.
+    /// The handle: the kernel's number of the rule.
     pub handle: u64,
     /// The rule.
     pub rule: RuleDump,
@@ -71,18 +71,18 @@ pub struct SetHead {
     pub key_len: usize,
     /// Whether keys are ranges.
     pub is_interval: bool,
-    /// The lengths in bytes of the fields of a key, for ranges of several fields; else empty.
+    /// The lengths in bytes of the fields of a key, for keys that are ranges of several fields; else empty.
     pub fields: Vec<usize>,
 }
 
-/// The attributes of a message of this kind, and the number of its family.
+/// The number of the family and the attributes of a message; `None` if it is not of the wanted kind.
 fn attrs(bytes: &[u8], wanted: u16) -> Option<(u8, Attrs<'_>)> {
     let header = Header::read(bytes).filter(|header| header.kind == SUBSYSTEM << 8 | wanted)?;
     let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
     Some((nfgenmsg[0], Attrs::new(attrs)))
 }
 
-/// The comment in an attribute of user data.
+/// The comment in the user data, which is in the attribute number `userdata`.
 fn comment(attrs: Attrs<'_>, userdata: u16) -> Option<Arc<str>> {
     userdata::read_comment(attrs.find(userdata)?.payload)
 }
@@ -114,7 +114,7 @@ pub fn chain_head(bytes: &[u8]) -> Option<ChainHead> {
         table: TableName::new(Family::from_number(family)?, attrs.find(1)?.str()?),
         name: name(attrs.find(3))?,
         comment: comment(attrs, 12),
-        // A base chain whose hook cannot be read is left out, as a chain that no message describes.
+        // A base chain whose hook cannot be read gives `None`: without its hook it would look like a regular chain.
         hook: match hook {
             None => None,
             Some(hook) => Some(hook?),

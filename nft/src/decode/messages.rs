@@ -15,8 +15,8 @@ pub(super) struct Header<'a> {
     pub(super) sequence: u32,
     /// The port of the socket whose request or transaction the message is about.
     pub(super) port: u32,
-    /// The length that the header claims, including the header. Only the header that an answer quotes may claim more bytes than there
-    /// are.
+    /// The length of the message that the header claims, header included. In a header that an answer quotes, it may exceed the bytes that
+    /// there are.
     pub(super) len: usize,
     pub(super) payload: &'a [u8],
 }
@@ -74,7 +74,7 @@ pub fn sequence(bytes: &[u8]) -> Option<u32> {
     Header::read(bytes).map(|header| header.sequence)
 }
 
-/// Whether a message has the mark of an interrupted dump: the kernel's list changed meanwhile, so the dump may miss objects.
+/// Whether a message has the flag of an interrupted dump: the kernel's list changed meanwhile, so the dump may miss objects.
 #[must_use]
 pub fn dump_interrupted(bytes: &[u8]) -> bool {
     Header::read(bytes).is_some_and(|header| header.flags & DUMP_INTERRUPTED != 0)

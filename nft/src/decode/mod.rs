@@ -1,4 +1,4 @@
-//! Bytes from the kernel to values: its answers to dumps, requests and batches, and its notifications.
+//! Decodes bytes from the kernel: its answers to dumps, requests and batches, and its notifications.
 //!
 //! Takes single netlink messages (split a receive buffer with [`Messages`]) and gives values of this crate. Never panics, whatever
 //! the bytes are. The values are canonical: [`crate::Rule::to_dump`] of a rule that was sent equals the decoded rule, and a set or

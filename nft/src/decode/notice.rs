@@ -13,7 +13,7 @@ pub struct Process {
     pub name: String,
 }
 
-/// One notification of a transaction. Notifications of objects come first, that of the end comes last.
+/// One notification of a transaction. The notifications of its objects come first, the one of its end comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// An object of this table was made, changed or removed.
@@ -47,9 +47,9 @@ pub fn notice(bytes: &[u8]) -> Option<Notice> {
     Some(Notice::About(TableName::new(family, name)))
 }
 
-/// The family and the name of an object's table.
+/// The family and the name of the table that a notification is about.
 fn object_of(bytes: &[u8]) -> Option<(Family, &str)> {
-    /// The attribute with the table's name, in objects of every kind and in the table itself.
+    /// The attribute with the table's name, in notifications of tables and of all other objects.
     const TABLE: u16 = 1;
     let header = Header::read(bytes).filter(|header| header.kind >> 8 == SUBSYSTEM)?;
     if header.kind & 0xff == kind::NEW_GENERATION {

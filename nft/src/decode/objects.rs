@@ -1,4 +1,4 @@
-//! Tables, chains, rules, sets, flowtables, and the number of the generation.
+//! Decodes tables, chains, rules, sets, flowtables, and the ruleset's generation number.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::table::{Family, Ownership, Table, TableName, TableState};
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
 
-/// `NFT_TABLE_F_*`.
+/// Flags of a table (`NFT_TABLE_F_*`).
 mod table_flag {
     pub(super) const DORMANT: u32 = 1;
     pub(super) const OWNER: u32 = 2;
@@ -167,7 +167,7 @@ mod set_attr {
     pub(super) const EXPRESSIONS: u16 = 18;
 }
 
-/// `NFT_SET_*`.
+/// Flags of a set (`NFT_SET_*`).
 mod set_flag {
     pub(super) const ANONYMOUS: u32 = 0x1;
     pub(super) const CONSTANT: u32 = 0x2;
@@ -175,7 +175,7 @@ mod set_flag {
     pub(super) const MAP: u32 = 0x8;
     pub(super) const TIMEOUT: u32 = 0x10;
     pub(super) const DYNAMIC: u32 = 0x20;
-    /// The kernel sets it for an interval key with several fields.
+    /// Set for an interval key with several fields.
     pub(super) const CONCAT: u32 = 0x80;
     pub(super) const KNOWN: u32 = ANONYMOUS | CONSTANT | INTERVAL | MAP | TIMEOUT | DYNAMIC | CONCAT;
 }
@@ -224,7 +224,7 @@ const fn set_flags(flags: u32) -> SetFlags {
     }
 }
 
-/// The types of key and value. They are those of `typeof` in the user data only if these agree with the type numbers, for the key and
+/// The types of key and value. The `typeof` fields in the user data are used only if they agree with the type numbers, both for the key and
 /// for the value.
 fn types(object: &ObjectAttrs<'_>, is_map: bool, userdata: &[u8]) -> Result<(Types, Option<ValueType>), DecodeError> {
     const VERDICT: u32 = 0xffff_ff00;
@@ -248,7 +248,8 @@ fn agrees(fields: &[Field], types: &[DataType]) -> bool {
     fields.iter().map(|field| field.data_type()).eq(types.iter().copied())
 }
 
-/// The types in a type number, which has six bits for each field, the last field in the lowest bits. They must add up to the length.
+/// The types in a type number, which has six bits for each field, the last field in the lowest bits. `None` unless their lengths add up to
+/// the length of the key or value.
 fn named(object: &ObjectAttrs<'_>, kind: u16, len: u16) -> Option<Vec<DataType>> {
     const BITS: u32 = 6;
     let mut number = object.find(kind)?.u32()?;

@@ -1,8 +1,8 @@
-//! The outline of tables that other programs fill: names and jumps, nothing else.
+//! Decodes only an outline of other programs' tables: the names of chains, and the jumps and effects of rules.
 //!
-//! The rules of other programs have expressions that this crate cannot express, such as the matches and targets of iptables-nft. To
-//! delete some rules from such a table, the caller needs only the names of the chains and the chain that each rule jumps to. These
-//! functions give `None` for any message that they cannot read, because it is about an object of another program.
+//! The rules of other programs have expressions that this crate cannot express, such as the matches and targets of iptables-nft. A caller
+//! that deletes some rules from such a table needs only the names of the chains and the chain that each rule jumps to. These functions give
+//! `None` for any message that they cannot read, because it is about an object of another program.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::object::{Hook, NamedObject, ObjectKind};
 use crate::table::{Family, TableName};
 use crate::wire::{Attr, Attrs, SUBSYSTEM, kind};
 
-/// `linux/netfilter/nf_tables.h`.
+/// Numbers of attributes and values (`linux/netfilter/nf_tables.h`).
 mod number {
     pub(super) const CHAIN_TABLE: u16 = 1;
     pub(super) const CHAIN_NAME: u16 = 3;
@@ -47,7 +47,7 @@ mod number {
 
     pub(super) const DROP: u32 = 0;
     pub(super) const DNAT: u32 = 1;
-    /// The register of verdicts.
+    /// `NFT_REG_VERDICT`.
     pub(super) const VERDICT_REGISTER: u32 = 0;
 }
 
@@ -62,7 +62,7 @@ pub struct ChainOutline {
     pub is_base: bool,
 }
 
-/// A rule without its statements.
+/// The table, the chain, the handle and the jump of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOutline {
     /// Its table.
@@ -84,15 +84,15 @@ pub struct HookOutline {
     pub chain: Arc<str>,
     /// Its type: `filter`, `nat` or `route`.
     pub kind: Arc<str>,
-    /// Where the kernel calls it.
+    /// The hook at which the kernel calls it.
     pub hook: Hook,
     /// The order among the chains of the same hook: smaller numbers first.
     pub priority: i32,
-    /// Whether it drops the packets that no rule of it decides about.
+    /// Whether its policy is `drop`.
     pub drops: bool,
 }
 
-/// What rules may do to a packet, besides letting it pass.
+/// The effects that rules may have on a packet, besides letting it pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Drop or reject it.
@@ -104,7 +104,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// What the rules of both may do.
+    /// The union of both effects.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -115,16 +115,16 @@ impl Effects {
     }
 }
 
-/// A rule by what it may do.
+/// The effects and jumps of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleEffects {
     /// Its chain's name.
     pub chain: Arc<str>,
-    /// What it does itself.
+    /// The effects of the rule itself, without those of the chains that it jumps or goes to.
     pub effects: Effects,
     /// The chains that it jumps or goes to.
     pub targets: Vec<Arc<str>>,
-    /// Whether it obeys a map of verdicts, which may lead to any chain.
+    /// Whether it follows the verdicts of a map, which may lead to any chain.
     pub obeys_map: bool,
 }
 
@@ -143,7 +143,7 @@ pub fn hook_outline(bytes: &[u8]) -> Option<HookOutline> {
     })
 }
 
-/// What the rule in a message may do; the message starts with its `nlmsghdr`.
+/// The effects and jumps of the rule in a message, which starts with its `nlmsghdr`.
 #[must_use]
 pub fn rule_effects(bytes: &[u8]) -> Option<RuleEffects> {
     let (_, attrs) = object(bytes, kind::NEW_RULE)?;
@@ -165,7 +165,7 @@ pub fn rule_effects(bytes: &[u8]) -> Option<RuleEffects> {
             "nat" => effects.translates |= number(number::NAT_TYPE) == Some(number::DNAT),
             "notrack" => effects.untracks = true,
             "lookup" => rule.obeys_map |= number(number::LOOKUP_DREG) == Some(number::VERDICT_REGISTER),
-            // A target of iptables.
+            // A target of iptables-nft.
             "target" => match attr(number::TARGET_NAME).and_then(|name| name.str()) {
                 Some("DNAT" | "REDIRECT" | "TPROXY" | "NETMAP") => effects.translates = true,
                 Some("REJECT" | "DROP") => effects.drops = true,
@@ -223,7 +223,7 @@ pub fn named_object(bytes: &[u8]) -> Option<(TableName, NamedObject)> {
     Some((table, NamedObject { kind, name, in_use: attrs.find(number::OBJECT_USE)?.u32()? > 0 }))
 }
 
-/// The family and the attributes of an object of a kind.
+/// The family and the attributes of an object in a message; `None` if it is not of the wanted kind.
 fn object(bytes: &[u8], wanted: u16) -> Option<(Family, Attrs<'_>)> {
     let header = Header::read(bytes).filter(|header| header.kind == SUBSYSTEM << 8 | wanted)?;
     let (nfgenmsg, attrs) = header.payload.split_first_chunk::<4>()?;
@@ -251,7 +251,7 @@ mod tests {
         [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], &[family, 0, 0, 0], attrs].concat()
     }
 
-    /// A rule with an expression `match`, which this crate does not know, and then an expression of this name with a jump.
+    /// A rule with two expressions that hold a jump: `match`, which this crate does not know, and one with the name `expression`.
     fn rule_message(expression: &str) -> Vec<u8> {
         let mut attrs = Writer::default();
         attrs.str(number::RULE_TABLE, "filter");

@@ -5,7 +5,7 @@ use crate::data::{Data, Value};
 use crate::expr::Register;
 use crate::wire::Attrs;
 
-/// The attributes of one expression. The function of each expression has their numbers.
+/// The attributes of one expression. Each function that decodes an expression has the numbers of its attributes.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) Attrs<'a>);
 
@@ -40,7 +40,7 @@ impl Reader<'_> {
     }
 }
 
-/// `None` unless a condition holds, for use with `?`.
+/// Gives `None` unless a condition holds, for use with `?`.
 pub(super) fn only_if(condition: bool) -> Option<()> {
     condition.then_some(())
 }

@@ -1,7 +1,8 @@
-//! What the kernel reports of a traced packet: which rule did what with it (`net/netfilter/nf_tables_trace.c`).
+//! Decodes the kernel's reports about traced packets: the rules that a packet matched, and their verdicts
+//! (`net/netfilter/nf_tables_trace.c`).
 //!
-//! A packet is traced from the rule on that sets `meta nftrace`. Each rule that it matches, each return, and each policy is a message. The
-//! first message of each base chain has the headers of the packet as they are then.
+//! A packet is traced from the rule on that sets `meta nftrace`. The kernel sends a message for each rule that the packet matches, each
+//! return, and each policy. The first message of each base chain has the headers that the packet has at that time.
 
 use std::sync::Arc;
 
@@ -14,23 +15,23 @@ use crate::wire::{Attrs, SUBSYSTEM, kind};
 /// One message about a traced packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// A number that all messages about one packet have, and soon others.
+    /// The kernel's id of the packet, the same in all messages about it. A later packet may get the same id.
     pub packet: u32,
     /// The table that the packet is in.
     pub table: TableName,
     /// The chain that the packet is in.
     pub chain: Arc<str>,
-    /// What happened.
+    /// The step that the message reports.
     pub event: Event,
     /// The verdict; `None` when the next rule follows, or for a verdict that this crate does not know.
     pub verdict: Option<Verdict>,
     /// The packet's mark.
     pub mark: u32,
-    /// The packet, in the first message of a base chain.
+    /// The packet's headers; only in the first message of a base chain.
     pub headers: Option<Headers>,
 }
 
-/// What a message is about.
+/// The step of a packet that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The rule with this handle matched.
@@ -41,16 +42,16 @@ pub enum Event {
     Policy,
 }
 
-/// The start of a packet.
+/// The first bytes of a packet, and its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// The first bytes of the IP header: 20 of IPv4, 40 of IPv6.
     pub network: Vec<u8>,
     /// The first bytes of the transport header, at most 20.
     pub transport: Vec<u8>,
-    /// The number of the interface that it came in by.
+    /// The index of the interface that the packet came in by.
     pub input: Option<u32>,
-    /// The number of the interface that it goes out by.
+    /// The index of the interface that the packet goes out by.
     pub output: Option<u32>,
 }
 
@@ -73,7 +74,7 @@ pub fn traced(bytes: &[u8]) -> Option<Traced> {
         3 => Event::Rule(attrs.find(RULE)?.u64()?),
         _ => return None,
     };
-    // The verdict of a policy has an attribute of its own.
+    // A policy's verdict is in another attribute than a rule's.
     const POLICY: u16 = 16;
     let policy = || match attrs.find(POLICY)?.u32()? {
         0 => Some(Verdict::Drop),

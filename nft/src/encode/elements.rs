@@ -1,4 +1,4 @@
-//! Elements of sets and maps, written without libnftnl, which takes eight times as long.
+//! Encodes elements of sets and maps, without libnftnl, which takes eight times as long.
 //!
 //! A message holds as many elements as fit into one nested attribute, 64 KiB. A range of a single field is two elements: one with the
 //! first key and one, marked as an end, with the key behind the last. A range of a concatenation is one element with two keys.
@@ -32,7 +32,7 @@ mod number {
     pub(super) const INTERVAL_END: u32 = 1;
 }
 
-/// A message takes no further element when its nested attribute has less room than this: more than the largest element takes.
+/// A message takes no further element when its nested attribute has less room than this, in bytes. The largest element takes less.
 const HEADROOM: usize = 1024;
 /// About the length of a long element, in bytes.
 const ROOM_PER_ELEMENT: usize = 192;
@@ -44,7 +44,7 @@ pub(crate) struct Message {
     pub(crate) first_element: usize,
 }
 
-/// What the kernel does with the elements of a message.
+/// Whether the kernel adds, deletes or destroys the elements of a message.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Add,
@@ -52,7 +52,7 @@ pub(super) enum Kind {
     Destroy,
 }
 
-/// Hands over the messages for a list of elements, one after the other.
+/// Calls `sink` with each message for a list of elements.
 pub(super) fn messages(table: &TableName, set: &Set, elements: &Elements, kind: Kind, sink: &mut dyn FnMut(Message)) {
     let shape = Shape::of(set);
     let (mut rest, mut first_element) = (elements.iter().peekable(), 0);
@@ -64,7 +64,7 @@ pub(super) fn messages(table: &TableName, set: &Set, elements: &Elements, kind: 
     }
 }
 
-/// How the kernel wants the keys of a set.
+/// The form in which the kernel expects the keys of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Single,
@@ -84,7 +84,7 @@ impl Shape {
     }
 }
 
-/// One message with as many of the next elements, of which `left` are left, as fit; and their number.
+/// Writes a message with as many of the next elements as fit, and gives the number of these. `left` is the number of remaining elements.
 fn message<'a>(
     table: &TableName,
     set: &Set,
@@ -116,7 +116,7 @@ fn message<'a>(
     (writer.finish(), taken)
 }
 
-/// Writes an element; only its keys, unless it is added.
+/// Writes an element. Messages that delete or destroy have only its keys.
 fn write(writer: &mut Writer, shape: Shape, element: Parts<'_>, kind: Kind) {
     let Parts { key, key_end, value, timeout, comment } = element;
     let last_key = key_end.unwrap_or(key);
@@ -161,7 +161,7 @@ fn verdict(writer: &mut Writer, number: u32, chain: Option<&str>) {
     writer.close(outer);
 }
 
-/// The second element of a range of a single field; a range that ends at the highest key has none.
+/// Writes the second element of a range of a single field; a range that ends at the highest key has none.
 fn range_end(writer: &mut Writer, last_key: &[u8]) {
     let Some(behind) = successor(last_key) else { return };
     let nest = writer.open(number::ELEMENT);

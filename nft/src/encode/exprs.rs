@@ -1,4 +1,4 @@
-//! Expressions as objects of libnftnl: each has a name and a list of attributes.
+//! Encodes expressions as objects of libnftnl: each has a name and a list of attributes.
 
 use std::ffi::{CStr, CString, NulError, c_void};
 use std::ptr::NonNull;
@@ -78,9 +78,9 @@ const DYNSET_UPDATE: u32 = 1;
 const NAT_DESTINATION: u32 = 1;
 
 impl Built {
-    /// At least as many bytes as the expression takes in a message.
+    /// An upper limit for the bytes that the expression takes in a message.
     pub(super) fn room(&self) -> usize {
-        /// Headers of the attributes around an expression and its name, and around a value: at most three, each with padding.
+        /// The bytes of at most three attribute headers, with padding: those around an expression and its name, or those around a value.
         const AROUND: usize = 3 * 8;
         let value = |value: &Attribute| match value {
             Attribute::U8(_) | Attribute::U32(_) | Attribute::U64(_) => size_of::<u64>(),
@@ -155,7 +155,7 @@ fn payload(base: PayloadBase, offset: u32, len: u32, dreg: Register) -> Attribut
     ]
 }
 
-/// Loads into, or sets from, the register of this attribute.
+/// Expression `meta`, which loads into a register or sets from it: `attribute` is the attribute of the destination or the source.
 fn meta(key: MetaKey, attribute: u32, value: Register) -> Attributes {
     vec![number(sys::NFTNL_EXPR_META_KEY, key.number()), register(attribute, value)]
 }
@@ -240,7 +240,7 @@ fn masquerade(flags: u32) -> Attributes {
 fn limit(per_second: u64, burst: u32) -> Attributes {
     /// `NFT_LIMIT_PKTS`.
     const PACKETS: u32 = 0;
-    /// Seconds in the unit of the rate.
+    /// The unit of the rate, in seconds.
     const SECOND: u64 = 1;
     vec![
         (sys::NFTNL_EXPR_LIMIT_RATE, Attribute::U64(per_second)),

@@ -1,5 +1,4 @@
-//! Flowtables, written without libnftnl, because the kernel limits the interfaces in one message and several messages have to carry
-//! them.
+//! Encodes flowtables, without libnftnl: the kernel limits the interfaces in one message, so several messages have to carry them.
 
 use std::ffi::{CString, NulError};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Commands to netlink messages.
+//! Encodes commands as netlink messages.
 //!
 //! libnftnl writes tables, chains, rules and sets, through the `nftnl` crate. Attributes that the crate cannot set are set through
 //! `nftnl-sys` on the same objects, or appended to the finished message. Elements, of which there are hundreds of thousands, are
@@ -41,7 +41,7 @@ pub(crate) struct Encoder {
     /// The buffer into which libnftnl writes; all bytes are zero between two messages. Its 64-bit words align the structures that
     /// libnftnl writes.
     buffer: Vec<u64>,
-    /// The number of sets that the batch adds so far: the kernel wants an id for each, unique in the batch.
+    /// The number of sets in the batch so far, added or deleted. It gives each its id, which must be unique in the batch.
     sets: u32,
 }
 
@@ -50,13 +50,13 @@ impl Encoder {
         Self { buffer: Vec::new(), sets: 0 }
     }
 
-    /// Hands over the messages of a command one after the other, because all messages of a large command would take much memory.
+    /// Calls `sink` with each message of a command, because all messages of a large command at once would take much memory.
     ///
     /// # Errors
     /// When a name contains a zero byte.
     pub(crate) fn messages(&mut self, command: &Command, sink: &mut dyn FnMut(Message)) -> Result<(), NulError> {
         let bytes = match command {
-            // Without the attribute, the kernel leaves the flags of a table that exists as they are.
+            // Flags 0 are sent too: without the attribute, the kernel leaves the flags of a table that exists as they are.
             Command::AddTable(table) => self.flagged_table(table, 0)?,
             Command::OwnTable(table) => self.flagged_table(table, OWNER | PERSIST)?,
             Command::LockTable(table) => self.flagged_table(table, OWNER)?,

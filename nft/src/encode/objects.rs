@@ -1,4 +1,4 @@
-//! The deletion of named objects and of flowtables, written without libnftnl, because the `nftnl` crate has no such objects.
+//! Encodes the deletion of named objects and of flowtables, without libnftnl, because the `nftnl` crate has no such objects.
 
 use std::ffi::{CString, NulError};
 

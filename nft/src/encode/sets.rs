@@ -1,4 +1,4 @@
-//! Sets and maps as objects of libnftnl.
+//! Encodes sets and maps as objects of libnftnl.
 
 use std::ffi::{CString, NulError};
 
@@ -39,7 +39,7 @@ impl SetKey for AnyKey {
     }
 }
 
-/// A set as an object of libnftnl, with its description if it is to be added.
+/// Makes the object of libnftnl for a set. Types, flags and the like are in it only if the set is to be added.
 ///
 /// # Errors
 /// When the name contains a zero byte.
@@ -57,13 +57,13 @@ pub(super) fn object<'a>(
     Ok(object)
 }
 
-/// At least as many bytes as the name and the description of a set take in a message.
+/// An upper limit for the bytes that the name and the description of a set take in a message.
 pub(super) fn room(set: &Set) -> usize {
     // `describe` sets no other attributes of variable length.
     set.name.len() + userdata::of_set(set).len() + 8 * set.key.data_types().len()
 }
 
-/// The numbers of a type's fields, six bits each, the first field in the highest bits, as nft writes them.
+/// The type number of a list of types: six bits for each, the first one in the highest bits, as nft writes it.
 fn packed_type(types: &[DataType]) -> u32 {
     types.iter().fold(0, |packed, t| packed << 6 | t.id())
 }
@@ -126,7 +126,7 @@ fn describe(object: &nftnl::set::Set<'_, AnyKey>, set: &Set) {
     }
 }
 
-/// Has the kernel give each element a counter.
+/// Makes the kernel give each element a counter.
 fn count(object: &nftnl::set::Set<'_, AnyKey>) {
     // SAFETY: `nftnl_expr_alloc` reads a string up to its zero byte, which a literal `CStr` has, keeps no pointer to it, and gives a new
     // object or null. `nftnl_set_add_expr` takes the object over; `nftnl_set_free` frees it with the set that `object` owns, whose

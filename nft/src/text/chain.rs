@@ -1,4 +1,4 @@
-//! Declarations of chains.
+//! Writes declarations of chains.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Commands, each as a line of `nft -f` input.
+//! Writes each command as a line of `nft -f` input.
 
 use std::fmt;
 
@@ -51,8 +51,8 @@ fn add_table(table: &Table, flags: Option<&str>) -> String {
     format!("add table {}{}", table.name, block(&properties))
 }
 
-/// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`; other verbs write the keys only. nft wants
-/// at least one element, and knows `destroy` since 1.0.7.
+/// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`; other verbs write the keys only. nft needs at
+/// least one element, and knows `destroy` since 1.0.7.
 fn elements(verb: &str, table: &TableName, set: &Set, elements: &Elements) -> String {
     let text = ElementText::of(set);
     let one = |element: Element| if verb == "add" { text.element(&element) } else { text.key(&element) };

@@ -1,4 +1,4 @@
-//! Elements of sets and maps, and the values of each data type.
+//! Writes elements of sets and maps, and the values of each data type.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -94,7 +94,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A value of a list of types, its fields joined with dots.
+/// A value as text: a field for each type, joined with dots.
 pub(super) fn values(types: &[DataType], data: &Data) -> String {
     let parts: Vec<String> = types.iter().zip(split(types, data)).map(|(t, bytes)| t.format(bytes)).collect();
     parts.join(" . ")

@@ -1,4 +1,4 @@
-//! Declarations of flowtables.
+//! Writes declarations of flowtables.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use crate::object::{Flowtable, Hook};
 use crate::text::chain::priority_name;
 use crate::text::words::interface;
 
-/// A flowtable as it stands in a listing.
+/// Writes a flowtable as nft lists it.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::Result {
     writeln!(f, "\tflowtable {} {{", flowtable.name)?;
     properties(flowtable).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
     f.write_str("\t}\n")
 }
 
-/// The lines of a declaration. nft has no syntax for an empty list of interfaces, so the list is left out then.
+/// The lines of a flowtable's declaration. nft has no syntax for an empty list of interfaces, so the list is left out then.
 pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
-    // At the ingress hook nft knows the names of priorities that are valid at every hook.
+    // At the ingress hook nft knows only priority names that are valid at every hook. `Hook::Forward` has no others.
     let mut lines = vec![format!("hook ingress priority {}", priority_name(flowtable.priority, Hook::Forward))];
     if !flowtable.devices.is_empty() {
         let devices: Vec<String> = flowtable.devices.iter().map(|device| name(device)).collect();

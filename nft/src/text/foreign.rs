@@ -1,11 +1,11 @@
-//! Words of nft for what the rules of other programs have most, and this crate's statements have not.
+//! Writes nft text for expressions that are common in rules of other programs, and for which this crate has no statement.
 
 use crate::data::Data;
 use crate::datatype::DataType;
 use crate::expr::{CmpOp, CtKey, Expr, Foreign, Order, PayloadBase};
 use crate::text::words::{interface, interface_start};
 
-/// The words for the expressions at the start, and the number of these expressions.
+/// The nft text of the first expressions, and the number of these; `None` when this module has no text for them.
 pub(super) fn words(exprs: &[Expr]) -> Option<(String, usize)> {
     match exprs {
         [Expr::Foreign(foreign), rest @ ..] => match (&**foreign, rest) {

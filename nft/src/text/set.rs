@@ -1,4 +1,4 @@
-//! Declarations of sets and maps.
+//! Writes declarations of sets and maps.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::object::{Element, Set, SetFlags, Types, ValueType};
 use crate::text::element::ElementText;
 use crate::text::words::{duration, quoted};
 
-/// A set with its elements, as it stands in a listing.
+/// Writes a set with its elements, as nft lists it.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, set: &Set, elements: &[Element]) -> fmt::Result {
     writeln!(f, "\t{} {} {{", keyword(set), set.name)?;
     properties(set).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
@@ -25,7 +25,7 @@ pub(super) const fn keyword(set: &Set) -> &'static str {
     if set.value.is_some() { "map" } else { "set" }
 }
 
-/// The lines of a declaration.
+/// The lines of a set's declaration.
 pub(super) fn properties(set: &Set) -> Vec<String> {
     let mut lines = vec![types(set)];
     // nft does not list the size of a set that cannot grow.

@@ -1,4 +1,4 @@
-//! Statements and rules, as nft lists them.
+//! Writes statements and rules, as nft lists them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,8 +16,8 @@ use crate::text::foreign;
 use crate::text::words::{comment, duration, interface_start};
 
 impl RuleDump {
-    /// The rule as nft lists it in a table of the family. An expression that this crate has no words for stands in the style of
-    /// `nft --debug=netlink`, in brackets.
+    /// The rule as nft lists it in a table of the family. An expression for which this crate has no nft text is written in brackets, in the
+    /// style of `nft --debug=netlink`.
     #[must_use]
     pub fn to_nft(&self, family: Family) -> String {
         if let Some(rule) = self.to_rule(family) {
@@ -120,7 +120,7 @@ impl Scope {
         }
     }
 
-    /// nft names the family of the address only in a table of both families.
+    /// nft writes the family of the address only in an `inet` table.
     fn dnat(&self, to: SocketAddr) -> String {
         match (self.family, to) {
             (Some(Family::Inet), SocketAddr::V4(_)) => format!("dnat ip to {to}"),
@@ -143,7 +143,7 @@ impl Scope {
         format!("{} {operand}", self.fields(fields))
     }
 
-    /// A concatenation.
+    /// Fields, joined with dots.
     fn fields(&self, fields: &[Field]) -> String {
         let names: Vec<String> = fields.iter().map(|field| self.field(*field)).collect();
         names.join(" . ")
@@ -182,7 +182,7 @@ fn mark(number: u32) -> String {
 
 fn value(fields: &[Field], data: &Data) -> String {
     match fields {
-        // A comparison of fewer bytes than a name has matches the start of a name.
+        // Data that is shorter than a whole padded name is compared with the start of the name.
         [Field::IifName] if data.len() < DataType::IfName.size() => {
             interface_start(&String::from_utf8_lossy(data.as_slice()))
         }
@@ -193,7 +193,7 @@ fn value(fields: &[Field], data: &Data) -> String {
     }
 }
 
-/// A network as nft lists it: without the length when that is the length of an address.
+/// A network as nft lists it: without the prefix length when that is the length of a whole address.
 fn prefix(ip: IpAddr, len: u8) -> String {
     let whole = if ip.is_ipv4() { 32 } else { 128 };
     if len >= whole { ip.to_string() } else { format!("{ip}/{len}") }
@@ -210,8 +210,8 @@ fn matched_transport(statement: &Statement) -> Option<&'static str> {
     }
 }
 
-/// Whether nft leaves out a match of the protocol because a later statement names the protocol: the first statement that is no
-/// comparison, or one before it.
+/// Whether nft leaves out a match of the protocol, because a later statement has it in its text (`tcp dport`). That statement must be one
+/// of the comparisons that follow, or the first statement after these.
 fn is_implied(following: &[Statement]) -> bool {
     let comparisons = following.iter().take_while(|statement| is_comparison(statement)).count();
     following.iter().take(comparisons + 1).any(names_transport)

@@ -1,4 +1,4 @@
-//! Parts that the texts of several objects have: comments, names of interfaces, and times.
+//! Text that several kinds of objects have: comments, names of interfaces, and times.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the API server gets for an event: reason, action, note, and the object that it is about. Pure.
+//! Makes the API object of an event: reason, action, note, and the object that the event is about. Pure.
 
 use std::time::SystemTime;
 
@@ -15,10 +15,10 @@ const CONTROLLER: &str = "kube-proxy";
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
-/// The object that is sent for an event.
+/// The `events.k8s.io/v1` object that is sent to report an event.
 pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
     let regarding = regarding(node, event);
-    // Only a clock that is not set has a time that Kubernetes cannot express.
+    // The conversion fails only for a time beyond the calendar, if the clock is not set; the event then has the time 1970.
     let now = Timestamp::try_from(now).unwrap_or_default();
     Event {
         metadata: ObjectMeta {
@@ -38,7 +38,7 @@ pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Even
     }
 }
 
-/// The object that an event is about. As upstream, it has the name instead of the UID.
+/// The object that an event is about. As in upstream, `uid` holds its name.
 pub(super) fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
     match event {
         ReportedEvent::Starting
@@ -111,7 +111,7 @@ fn note(node: &str, event: &ReportedEvent) -> String {
     }
 }
 
-/// The first `max` bytes of a text, without a part of a character.
+/// Cuts a text to at most `max` bytes, at the end of a character.
 fn truncated(mut text: String, max: usize) -> String {
     while text.len() > max {
         text.pop();
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(event, expected);
     }
 
-    // A mode that is not `nftables` is a warning of the node (P12).
+    // A configured mode other than `nftables` is reported as a warning about the node (P12).
     #[test]
     fn another_mode_is_a_warning_of_the_node() {
         let event = object("node-1", &ReportedEvent::Mode("mode is \"ipvs\"".to_owned()), at(1));
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
     }
 
-    // Servers that end the process are events of the node (O8).
+    // A healthz or metrics server that cannot listen ends the process, and is reported as an event of the node (O8).
     #[test]
     fn servers_that_end_the_process_are_events_of_the_node() {
         for (event, reason) in [

@@ -4,10 +4,9 @@
 //! are not essential: recording one never waits, an error of the API server loses only the event, and an event that repeats is sent
 //! once in ten minutes.
 //!
-//! Any number of Services may be broken at once, and whoever may create Services can break his own. So each namespace has a number of
-//! events of each kind in that time, and each kind has one for all namespaces together. Services do not fill the queue, so that there is
-//! always room for an event about the node; and when they have filled their part of it, the namespace with the most events there gives
-//! up its last one for a namespace that has fewer.
+//! Any number of Services may be broken at once, and any user who can create Services can break them on purpose. So the number of events
+//! of each kind in ten minutes is limited, for each namespace and in total. Part of the queue is reserved for events about the node. When
+//! events about Services have filled the rest, the namespace with the most queued events loses its last one to a namespace with fewer.
 
 mod content;
 
@@ -28,13 +27,13 @@ use rules::model::ObjectName;
 
 /// Events that wait for the API server; further ones are dropped.
 const QUEUE: usize = 64;
-/// Places among these that are left for events about the node.
+/// Entries of the queue that are reserved for events about the node.
 const QUEUE_OF_NODE: usize = 16;
 /// The time in which an equal event is not sent again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
-/// The most events of one kind that are sent in that time.
+/// The most events of one kind that are sent within [`REPEAT_INTERVAL`].
 const MAX_OF_KIND: usize = 256;
-/// The most of these about Services of one namespace.
+/// The most events of one kind that are sent within [`REPEAT_INTERVAL`] about Services of one namespace.
 const MAX_OF_NAMESPACE: usize = 32;
 /// How often sending an event is tried, and the time-out of each try.
 const TRIES: u32 = 5;
@@ -45,9 +44,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ReportedEvent {
     /// The proxy starts (O11).
     Starting,
-    /// The healthz server cannot listen, and the process ends for it (O8).
+    /// The healthz server cannot listen, so the process ends (O8).
     HealthzFailed(String),
-    /// The metrics server cannot listen, and the process ends for it (O8).
+    /// The metrics server cannot listen, so the process ends (O8).
     MetricsFailed(String),
     /// The mode of the configuration is not `nftables`.
     Mode(String),
@@ -69,7 +68,7 @@ pub enum ReportedEvent {
         /// The reason.
         error: String,
     },
-    /// A Service does not get an address with a port, or a node port, that it claims.
+    /// A Service does not get an address and port, or a node port, that it asks for.
     FrontNotProgrammed {
         /// The Service.
         service: ObjectName,
@@ -95,7 +94,7 @@ impl ReportedEvent {
 /// Records events. Clones record for the same [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// Tells the publisher that something waits; it is gone when this is closed.
+    /// Wakes the publisher when messages wait. Closed when the publisher is gone.
     bell: mpsc::Sender<()>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -103,12 +102,12 @@ pub struct Recorder {
 #[derive(Debug)]
 enum Message {
     Event(ReportedEvent),
-    /// Completes when all earlier events were sent, or dropped.
+    /// Answered when all earlier events were sent or dropped.
     Flush(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// The namespace of the Service that it is about.
+    /// The namespace of the Service that the message is about.
     fn namespace(&self) -> Option<&Arc<str>> {
         match self {
             Self::Event(event) => event.service().map(|service| &service.namespace),
@@ -117,7 +116,7 @@ impl Message {
     }
 }
 
-/// What waits for the publisher, and what was recorded lately.
+/// The messages that wait for the publisher, and the events that were recorded recently.
 #[derive(Debug, Default)]
 struct Waiting {
     messages: VecDeque<Message>,
@@ -125,7 +124,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Adds an event, unless it must not be sent.
+    /// Adds an event to the queue. Gives `false` if it is a repetition or over a limit.
     fn add(&mut self, event: ReportedEvent, now: Instant) -> bool {
         if !self.recent.is_new(&event, now) {
             return false;
@@ -138,7 +137,7 @@ impl Waiting {
         match place {
             Place::None => return false,
             Place::Of(index) => {
-                // It is not sent, so it may be recorded again.
+                // The dropped event was not sent, so it may be recorded again.
                 if let Some(Message::Event(dropped)) = self.messages.remove(index) {
                     self.recent.recorded.remove(&dropped);
                 }
@@ -150,7 +149,8 @@ impl Waiting {
         true
     }
 
-    /// The place of an event of the namespace with the most of them, if it has more than this one would have.
+    /// Finds an event to drop in favour of this namespace: the last one of the namespace with the most events, if that namespace has more
+    /// events than this one would have.
     fn place_for(&self, namespace: &Arc<str>) -> Place {
         let mut counts: HashMap<&Arc<str>, usize> = HashMap::new();
         self.messages.iter().filter_map(Message::namespace).for_each(|of| *counts.entry(of).or_default() += 1);
@@ -161,10 +161,10 @@ impl Waiting {
     }
 }
 
-/// Where there is a place in the queue.
+/// Whether the queue has room for a new event.
 enum Place {
     Free,
-    /// That of this message.
+    /// Only if the message with this index is dropped.
     Of(usize),
     None,
 }
@@ -177,11 +177,11 @@ impl Recorder {
         if self.bell.is_closed() || !waiting.add(event, Instant::now()) {
             return debug!("No event is sent, because it or too many like it were sent lately, or too many wait");
         }
-        // A bell that rings already is enough.
+        // If the channel is full, the publisher wakes up anyway.
         let _ = self.bell.try_send(());
     }
 
-    /// Waits until the events so far are sent, at most for this time.
+    /// Waits until the events so far are sent, for `at_most` this time.
     pub async fn flush(&self, at_most: Duration) {
         let (done, published) = oneshot::channel();
         if self.bell.is_closed() {
@@ -214,8 +214,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server; `answered` receives the URL,
-    /// the status if there was an answer, and the time of each request.
+    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server. `answered` is called for
+    /// each request with the URL, the status if there was an answer, and the time that the request took.
     pub async fn run(
         mut self,
         connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
@@ -306,7 +306,7 @@ struct RecentEvents {
 }
 
 impl RecentEvents {
-    /// Whether an event was not recorded recently, and neither were too many like it.
+    /// Whether an event may be recorded: it was not recorded recently, and its kind and its namespace are below their limits.
     fn is_new(&mut self, event: &ReportedEvent, now: Instant) -> bool {
         self.recorded.retain(|_, at| now.saturating_duration_since(*at) < REPEAT_INTERVAL);
         if self.recorded.contains_key(event) {
@@ -319,7 +319,7 @@ impl RecentEvents {
         of_kind().count() < MAX_OF_KIND && of_namespace < MAX_OF_NAMESPACE
     }
 
-    /// An event was recorded.
+    /// Notes that an event was recorded.
     fn add(&mut self, event: ReportedEvent, now: Instant) {
         self.recorded.insert(event, now);
     }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     impl RecentEvents {
-        /// Whether an event is recorded; then it is from now on.
+        /// Records an event if it may be recorded. Gives whether it was.
         fn takes(&mut self, event: ReportedEvent, now: Instant) -> bool {
             let is_new = self.is_new(&event, now);
             if is_new {
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE);
         recorder.record(ReportedEvent::AnotherProxy);
         assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE + 1);
-        // What found no place is recorded the next time.
+        // An event that was dropped because the queue had no room may be recorded again.
         assert!(publisher.next().await.is_some() && publisher.next().await.is_some());
         recorder.record(lost(2 * QUEUE - 1, 0));
         assert_eq!(recorder.waiting(), QUEUE - QUEUE_OF_NODE);
@@ -426,7 +426,7 @@ mod tests {
         let all = expected.map(|(namespace, count)| (namespace.to_owned(), count));
         let even = [("tenant-0", 23), ("tenant-1", 24), ("tenant-2", 1)].map(|(of, count)| (of.to_owned(), count));
         assert!(sent == HashMap::from(all) || sent == HashMap::from(even), "{sent:?}");
-        // What gave up its place was not sent, so it may be recorded now.
+        // The event that was dropped in favour of another namespace was not sent, so it may be recorded again.
         recorder.record(lost(0, MAX_OF_NAMESPACE / 2 - 1));
         assert_eq!(recorder.waiting(), 1);
     }

@@ -1,10 +1,11 @@
 //! Where the cluster's objects come from: the API server (`api`) or a directory of manifests (`manifests`).
 //!
-//! Takes Kubernetes objects, gives [`Event`]s for the model, and a log line for each part of an object that cannot be used. `objects`
-//! holds the fields that are read of each kind, `convert` makes events of them; both ways share these. Besides [`crate::events`], this
-//! is the only module that names a k8s-openapi type.
+//! Turns Kubernetes objects into [`Event`]s for `rules::model`, and logs each part of an object that cannot be used. `objects` holds
+//! the fields that the proxy reads of each kind, and `convert` makes events of them; both sources use these two. Besides
+//! [`crate::events`], this is the only module that uses types of k8s-openapi.
 //!
-//! Invariants: bad input loses only itself, and each loss is logged; a manifest whose meaning did not change gives no event.
+//! Invariants: an invalid object or field affects no other one, and is logged; a manifest that changed without changing its meaning
+//! for the proxy gives no event.
 
 pub mod api;
 pub mod convert;
@@ -20,10 +21,10 @@ use rules::model::{Event, ObjectName};
 
 pub use convert::ConvertOptions;
 
-/// The kinds of objects that both ways read.
+/// The kinds of objects that are read from either source.
 pub const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 
-/// A problem of one object. It costs a part of the object or the whole object, but nothing else.
+/// A problem with one object. A part of the object or the whole object is ignored, and nothing else.
 ///
 /// Prints as `Service demo/web: spec.externalIPs[1]: "300.1.1.1" is not an IP address; ignored`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +35,12 @@ pub struct Problem {
     pub object: String,
     /// Path of the field, such as `spec.ports[0].port`.
     pub field: String,
-    /// What is wrong with the field, and what becomes of it.
+    /// What is wrong with the field, and how it is handled, such as `ignored`.
     pub text: String,
 }
 
 impl Problem {
-    /// Logs it.
+    /// Logs the problem.
     fn log(&self) {
         let Self { kind, object, field, text } = self;
         let of = |wanted| (*kind == wanted).then_some(&**object);
@@ -62,7 +63,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The identity of an object: kind and name. The order is that in which the changes of a manifest file are sent that is read again.
+/// The identity of an object: kind and name. When a manifest file is read again, its changes are sent in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Key {
     Node(Arc<str>),

@@ -1,8 +1,8 @@
 //! Waits for a change of the configuration file, so that the process can end and be started again with the new content (O5).
 //!
-//! Takes the file's path, gives each content that differs from the one before. Reads the file once a second: that sees plain writes, a
-//! file renamed over it, the swapped symlink of a ConfigMap volume, and a symlink into another directory alike. Invariant: only the
-//! content counts, not times or names.
+//! Reads the file once a second and gives each content that differs from the previous one. So it finds every kind of change: a write in
+//! place, a file renamed over it, the swapped symlink of a ConfigMap volume, and a symlink into another directory. Invariant: only the
+//! content counts, not the file's time or inode.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Time between two reads.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A new content counts when it is still the same after this time, because a writer may not have finished.
+/// New content counts only if it is still the same after this time, because its writer may not have finished.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// A file and its content at the last read.
@@ -22,13 +22,13 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// `content` is what the configuration was decoded from, so that a write after that counts as a change.
+    /// `content` must be the text that the configuration was decoded from, so that any write after that is found.
     pub fn new(path: PathBuf, content: Vec<u8>) -> Self {
         Self { path, content }
     }
 
-    /// Waits for another content, for as long as it takes; blocks the thread. A file that is missing, empty or unreadable has none:
-    /// ConfigMap volumes and editors remove it for a moment, and an empty file is one that is about to be written.
+    /// Blocks the thread until the file has new content, and returns it. A missing, unreadable or empty file is ignored: ConfigMap
+    /// volumes and editors remove a file for a moment, and an empty file is about to be written.
     pub fn wait_for_change(&mut self) -> &[u8] {
         loop {
             if let Some(new) = self.changed_content() {
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// A channel of the contents that the file `config.conf` of a directory gets after `old`, its present one.
+    /// Watches the file `config.conf` in a directory, which has content `old` at first, and sends each new content to a channel.
     fn changes(dir: &Path) -> Receiver<Vec<u8>> {
         let (sender, receiver) = channel();
         let mut file = ConfigFile::new(dir.join("config.conf"), b"old".to_vec());

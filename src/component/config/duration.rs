@@ -1,7 +1,7 @@
 //! Durations as Go prints and reads them: `1h0m0s`, `10ms`, `500µs`.
 //!
-//! Takes and gives text, also through serde, where a bare number counts nanoseconds. Invariant: what is printed,
-//! [`FromStr`] reads back to the same value. Parsing is exact in integers; no float is involved.
+//! Serde reads and writes the same text, and reads a bare number as nanoseconds. Invariant: [`FromStr`] parses printed text
+//! back to the same value. Parsing is exact, because it uses integers only.
 
 use std::fmt;
 use std::str::FromStr;
@@ -108,7 +108,7 @@ impl Number<'_> {
     /// The number times `unit`, cut to whole nanoseconds; `None` if it cannot fit.
     fn in_nanos(&self, unit: i128) -> Option<i128> {
         let whole: i128 = if self.whole.is_empty() { 0 } else { self.whole.parse().ok()? };
-        // Digits further right than the 18th are worth less than a nanosecond, even of an hour.
+        // Digits after the 18th decimal place are worth less than a nanosecond, even if the unit is hours.
         let digits = &self.fraction[..self.fraction.len().min(18)];
         let part = if digits.is_empty() { 0 } else { unit * digits.parse::<i128>().ok()? };
         let scale = 10_i128.pow(u32::try_from(digits.len()).ok()?);
@@ -133,7 +133,7 @@ fn take_unit(text: &str) -> Option<(i128, &str)> {
 }
 
 impl fmt::Display for GoDuration {
-    /// As Go: the largest unit below a second, else hours, minutes and seconds with no unit left out in between.
+    /// As Go: below a second in one unit (`1.5ms`), else in hours, minutes and seconds, with no unit left out in between (`1h0m0s`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos < 0 {
             f.write_str("-")?;

@@ -6,9 +6,9 @@
 //! file ─── decode ───┘
 //! ```
 //!
-//! The only place that reads the command line. Invariants: a [`Config`] has passed every rule, and has every setting in the form in which
-//! the program uses it, so that no other module reads the file's words; feature gates are evaluated here, once. Nothing is logged from
-//! here, because the log has not been started: warnings wait in `Config::warnings`.
+//! Only this module reads the command line. Invariants: a [`Config`] has been validated, and has every setting in the form in which the
+//! program uses it, so that no other module parses values of the file; feature gates are evaluated here, once. Nothing is logged here,
+//! because the log has not been started yet: warnings are collected in `Config::warnings`.
 
 mod change;
 mod cli;
@@ -36,19 +36,19 @@ pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
     /// Run the proxy until a signal ends it.
     Run(Config),
     /// Print the ruleset for the manifests, and change nothing.
     Render {
-        /// `Config::manifests` is set.
+        /// The configuration; its `manifests` is not `None`.
         config: Config,
-        /// Whether `Config::node_name` comes from the configuration. The host name is not used, so that the ruleset is the same on
-        /// every machine: without a name in the configuration, the manifests have to say which node is meant.
+        /// Whether `Config::node_name` comes from the configuration. If not, it is a placeholder and not the host name, so that every
+        /// machine prints the same ruleset; then the manifests have to tell the node.
         is_named: bool,
-        /// What else was asked for.
+        /// The arguments of `render` itself.
         args: RenderArgs,
     },
     /// Write this text to this file and exit with 0.
@@ -64,14 +64,14 @@ pub enum Invocation {
     InitOnly(Config),
     /// Remove the rules of kube-proxy and exit.
     Cleanup {
-        /// Where the servers of a kube-proxy that runs may be, and how to log.
+        /// The configuration: where a running kube-proxy may serve metrics and health, and how to log.
         config: Config,
-        /// Also while a kube-proxy runs.
+        /// Whether to remove the rules even if a kube-proxy is running.
         force: bool,
     },
     /// Print this text (help or version) to standard output and exit with 0.
     Print(String),
-    /// One of the commands that the caller added to the command line, as clap matched the whole line.
+    /// Run one of the commands that the caller added to the command line. Holds clap's matches of the whole line.
     Command(clap::ArgMatches),
 }
 
@@ -82,37 +82,38 @@ pub struct Config {
     pub node_name: String,
     /// Directory to read manifests from, instead of the API server.
     pub manifests: Option<PathBuf>,
-    /// At most this long after a failed sync the next follows (G5); more than zero.
+    /// The longest time from a failed sync to the next one (G5); more than zero.
     pub sync_period: Duration,
-    /// At least this long after a sync the next begins (G3); at most `sync_period`.
+    /// The shortest time from one sync to the next (G3); at most `sync_period`.
     pub min_sync_period: Duration,
-    /// The bit of the packet mark that asks for masquerading, `0..=31`.
+    /// The bit of the packet mark that requests masquerading, `0..=31`.
     pub masquerade_bit: u8,
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
-    /// How the rules are laid out.
+    /// The form of the ruleset: layout `maps` or `chains`.
     pub ruleset_layout: RulesetLayout,
-    /// Whether layout `chains` has a chain for each endpoint.
+    /// Whether ruleset layout `chains` has a chain for each endpoint.
     pub endpoint_chains: bool,
-    /// The interfaces between which established connections bypass the rules.
+    /// The interfaces between which established connections bypass the rules, through a flowtable.
     pub flowtable: Flowtable,
-    /// What the rules count.
+    /// The packet counters in the rules: none, for Services, or for endpoints as well.
     pub counters: Counters,
-    /// How endpoints are chosen, unless a Service says otherwise.
+    /// How an endpoint is chosen for a connection, unless an annotation of the Service says otherwise.
     pub scheduler: Scheduler,
-    /// What a scheduler hashes.
+    /// The packet fields that schedulers `source-hash` and `maglev` hash.
     pub scheduler_hash: SchedulerHash,
-    /// Places in a table of scheduler `maglev`; a prime number.
+    /// The number of positions in a hash table of scheduler `maglev`; a prime number.
     pub maglev_table_size: u32,
-    /// How many maps share the endpoints of each kind, 1 to 64.
+    /// The number of maps into which each map of endpoints is split, 1 to 64.
     pub endpoint_maps: u8,
-    /// The number of Services that have metrics of their own when the rules count.
+    /// The number of service ports with metrics of their own, if the rules have counters.
     pub metrics_services_limit: usize,
     /// How traffic of local pods is recognised.
     pub detect_local: DetectLocal,
     /// Which addresses of the node accept node ports.
     pub node_port_addresses: NodePortAddresses,
-    /// Unless unspecified, the node's IP of its family, and that family is the primary one (M6). Nothing is bound to it.
+    /// The node's IP of its family, which becomes the primary family; an unspecified address (`0.0.0.0`) sets neither (M6). No socket is
+    /// bound to it.
     pub bind_address: IpAddr,
     /// Where the metrics server listens.
     pub metrics_bind_address: SocketAddr,
@@ -120,18 +121,18 @@ pub struct Config {
     pub healthz_bind_address: Option<SocketAddr>,
     /// Whether the process ends when the metrics or the healthz server cannot listen (O8).
     pub bind_address_hard_fail: bool,
-    /// Whether the kernel refuses changes of our tables by other programs while this one runs, where it can.
+    /// Whether our tables have an owner (Linux 6.9 and later), so that the kernel refuses changes by other programs while this one runs.
     pub own_tables: bool,
-    /// A list of the API server that lacks a larger share of a kind's objects, in percent, is confirmed by a second one.
+    /// If a list from the API server lacks more than this percentage of the known objects of a kind, a second list has to confirm it.
     pub relist_removal_limit: u8,
-    /// A Service that takes more elements of sets and maps is left out; `u64::MAX` for no limit.
+    /// The most elements of sets and maps that a Service may take; one that takes more is left out. `u64::MAX` for no limit.
     pub service_elements_limit: u64,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
     pub allow_service_external_ips: bool,
-    /// Whether node ports on loopback addresses are served or refused (feature gate KubeProxyNFTablesLocalhostNodePorts, off unless
-    /// switched on). Without it nothing is done about them (R1).
+    /// Whether packets to node ports on loopback addresses are handled, that is, served or refused (feature gate
+    /// KubeProxyNFTablesLocalhostNodePorts, off by default). If not, no rule matches them (R1).
     pub localhost_node_ports: bool,
-    /// What to report as an event about the mode of the configuration, when that is not `nftables`.
+    /// The text of the event to report if the configured proxy mode is not `nftables`.
     pub mode_warning: Option<String>,
     /// How the API server is reached.
     pub client: Client,
@@ -141,15 +142,15 @@ pub struct Config {
     pub oom_score_adj: i32,
     /// Whether the metrics server has profiling handlers.
     pub profiling: bool,
-    /// The version to report in metrics, pages and the log (`--version=v...`); by default Kubernetes' and our own.
+    /// The version to report in metrics, pages and the log (`--version=v...`); by default that of Kubernetes, with our own after a `+`.
     pub version: String,
-    /// The configuration file and what it held when it was read, if there is one.
+    /// The path of the configuration file and its content when it was read; `None` without a file.
     pub config_file: Option<(PathBuf, Vec<u8>)>,
-    /// Whether `/flagz` is served (feature gate ComponentFlagz, on).
+    /// Whether `/flagz` is served (feature gate ComponentFlagz, on by default).
     pub flagz: bool,
-    /// Whether `/statusz` is served (feature gate ComponentStatusz, on).
+    /// Whether `/statusz` is served (feature gate ComponentStatusz, on by default).
     pub statusz: bool,
-    /// The feature gates that `kubernetes_feature_enabled` shows.
+    /// The feature gates that metric `kubernetes_feature_enabled` shows.
     pub features: Vec<Feature>,
     /// Every flag with its value as Go prints it, sorted by name.
     pub flags: Vec<(String, String)>,
@@ -162,12 +163,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether endpoints are chosen by a hash of the client, which takes a module of the kernel that nothing else needs.
+    /// Whether endpoints are chosen by a hash of the client's address. Only this needs kernel module nft_hash.
     pub fn hashes_clients(&self) -> bool {
         matches!(self.scheduler, Scheduler::SourceHash | Scheduler::Maglev)
     }
 
-    /// Whether TCP node ports are served on loopback addresses of some family: the gate is on, and the list names such addresses (R2).
+    /// Whether TCP node ports are served on loopback addresses of at least one family: the feature gate is on, and `node_port_addresses`
+    /// has a loopback range (R2).
     pub fn serves_localhost(&self) -> bool {
         self.localhost_node_ports && self.node_port_addresses.loopback().next().is_some()
     }
@@ -193,7 +195,7 @@ pub enum Stage {
     Beta,
     /// Stays; on by default.
     Stable,
-    /// Goes some day; on by default.
+    /// Will be removed in a later release; on by default.
     Deprecated,
 }
 
@@ -215,7 +217,7 @@ pub struct Conntrack {
     pub max_per_core: u32,
     /// Least number of connections to track.
     pub min: u32,
-    /// Time-out of idle established TCP connections. `None` leaves the kernel's, as for the other time-outs.
+    /// Time-out of idle established TCP connections. `None` leaves the kernel's value, as for all time-outs here.
     pub tcp_established: Option<Duration>,
     /// Time-out of TCP connections in CLOSE_WAIT.
     pub tcp_close_wait: Option<Duration>,
@@ -248,9 +250,10 @@ pub enum DetectLocal {
 /// Which addresses of the node accept node ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// The node's primary IP of each family (H1, H2).
+    /// Whether the node's primary IP of each family accepts them (H1, H2).
     pub primary: bool,
-    /// The local addresses in these CIDRs; host bits are cleared (H3 to H5). `localhost` and `all` stand here as their CIDRs (H6).
+    /// The node's addresses in these CIDRs accept them; host bits are cleared (H3 to H5). Keywords `localhost` and `all` are stored as
+    /// CIDRs (H6).
     pub ranges: Vec<IpNet>,
 }
 
@@ -258,43 +261,43 @@ impl NodePortAddresses {
     /// `primary` alone, which is the default (H1).
     pub(crate) const PRIMARY: Self = Self { primary: true, ranges: Vec::new() };
 
-    /// The ranges inside those of loopback, which ask for node ports there; a wider one does not (R2).
+    /// The ranges that contain loopback addresses only. Only these enable node ports on loopback; a wider range does not (R2).
     pub fn loopback(&self) -> impl Iterator<Item = &IpNet> {
         self.ranges.iter().filter(|range| range.addr().is_loopback())
     }
 }
 
-/// The log. The default is text of verbosity 0 on standard error.
+/// The settings of the log. The default is text of verbosity 0 on standard error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoggingConfig {
     /// The format of each record.
     pub format: LogFormat,
-    /// Kubernetes' verbosity, from 0 up.
+    /// The verbosity as in klog, 0 or more.
     pub verbosity: u32,
     /// Patterns of file names without `.rs`, and the verbosity of these files if it is higher.
     pub vmodule: Vec<(String, u32)>,
-    /// If informational records go to standard output: how many bytes of them are buffered.
+    /// The size in bytes of the buffer for informational records, if these go to standard output; else `None`.
     pub info_buffer: Option<usize>,
-    /// How long they are buffered at most.
+    /// The longest time that a record stays in this buffer.
     pub flush_every: Duration,
 }
 
 /// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// That of klog.
+    /// The text format of klog.
     #[default]
     Text,
     /// One JSON object a line.
     Json,
 }
 
-/// A field of the configuration that breaks a rule; printed as `path: what is wrong`.
+/// A field of the configuration with an invalid value; printed as `path: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// Path of the field in the configuration file, such as `nftables.masqueradeBit`.
     pub(crate) field: String,
-    /// What is wrong with it, and what would be right.
+    /// The error, and which values are valid.
     pub(crate) message: String,
 }
 
@@ -304,7 +307,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Why there is no configuration. Upstream exits with 1 for each.
+/// Why the configuration cannot be loaded. Upstream exits with 1 for each of these errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line is wrong; the text says why and ends in a newline.
@@ -329,13 +332,14 @@ pub enum Error {
         /// The cause.
         source: DecodeError,
     },
-    /// Fields that break rules; never empty.
+    /// The fields with invalid values; never empty.
     #[error("the configuration is not valid:\n{}", lines(.0))]
     Invalid(Vec<FieldError>),
 }
 
 impl Error {
-    /// Whether it is about the file or the values. Upstream's log is there by then, in its default form; before, it is not.
+    /// Whether the error is about the file or its values, and not about the command line. Upstream has started its log when it finds
+    /// such an error, but not when the command line is wrong.
     pub(crate) fn is_of_file(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Decode { .. } | Self::Invalid(_))
     }
@@ -353,7 +357,7 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Erro
     load_with(args, |line| line)
 }
 
-/// As [`load`], for a command line with more commands.
+/// As [`load`], for a command line to which `commands` adds subcommands.
 ///
 /// # Errors
 /// As [`load`].
@@ -394,7 +398,7 @@ impl ProxyArgs {
     }
 }
 
-/// What the flags ask for, in upstream's order.
+/// The action that the flags request. If several flags request one, the first in upstream's order counts.
 fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     let force = flags.is_on("cleanup-force");
     if force && !flags.is_on("cleanup") {
@@ -427,7 +431,7 @@ fn configure(
     warnings.extend(flags.warnings());
     flags.apply(&mut file).map_err(Error::Usage)?;
     if flags.is_on("cleanup") {
-        // The rules of any mode are removed, so any mode may be set.
+        // Clean-up removes the rules of every mode, so the configured mode must cause no error and no warning.
         file.mode = "nftables".to_owned();
     }
     let context = Context {
@@ -442,12 +446,12 @@ fn configure(
     Ok((config, file))
 }
 
-/// Checks the new content of a configuration file as at a start with it.
+/// Checks the new content of a configuration file in the same way as at startup.
 ///
-/// The flags of the process are not applied, except that the node has a name: a file has to be valid by itself.
+/// The flags of the process are not applied: a file has to be valid by itself. Only a missing node name is no error.
 ///
 /// # Errors
-/// Everything that is wrong with it, as text for the log.
+/// All errors in the content, as text for the log.
 pub fn check_content(content: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
     let decoded = file::decode(text).map_err(|error| error.to_string())?;
@@ -456,7 +460,7 @@ pub fn check_content(content: &[u8]) -> Result<(), String> {
     checked.map(drop).map_err(|errors| Error::Invalid(errors).to_string())
 }
 
-/// The part of a [`Config`] that does not come from the fields of the file.
+/// The parts of a [`Config`] that do not come from fields of the file.
 #[derive(Clone, Debug, Default)]
 struct Context {
     manifests: Option<PathBuf>,
@@ -475,7 +479,7 @@ fn decode(path: &str, text: &str) -> Result<Decoded, Error> {
     file::decode(text).map_err(|source| Error::Decode { path: path.to_owned(), source })
 }
 
-/// The host name, read from where Go reads it.
+/// The host name, as the kernel has it.
 fn hostname() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/hostname")
 }

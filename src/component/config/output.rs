@@ -1,14 +1,14 @@
-//! The configuration as text for others: the file of `--write-config-to` and the body of `/configz`.
+//! Writes the configuration as text: the file of `--write-config-to` and the body of `/configz`.
 //!
-//! Takes a decoded configuration file with the flags applied, gives v1alpha1 text in upstream's form: keys in alphabetical order, fields
-//! that upstream marks with `omitempty` are left out when they are empty, and the settings that all modes share stand in the `nftables`
-//! section only. Invariant: the text decodes to a configuration with the same meaning.
+//! Takes a decoded configuration file with the flags applied, and writes v1alpha1 text in upstream's form: keys are in alphabetical
+//! order, empty fields that upstream marks with `omitempty` are left out, and settings that all modes share are only in the `nftables`
+//! section. Invariant: the text decodes to a configuration with the same meaning.
 
 use serde_json::{Map, Value, json};
 
 use super::file::KubeProxyConfiguration;
 
-/// The body of `/configz`: one object, keyed by the group of the API.
+/// The body of `/configz`: an object whose only key is the API group.
 ///
 /// # Errors
 /// None in practice: every value is a number, a text or a list of these.
@@ -23,12 +23,12 @@ pub(super) fn configz(file: &KubeProxyConfiguration) -> Result<String, String> {
 /// As [`configz`].
 pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
     let document = document(file).map_err(|error| error.to_string())?;
-    // One line for each field, however long its value is.
+    // Write each field on one line, even if its value is long.
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(&document, options).map_err(|error| error.to_string())
 }
 
-/// The configuration with the defaults that depend on the platform.
+/// The configuration as a JSON value, with the defaults that upstream fills in on Linux.
 fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
     let mut file = file.clone();
     file.mode = "nftables".to_owned();
@@ -39,7 +39,7 @@ fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
         file.node_port_addresses = vec!["primary".to_owned()];
     }
     let mut document = serde_json::to_value(&file)?;
-    // Through text, so that the digits are those of the 32 bits and not of 64.
+    // Convert f32 to f64 through text: 0.1 then stays 0.1, and does not become 0.10000000149.
     let qps: f64 = file.client_connection.qps.to_string().parse().unwrap_or_default();
     document["clientConnection"]["qps"] = qps.to_string().parse::<i64>().map_or(json!(qps), Value::from);
     for section in ["iptables", "ipvs"] {
@@ -86,7 +86,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// The keys in alphabetical order, whatever order the maps of the JSON library keep.
+/// Sorts the keys of all objects, for the case that serde_json keeps the order of insertion.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);
     }
 
-    /// A reader of YAML 1.1, as Go's, takes some plain words for numbers and booleans.
+    /// YAML 1.1 parsers, such as Go's, read some unquoted texts as numbers or booleans.
     #[test]
     fn texts_that_look_like_other_types_are_quoted() {
         let texts = [

@@ -1,12 +1,12 @@
 //! The limit of open connections, and which connection is closed when a new one would exceed it.
 //!
-//! Takes the progress of each connection: opened, request received, response written, closed. Gives each a [`Permit`], and names the
-//! connection that has to close so that a new one can be served. Servers that share a [`ConnectionLimit`] are bounded together.
+//! Follows the progress of each connection: opened, request received, response written, closed. Gives each a [`Permit`], and chooses the
+//! connection to close when a new one needs its permit. Servers that share a [`ConnectionLimit`] have one limit together.
 //!
 //! Invariants: there are never more connections than the limit, and connections and listeners together never need more file descriptors
-//! than they were granted. A new connection always gets a permit: if need be that of the connection that has waited longest for a
-//! request, else of the one whose client has not read its response for longest. No connection loses its permit within [`PROTECTED`] of
-//! its start or of writing a part of a response, so a client that sends its request at once gets a response, whatever others do.
+//! than their limit. A new connection always gets a permit. If none is free, the connection that has waited longest for a request is
+//! closed, or else the one whose client has not read its response for the longest time. No connection loses its permit within
+//! [`PROTECTED`] of its start or of writing a part of a response, so a client that sends its request at once always gets a response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,9 +22,9 @@ use tokio::time::timeout;
 
 use super::listen::bind;
 
-/// How long a connection keeps its permit in any case: for its request to arrive, or for its client to read.
+/// For this time after its start or its last progress a connection is not closed, so that its request can arrive or its client can read.
 pub(super) const PROTECTED: Duration = Duration::from_millis(50);
-/// File descriptors that listeners leave to connections.
+/// The number of file descriptors that listeners must leave free for connections.
 const FOR_CONNECTIONS: usize = 64;
 
 /// The limit of the connections of one server or of several. Clones share it.
@@ -34,7 +34,7 @@ pub struct ConnectionLimit(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     table: Mutex<Table>,
-    /// A connection was closed.
+    /// Notified when a connection was closed.
     closed: Notify,
 }
 
@@ -46,7 +46,7 @@ impl Default for ConnectionLimit {
 }
 
 impl ConnectionLimit {
-    /// A limit of this many connections, of servers whose connections and listeners together may hold this many file descriptors.
+    /// A limit of `connections`, whose sockets and those of listeners together may take `descriptors` file descriptors.
     #[must_use]
     pub fn new(connections: usize, descriptors: usize) -> Self {
         let table = Table::new(connections.max(1), descriptors);
@@ -80,13 +80,13 @@ impl ConnectionLimit {
         }
     }
 
-    /// A panic of another thread leaves a usable table: at worst one permit is lost or counted twice.
+    /// Locks the table. After a panic of another thread it is still usable: at worst one permit is lost or counted twice.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A listener that is counted.
+/// Counts a listener until it is dropped.
 #[derive(Debug)]
 pub(super) struct Listening(ConnectionLimit);
 
@@ -101,7 +101,7 @@ impl Drop for Listening {
 pub(super) struct Permit {
     id: u64,
     limit: ConnectionLimit,
-    /// There is a whole response, which may not have been written yet.
+    /// Whether the whole response to the last request was made. It may not have been written yet.
     has_response: AtomicBool,
 }
 
@@ -112,7 +112,7 @@ impl Permit {
         self.limit.table().progress(self.id, Phase::Responding, Instant::now());
     }
 
-    /// The response to it is made.
+    /// The response to the request is made.
     pub(super) fn responded(&self) {
         self.has_response.store(true, Ordering::Relaxed);
     }
@@ -122,7 +122,7 @@ impl Permit {
         self.limit.table().progress(self.id, Phase::Responding, Instant::now());
     }
 
-    /// Everything is written. After a whole response the connection is not protected: new clients are served before it asks again.
+    /// All bytes were written. After a whole response the connection is not protected any more, so that a new client can get its permit.
     pub(super) fn flushed(&self) {
         if self.has_response.swap(false, Ordering::Relaxed) {
             let now = Instant::now();
@@ -138,7 +138,7 @@ impl Drop for Permit {
     }
 }
 
-/// The phase of a connection. Connections of the first phase are closed before those of the second.
+/// The phase of a connection. `Idle` connections are closed before `Responding` ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Waits for a request, the first or the next one.
@@ -164,7 +164,7 @@ struct Table {
 struct OpenConnection {
     phase: Phase,
     since: Instant,
-    /// Sends the request to close; used up by that.
+    /// Asks the connection to close; `None` after that.
     close: Option<oneshot::Sender<()>>,
 }
 
@@ -180,7 +180,7 @@ impl Table {
 
     /// A permit, if one is free.
     fn acquire(&mut self, now: Instant) -> Option<(u64, oneshot::Receiver<()>)> {
-        // One permit is left to connections, however many listeners there are.
+        // There is at least one permit, even if listeners take all file descriptors.
         let limit = self.connections.min(self.descriptors.saturating_sub(self.listeners)).max(1);
         if self.open.len() >= limit {
             return None;
@@ -192,18 +192,18 @@ impl Table {
         Some((id, evicted))
     }
 
-    /// Asks one connection to close and gives its number; none if all made progress within [`PROTECTED`].
+    /// Asks one connection to close and gives its number; `None` if all of them made progress within [`PROTECTED`].
     fn evict(&mut self, now: Instant) -> Option<u64> {
         let is_protected = |since: Instant| now.saturating_duration_since(since) < PROTECTED;
         let order =
             self.order.iter_mut().find(|order| order.first().is_some_and(|(since, _)| !is_protected(*since)))?;
         let (_, id) = order.pop_first()?;
-        // The send fails if the connection ended by itself in this moment.
+        // The send fails if the connection has just ended by itself.
         let _ = self.open.get_mut(&id)?.close.take()?.send(());
         Some(id)
     }
 
-    /// A connection made progress, and is in this phase now.
+    /// Records that a connection made progress and is now in this phase.
     fn progress(&mut self, id: u64, phase: Phase, now: Instant) {
         let Some(connection) = self.open.get_mut(&id) else { return };
         // A connection that was asked to close is in neither set of `order`, and is not added again.
@@ -224,7 +224,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// A full table, whose connections were opened at these milliseconds.
+    /// A full table, whose connections were opened at these times, in milliseconds after `start`.
     fn filled(start: Instant, opened: &[u64]) -> (Table, Vec<oneshot::Receiver<()>>) {
         let mut table = Table::new(opened.len(), usize::MAX);
         let acquire = |millis: &u64| table.acquire(start + Duration::from_millis(*millis)).unwrap().1;

@@ -1,4 +1,4 @@
-//! Listening sockets: on exactly one family, or as Go does; once, or until it works.
+//! Opens listening sockets: on one IP family only, or on both as Go does; with one try, or with retries until it works.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -8,10 +8,10 @@ use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
-/// Time until the next try to listen (O8). Short, because a former process may still have the port, and load balancers that probe it
-/// should not find it closed.
+/// Time until the next try to listen (O8). Short, because a previous process may have the port for a moment, and load balancers that
+/// probe it should not find it closed for long.
 const RETRY: Duration = Duration::from_millis(100);
-/// Tries between two log records about the same failure: 5 s.
+/// The number of tries for each log record about the same failure: one record every 5 s.
 const TRIES: u32 = 50;
 /// Connections that wait in the kernel until they are accepted, at most `net.core.somaxconn` (4096). When the queue is full, the kernel
 /// drops the SYN of a client, which tries again after a second.
@@ -55,16 +55,16 @@ fn bind_both(port: u16) -> io::Result<TcpListener> {
 }
 
 fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    // Connections of a former process may still be in TIME_WAIT.
+    // Connections of a previous process may still be in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Whether a server could listen, as Go does. Frees the port again.
+/// Checks that a server could listen on the address, as Go does. Frees the port again.
 ///
 /// # Errors
-/// Why not; the text names server and address, and says what to do.
+/// When it could not; the text names server and address, and says what to do.
 pub fn check(what: &str, address: SocketAddr) -> io::Result<()> {
     bind_like_go(address).map(drop).map_err(|error| failure(what, address, &error))
 }
@@ -82,8 +82,8 @@ fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}{remedy}"))
 }
 
-/// Listens as Go does; without `hard_fail`, a failure is logged every 5 s, and it is tried again ten times a second until it works
-/// (O8). `what` is the server's name for the log.
+/// Listens as Go does. Without `hard_fail`, tries again ten times a second until it works, and logs the failure every 5 s (O8). `what` is
+/// the server's name for the log.
 ///
 /// # Errors
 /// With `hard_fail`, the first failure; its text names server and address.

@@ -1,6 +1,6 @@
-//! A small HTTP/1.1 server with limits, for everything that this program serves: fixed pages that are made in memory.
+//! A small HTTP/1.1 server with limits, for all pages that this program serves. Responses are made in memory.
 //!
-//! Takes an address and a function from requests to responses; gives a running `Server`. Knows nothing of the pages.
+//! Takes a listener and a function from requests to responses; gives a running `Server`. Knows nothing of the pages.
 //!
 //! Invariants: a new client is accepted at once, and a server has no more connections than its `ConnectionLimit`: beyond it, the
 //! connection that has waited longest for its client is closed. A client that sends its header slowly, stays idle or does not read its
@@ -55,7 +55,7 @@ pub fn not_found() -> Response {
     response(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n")
 }
 
-/// 200 or 503.
+/// Status 200 if `good`, else 503.
 #[must_use]
 pub const fn status(good: bool) -> StatusCode {
     if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }

@@ -25,17 +25,17 @@ use super::{Request, Response};
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The two ends of a connection; an extension of each request.
+/// The addresses of both ends of a connection. Each request has them as an extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// That of the client.
+    /// The client's address.
     pub client: SocketAddr,
-    /// That of this server.
+    /// This server's address.
     pub server: SocketAddr,
 }
 
 impl Ends {
-    /// Whether the client is on this host: it came over loopback, or from the address that it went to.
+    /// Whether the client is on this host: its address is a loopback address, or is the server's own address.
     pub fn are_on_one_host(self) -> bool {
         let [client, server] = [self.client, self.server].map(|end| end.ip().to_canonical());
         client.is_loopback() || client == server
@@ -53,7 +53,7 @@ pub struct Limits {
     pub header_time: Duration,
     /// A connection that is older takes no further request, so that a client that does not read its responses cannot keep it for ever.
     pub lifetime: Duration,
-    /// How long after that, or after the server was closed, a client may still read a response that was begun.
+    /// How long a client may still read its last response after `lifetime` has passed or the server was closed.
     pub grace: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Default for Limits {
     }
 }
 
-/// A running server. Dropping it ends it as [`Server::close`] does, without waiting.
+/// A running server. Dropping it closes it as [`Server::close`] does, but does not wait.
 #[derive(Debug)]
 pub struct Server {
     stop: watch::Sender<bool>,
@@ -142,7 +142,7 @@ where
                 }
             },
             Some(_) = connections.join_next() => {}
-            // Also when the server was dropped, which gives an error.
+            // The server was closed, or it was dropped, which is an error here.
             _ = stopped.changed() => break,
         }
     }
@@ -161,7 +161,7 @@ async fn connection<A, F>(
     A: Fn(Request) -> F,
     F: Future<Output = Response>,
 {
-    // A client that sends nothing costs no more than its socket.
+    // Wait for the first byte before any buffer is allocated: a client that sends nothing then costs only its socket.
     let mut byte = [0];
     tokio::select! {
         first = timeout(limits.header_time, stream.peek(&mut byte)) => if !matches!(first, Ok(Ok(1))) { return },
@@ -218,7 +218,7 @@ async fn exchange<A, F>(
     }
 }
 
-/// The stream of a connection; notes in its permit what the client reads of the responses.
+/// The stream of a connection. Tells the permit when a part of a response is written.
 struct Observed<'a> {
     io: TokioIo<TcpStream>,
     permit: &'a Permit,
@@ -238,7 +238,7 @@ impl Write for Observed<'_> {
         })
     }
 
-    /// Called when everything is written.
+    /// Hyper calls this when it has written all bytes that it has.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_flush(cx).map_ok(|()| self.permit.flushed())
     }

@@ -1,4 +1,4 @@
-//! A client that gives the bytes of the response.
+//! An HTTP client for tests, which gives the response as text.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -25,7 +25,7 @@ pub async fn get(address: SocketAddr, path: &str) -> String {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await
 }
 
-/// The response without the two headers that belong to the connection.
+/// The response without the headers `Date` and `Connection`, which are not part of the page.
 pub fn without_date(answer: &str) -> String {
     let lines = answer.split_inclusive("\r\n");
     lines.filter(|line| !line.starts_with("Date: ") && !line.starts_with("Connection: ")).collect()

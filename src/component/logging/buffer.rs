@@ -1,15 +1,15 @@
-//! The buffer before a stream of lines: none but for the informational lines of a log of two streams.
+//! The buffer of an output stream of the log. Only the informational records of a log with two streams are buffered.
 //!
-//! Takes lines, writes them whole. Invariants: the buffer has never more than its size, and a line never comes out in two pieces: one that
-//! does not fit into what is left has the buffer written first, and one that is larger than the buffer is written past it.
+//! Invariants: the buffer never holds more bytes than its size, and a line is never split: if it does not fit into the free space, the
+//! buffer is flushed first, and a line that is larger than the buffer is written directly.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// A stream and what waits to be written to it.
+/// A stream and the bytes that wait to be written to it.
 pub(super) struct Buffer<W> {
     out: W,
-    /// In bytes.
+    /// The most bytes that are kept.
     size: usize,
     flush_every: Duration,
     kept: Vec<u8>,
@@ -21,7 +21,7 @@ impl<W: Write> Buffer<W> {
         Self { out, size, flush_every, kept: Vec::new() }
     }
 
-    /// Keeps nothing.
+    /// A buffer that keeps nothing: each line is written at once.
     pub(super) fn none(out: W) -> Self {
         Self::new(out, 0, Duration::ZERO)
     }
@@ -29,7 +29,7 @@ impl<W: Write> Buffer<W> {
     /// Takes a line.
     ///
     /// # Errors
-    /// When the stream cannot be written to; what was to be written is lost then.
+    /// When the stream cannot be written to; the bytes to be written are lost then.
     pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
         if self.kept.len() + line.len() > self.size {
             self.flush()?;
@@ -41,7 +41,7 @@ impl<W: Write> Buffer<W> {
         Ok(())
     }
 
-    /// Writes what was kept.
+    /// Writes the kept bytes.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -51,7 +51,7 @@ impl<W: Write> Buffer<W> {
         written
     }
 
-    /// How long what is kept may stay; `None` when nothing is.
+    /// How long the kept bytes may stay; `None` if there are none.
     pub(super) fn flush_within(&self) -> Option<Duration> {
         (!self.kept.is_empty()).then_some(self.flush_every)
     }
@@ -61,7 +61,7 @@ impl<W: Write> Buffer<W> {
 mod tests {
     use super::*;
 
-    /// Counts the calls.
+    /// Collects the bytes of each call to `write`.
     #[derive(Default)]
     struct Calls(Vec<String>);
 

@@ -1,4 +1,4 @@
-//! Escapes control characters in lines for a terminal and in records of JSON. (`text` escapes those of records as text.)
+//! Escapes control characters in lines for a terminal and in JSON records. (For records in text format, `text` does this itself.)
 //!
 //! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. Takes a whole
 //! record as it was formatted, gives one line: characters that end a line, move a terminal's cursor or change the direction of writing
@@ -26,7 +26,7 @@ pub(super) fn line(record: &str, format: LogFormat) -> String {
         let control = behind.next().into_iter();
         match format {
             LogFormat::Text => line.extend(control.flat_map(char::escape_default)),
-            // In JSON they occur only in strings, and all of them have four hexadecimal digits. Writing to a String does not fail.
+            // In JSON control characters occur only in strings, and each fits into `\uXXXX`. Writing to a String does not fail.
             LogFormat::Json => control.for_each(|c| _ = write!(line, "\\u{:04x}", u32::from(c))),
         }
         rest = behind.as_str();
@@ -36,7 +36,7 @@ pub(super) fn line(record: &str, format: LogFormat) -> String {
     line
 }
 
-/// Lines of our own for a terminal: as [`line`], but newlines stay.
+/// Escapes text of several lines for a terminal: as [`line`], but newlines stay.
 pub(super) fn lines(text: &str) -> String {
     text.lines().map(|one| line(one, LogFormat::Text)).collect()
 }

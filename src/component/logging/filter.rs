@@ -1,8 +1,8 @@
-//! Which records are logged, as klog decides it.
+//! Decides which records are logged, by the same rules as klog. Pure.
 //!
-//! Takes verbosity, `vmodule` and the place of a record. Warnings and errors are always logged, others from their verbosity on. An item of
-//! `vmodule` shows more of the files that its pattern matches, and never less: the first item that matches counts. Records of libraries
-//! follow `RUST_LOG`. Pure.
+//! Warnings and errors are always logged, informational records only if `-v` is at least their verbosity. An item of `vmodule` can raise
+//! the verbosity of the files that its pattern matches, never lower it; the first item that matches counts. `RUST_LOG` decides about
+//! records of libraries.
 
 use std::str::Chars;
 
@@ -15,7 +15,7 @@ use super::record::{Place, rank};
 /// Libraries whose own log is left out, because each failed request would be logged twice, once without the server's name.
 /// `RUST_LOG=kube_client=debug` shows it.
 const LIBRARIES: [&str; 6] = ["kube_client", "hyper", "hyper_util", "rustls", "tower", "tower_http"];
-/// Where the module path of everything that is no library begins.
+/// The crates of this program. Records of all other crates are records of libraries.
 const OURS: [&str; 7] = ["cluster", "component", "inspect", "kube_proxy", "nft", "node", "rules"];
 
 /// Decides what is logged.
@@ -27,7 +27,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// `from_environment` is the value of `RUST_LOG`. One that cannot be read counts as none.
+    /// `from_environment` is the value of `RUST_LOG`, which is ignored if it cannot be parsed.
     pub(super) fn new(verbosity: u32, vmodule: Vec<(String, u32)>, from_environment: Option<&str>) -> Self {
         let libraries = from_environment.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
             let off = LIBRARIES.map(|library| (library, LevelFilter::OFF));
@@ -36,7 +36,7 @@ impl Filter {
         Self { verbosity, vmodule, libraries }
     }
 
-    /// Whether records of a place in the source are logged.
+    /// Whether the records of a call site are logged.
     pub(super) fn shows(&self, metadata: &Metadata<'_>) -> bool {
         let path = metadata.module_path().unwrap_or_default();
         if !OURS.contains(&path.split("::").next().unwrap_or_default()) {
@@ -46,7 +46,7 @@ impl Filter {
         verbosity <= self.verbosity || verbosity <= self.of_file(metadata.file().unwrap_or_default())
     }
 
-    /// The verbosity that `vmodule` has for a file; 0 without any. A file `sync/mod.rs` is called `sync`, as in the log, and `mod`.
+    /// The verbosity that `vmodule` sets for a file, or 0. A pattern for `sync/mod.rs` may match `sync`, its name in the log, or `mod`.
     fn of_file(&self, file: &str) -> u32 {
         let module = Place { file, line: 0 }.module();
         let name = file.rsplit('/').next().and_then(|name| name.strip_suffix(".rs")).unwrap_or(file);
@@ -56,7 +56,7 @@ impl Filter {
 }
 
 /// Whether a pattern of Go's `filepath.Match` matches a whole name without slashes: `*` any text, `?` any character, `[a-z]` and
-/// `[^a-z]` a character of a class, and `\` takes the next character as it is. A pattern that is not complete matches nothing.
+/// `[^a-z]` a character of a class, and `\` takes the next character as it is. An incomplete pattern, such as `[a`, matches nothing.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut rest = pattern.chars();
     let Some(first) = rest.next() else { return name.is_empty() };
@@ -75,7 +75,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     is_match && matches(rest.as_str(), name_rest.as_str())
 }
 
-/// Whether a character is in the class whose text begins here. Takes the class from the text; nothing is in one that is not complete.
+/// Whether a character is in the class that begins after a `[`. Consumes the class from `text`; an incomplete one contains nothing.
 fn class(text: &mut Chars<'_>, c: char) -> bool {
     let negated = text.as_str().starts_with('^');
     if negated {
@@ -97,7 +97,7 @@ fn class(text: &mut Chars<'_>, c: char) -> bool {
     found != negated
 }
 
-/// The next character of a class, which may stand behind a backslash.
+/// The next character of a class; a backslash before it is skipped.
 fn member(text: &mut Chars<'_>) -> Option<char> {
     match text.next()? {
         '-' | ']' => None,
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!([only("sync"), only("flows")].map(|filter| filter.of_file("src/proxy/sync/flows.rs")), [0, 5]);
     }
 
-    /// Whether a filter shows each of the levels of this file.
+    /// For each target and level: whether the filter logs such a record of this file.
     macro_rules! shown {
         ($filter:expr, $($target:expr, $level:ident);+) => {
             [$({

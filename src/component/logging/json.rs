@@ -4,9 +4,9 @@
 //! {"ts":1762860000123.456,"caller":"sync/mod.rs:228","msg":"Synced","v":4,"numServices":4,"elapsed":"1.2ms"}
 //! ```
 //!
-//! Milliseconds since 1970 with a fraction, the file with its folder and the line, the message, the verbosity, and the fields beside
-//! them. An error has no verbosity, and its text (`err`) is last. A warning has verbosity 0: the format knows no severity. Names of
-//! objects are objects, as upstream's are. Takes a record, gives one line. Pure.
+//! Milliseconds since 1970 with a fraction, the file with its folder and the line, the message, the verbosity, and then the fields. An
+//! error has no verbosity, and its text (`err`) is last. A warning has verbosity 0, because the format has no severities. As upstream,
+//! the name of a Kubernetes object is a JSON object with `name` and `namespace`. Takes a record, gives one line. Pure.
 
 use std::fmt::Write as _;
 
@@ -38,12 +38,12 @@ pub(super) fn record(record: &Record<'_>) -> String {
     escape::line(&line, LogFormat::Json)
 }
 
-/// The file with its folder.
+/// The name of the file with its last folder only, such as `sync/mod.rs`.
 pub(super) fn short(file: &str) -> &str {
     file.rmatch_indices('/').nth(1).map_or(file, |(at, _)| &file[at + 1..])
 }
 
-/// Nanoseconds as milliseconds, to about a quarter of a microsecond.
+/// Nanoseconds as milliseconds, exact to about a quarter of a microsecond.
 #[allow(clippy::cast_precision_loss, reason = "upstream divides as 64-bit floats too")]
 pub(super) fn milliseconds(nanoseconds: i128) -> f64 {
     nanoseconds as f64 / 1e6

@@ -1,12 +1,12 @@
 //! The log: records as text (klog's) or JSON (component-base's), at Kubernetes' verbosity, to standard error.
 //!
-//! Takes the events of `tracing`, panics, and what ends the process; gives lines. With `splitStream` the informational ones go to
-//! standard output. `-v` and `--vmodule` decide what is logged (`filter`), `RUST_LOG` decides about libraries.
+//! Logs the events of `tracing`, panics, and the error that ends the process. With `splitStream` informational records go to standard
+//! output. `-v` and `--vmodule` decide what is logged (`filter`), and `RUST_LOG` decides about libraries.
 //!
-//! Invariants: logging never waits for the reader of the log (`queue`), and only the first line of a record looks like one (`text`). The
-//! time zone is read once, before the process gives its rights up. A thread for each stream writes the lines, from `start_writing` on;
-//! [`FlushOnDrop`] writes those that are left at the end of the process. Nothing else in a running process may write to standard error,
-//! because that could wait.
+//! Invariants: logging never waits for the reader of the log (`queue`), and only the first line of a record begins like a record
+//! (`text`). The time zone is read once, before the process drops its privileges. From `start_writing` on a thread for each stream writes
+//! the lines; [`FlushOnDrop`] writes the remaining ones at the end of the process. Nothing else in a running process may write to
+//! standard error, because the write could block.
 
 mod buffer;
 mod escape;
@@ -44,14 +44,14 @@ pub use record::{V1, V2, duration, list};
 
 /// The records that wait to be written to standard error.
 static ERRORS: Queue = Queue::new();
-/// The informational ones that wait to be written to standard output, if the log has two streams.
+/// The informational records that wait to be written to standard output, if the log has two streams.
 static INFOS: Queue = Queue::new();
-/// Starts the threads that write them.
+/// Ensures that the threads that write the queues are started only once.
 static WRITERS: Once = Once::new();
-/// How records are written. Before the log is started, or without one, they are text.
+/// The format and the streams of the log. Records are text on standard error if the log was not started.
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// How long the end of the process waits for a slow reader, before its last record and after it.
+/// How long the process waits for a slow reader before it ends: once before its last record, and once after it.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The form of records, and where they go.
@@ -74,7 +74,7 @@ impl Form {
     }
 
     fn write(&self, record: &Record<'_>) {
-        // As upstream's formats: JSON has no warnings, so that they are informational.
+        // As upstream: the JSON format has no severity for warnings, so they count as informational.
         let (line, is_info) = match self.format {
             LogFormat::Text => (text::record(record, &self.zone, process::id()), record.severity == Severity::Info),
             LogFormat::Json => (json::record(record), record.severity != Severity::Error),
@@ -86,17 +86,17 @@ impl Form {
 
 /// The time of a record.
 fn now() -> Timestamp {
-    // A clock outside of the years that a timestamp has would be the only reason.
+    // Fails only if the clock is outside of the years that a `Timestamp` can hold.
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()
 }
 
-/// What `tracing` hands the records of the program and of its libraries to.
+/// The subscriber to which `tracing` passes the events of the program and of its libraries.
 struct Log(Arc<RwLock<Filter>>);
 
 impl Subscriber for Log {
-    /// Asked once for each place in the source, and again after a change of the verbosity.
+    /// `tracing` calls this once for each call site, and again after a change of the verbosity.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // `enabled!` asks with metadata of neither kind.
+        // The macro `enabled!` passes metadata that is neither a span's nor an event's, so test for a span only.
         !metadata.is_span() && self.0.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
     }
 
@@ -123,7 +123,7 @@ impl Subscriber for Log {
 pub struct Verbosity(Arc<RwLock<Filter>>);
 
 impl Verbosity {
-    /// Sets it for all threads. `vmodule` stays as it is.
+    /// Sets the verbosity for all threads. `vmodule` stays as it is.
     pub fn set(&self, verbosity: u32) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).verbosity = verbosity;
         callsite::rebuild_interest_cache();
@@ -136,7 +136,7 @@ impl fmt::Debug for Verbosity {
     }
 }
 
-/// Starts the log, which is kept in memory until `start_writing`. Later calls change nothing, and their result has no effect.
+/// Starts the log. Lines are kept in memory until `start_writing`. Later calls change nothing, and their result has no effect.
 pub fn init(config: &LoggingConfig) -> Verbosity {
     let from_environment = std::env::var("RUST_LOG").ok();
     let filter = Filter::new(config.verbosity, config.vmodule.clone(), from_environment.as_deref());
@@ -165,7 +165,7 @@ fn place<'a>(location: &'a Location<'a>) -> Place<'a> {
     Place { file: location.file(), line: location.line() }
 }
 
-/// Starts the threads that write the log, if there are none yet. They inherit the privileges of their caller.
+/// Starts the threads that write the log, unless they run already. They inherit the privileges of the calling thread.
 pub fn start_writing() {
     WRITERS.call_once(|| {
         // With a handle of its own a thread does not hold the lock of standard error while it waits for a slow reader.
@@ -183,41 +183,41 @@ pub fn start_writing() {
 /// Starts a thread that writes a queue.
 fn write(name: &str, queue: &'static Queue, out: Buffer<File>) {
     let report = |lines| warn!(lines, "Dropped log lines because the reader of the log was too slow");
-    // Without threads nothing else works either, and there is no way to report it.
+    // If no thread can be started, nothing else works either, and the error cannot be logged.
     let _ = thread::Builder::new().name(name.to_owned()).spawn(move || queue.write_to(out, report));
 }
 
-/// Calls `count` with the number of dropped lines, including those before this call. It must not block or log.
+/// Sets the function that counts dropped lines, and calls it for those dropped so far. It must not block or log.
 pub fn count_dropped(count: impl Fn(u64) + Clone + Send + 'static) {
     [&ERRORS, &INFOS].into_iter().for_each(|queue| queue.on_drop(Box::new(count.clone())));
 }
 
-/// Logs why the process ends: as a record, or as a line for a terminal if the command line is wrong, as upstream does.
+/// Logs the error that ends the process: as a record, or as a line for a terminal if the command line is wrong, as upstream does.
 #[track_caller]
 pub fn fatal(error: &anyhow::Error) {
     let is_of_log = FORM.get().is_some() || error.downcast_ref().is_some_and(config::Error::is_of_file);
     if !is_of_log {
         return complain(error);
     }
-    // A full log would drop the record, so it gets a moment to be read.
+    // A full queue would drop the record, so give the reader a moment first.
     flush();
     let mut record = Record::error(now(), place(Location::caller()), "Error running ProxyServer");
     record.fields.push(("err", format!("{error:#}").into()));
     Form::get().write(&record);
 }
 
-/// Says on a terminal why a command ends, which logs nothing.
+/// Writes the error that ends a command as a plain line, because commands do not log.
 pub fn complain(error: &anyhow::Error) {
     ERRORS.push(escape::lines(&format!("kube-proxy: {error:#}")));
 }
 
-/// Text of others as one line for a terminal: control characters are escaped.
+/// Text from outside of the program as one line for a terminal, with control characters escaped.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     escape::line(text, LogFormat::Text).trim_end().to_owned()
 }
 
-/// Flushes the log when it is dropped: lines that wait are written, unless the reader is too slow.
+/// Flushes the log when it is dropped: queued lines are written, unless the reader is too slow.
 #[derive(Debug)]
 pub struct FlushOnDrop;
 

@@ -1,7 +1,6 @@
-//! Remembers what was logged, so that a condition that lasts is logged once and not with each attempt.
+//! Remembers logged messages, so that a condition that lasts is logged once and not with each attempt.
 //!
-//! Takes what is about to be logged; gives what of it is new. Writes no log itself and knows no clock: the caller logs, because it knows
-//! the level and the fields.
+//! Takes messages and gives those that are new. It does not log them itself: the caller does, because it knows the level and the fields.
 //!
 //! Invariant: the same message is new again only after [`Once::reset`] or [`OncePerKey::forget`], or after another message in between.
 
@@ -13,7 +12,7 @@ use std::hash::Hash;
 /// How many keys of deleted objects [`OncePerKey`] remembers.
 const RETIRED: usize = 1024;
 
-/// The last message about one matter. `Once<()>` serves where the message is always the same.
+/// The last message about one condition. Use `Once<()>` if the message is always the same.
 #[derive(Debug)]
 pub struct Once<T>(Option<T>);
 
@@ -24,21 +23,21 @@ impl<T> Default for Once<T> {
 }
 
 impl<T: PartialEq> Once<T> {
-    /// Whether `message` differs from the last one. It is the last one from now on.
+    /// Whether `message` differs from the last message. Remembers it as the last message.
     pub fn is_new(&mut self, message: T) -> bool {
         let is_new = self.0.as_ref() != Some(&message);
         self.0 = Some(message);
         is_new
     }
 
-    /// Notes that the matter is settled: whatever comes next is new.
+    /// Notes that the condition is over, so that the next message is new.
     pub fn reset(&mut self) {
         self.0 = None;
     }
 }
 
 impl Once<String> {
-    /// The text of an error, if it differs from that of the last outcome. Success settles the matter.
+    /// The text of the error, if it differs from the last error. After a success, the next error is new.
     pub fn new_error<T>(&mut self, outcome: &Result<T, impl Display>) -> Option<String> {
         let Err(error) = outcome else {
             self.reset();
@@ -67,7 +66,7 @@ impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
     /// The `messages` that the previous call for the same key did not have. An empty list forgets the key.
     pub fn new_messages(&mut self, key: K, messages: Vec<T>) -> Vec<T> {
         if messages.is_empty() && self.last.is_empty() {
-            // Nearly always: not even the key's hash is needed.
+            // The usual case. Return early, so that the key is not hashed.
             return messages;
         }
         let last = self.last.remove(&key).unwrap_or_default();
@@ -92,7 +91,7 @@ impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
         }
     }
 
-    /// Forgets a key: whatever comes next about it is new.
+    /// Forgets a key, so that the next message about it is new.
     pub fn forget<Q: Eq + Hash + ?Sized>(&mut self, key: &Q)
     where
         K: Borrow<Q>,

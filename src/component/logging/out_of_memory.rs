@@ -1,7 +1,7 @@
-//! The last record of a process that the system gives no more memory.
+//! Logs the last record of a process that ends because an allocation failed.
 //!
-//! Takes the number of bytes that were asked for; writes one line in the form of the log. Nothing here may allocate: the line is made on
-//! the stack and written past the queue, behind the lines that wait there. No wait is longer than [`FLUSH_TIMEOUT`], and there are three.
+//! Writes one line in the format of the log. Nothing here may allocate: the line is made on the stack, and written directly to standard
+//! error after the queued lines. It waits at most three times for a slow reader, each time for at most [`FLUSH_TIMEOUT`].
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use super::{ERRORS, FLUSH_TIMEOUT, FORM, Form, INFOS, json, now, text};
 use crate::config::LogFormat;
 
 const MESSAGE: &str = "The process ends because it ran out of memory";
-/// A limit of the container's memory is not among these: there the kernel kills the process.
+/// Does not mention the memory limit of a container: when that is reached, the kernel kills the process and no allocation fails.
 const REASON: &str = "the system refused memory; raise the limit of the address space (RLIMIT_AS, `ulimit -v`, LimitAS= of systemd), \
                       or give the node more memory if vm.overcommit_memory is 2";
 
@@ -23,23 +23,23 @@ const REASON: &str = "the system refused memory; raise the limit of the address 
 pub fn out_of_memory(bytes: usize) {
     [&ERRORS, &INFOS].into_iter().for_each(|queue| queue.drain_if_free(FLUSH_TIMEOUT));
     let mut line = Line::default();
-    // A line that is too long would be cut.
+    // Ignore the error: a line that is too long is cut.
     let _ = write_line(&mut line, FORM.get(), now(), process::id(), bytes);
     let stderr = io::stderr();
-    // A full pipe would keep the process from its end.
+    // Write only when it does not block: otherwise a full pipe would keep the process from ending.
     let timeout = Timespec::try_from(FLUSH_TIMEOUT).ok();
     if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], timeout.as_ref()) == Ok(1) {
         let _ = rustix::io::write(&stderr, line.bytes());
     }
 }
 
-/// The line: without a log one for a terminal, as other errors have.
+/// Writes the line; if the log was not started, as plain text for a terminal, like other errors.
 fn write_line(out: &mut impl fmt::Write, form: Option<&Form>, time: Timestamp, pid: u32, bytes: usize) -> fmt::Result {
     let place = Place { file: file!(), line: line!() };
     match form {
         None => writeln!(out, "kube-proxy: {REASON} (bytes: {bytes})"),
         Some(Form { format: LogFormat::Text, zone, .. }) => {
-            // Without a message and fields a record has no memory.
+            // A record without message and fields allocates no memory.
             text::header(out, &Record::error(time, place, ""), zone, pid)?;
             writeln!(out, "\"{MESSAGE}\" err=\"{REASON}\" bytes={bytes}")
         }
@@ -51,7 +51,7 @@ fn write_line(out: &mut impl fmt::Write, form: Option<&Form>, time: Timestamp, p
     }
 }
 
-/// A line on the stack; what does not fit is left out.
+/// A line on the stack. Text that does not fit is left out.
 struct Line {
     text: [u8; 512],
     len: usize,
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_longest_line_fits_and_is_what_the_log_makes_of_such_a_record() {
-        // What ends the process is in the log, in the form of the log (O19).
+        // The reason why the process ends is logged in the format of the log (O19).
         for format in [LogFormat::Text, LogFormat::Json] {
             let made = line(Some(&form(format)));
             let at = made.split("out_of_memory.rs:").nth(1).unwrap().split(|c: char| !c.is_ascii_digit()).next();

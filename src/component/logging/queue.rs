@@ -1,12 +1,12 @@
-//! The queue of lines between the threads that log and the log, which may have a slow reader or none.
+//! The queue between the threads that log and the stream of the log, whose reader may be slow or may not read at all.
 //!
-//! Takes lines (records, which may have several lines) from any thread and never makes one wait: lines that do not fit are dropped and
-//! counted. One thread writes them ([`Queue::write_to`]), and waits for the reader.
+//! Takes lines (whole records, which may have several lines) from any thread and never makes a thread wait: lines that do not fit are
+//! dropped and counted. One thread writes the lines ([`Queue::write_to`]), and waits for the reader.
 //!
-//! Invariants: lines come out whole, in the order in which they came in, one call to the writer each, so that a pipe keeps those
-//! of up to 4,096 bytes together. After a line was dropped, all further lines are dropped until the queue is empty: there is one gap, and
-//! a line at its place has its number of lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger. What
-//! the writer keeps in its buffer is written when the buffer is full, when its time is up, and at the end of the process.
+//! Invariants: lines are written whole, in the order of their arrival, with one write each, so that a pipe keeps lines of up to 4,096
+//! bytes together. After a line was dropped, all further lines are dropped until the queue is empty: so there is one gap, and a line in
+//! its place tells the number of dropped lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger. The
+//! writer's buffer is flushed when it is full, when its time is up, and at the end of the process.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 
-/// Bytes of lines that are kept for a slow reader: many seconds of a busy log.
+/// The most bytes of lines that are kept for a slow reader: many seconds of a busy log.
 pub(super) const BYTES: usize = 4 << 20;
-/// Lines that are kept; each takes some bytes beside its text.
+/// The most lines that are kept, because each takes some bytes in addition to its text.
 pub(super) const LINES: usize = 16_384;
 
 /// Receives the number of lines that were dropped since its last call. Called while other threads wait for the queue, so it must not
@@ -27,9 +27,9 @@ pub(super) type OnDrop = Box<dyn Fn(u64) + Send>;
 /// The queue.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// The writer has work.
+    /// Notified when the writer has work.
     filled: Condvar,
-    /// The writer has no work left.
+    /// Notified when the writer has no work left.
     drained: Condvar,
 }
 
@@ -38,19 +38,19 @@ struct State {
     bytes: usize,
     /// The writer has taken a line, or a number of dropped lines, and has not written it yet.
     writing: bool,
-    /// Dropped since the last line about dropped lines.
+    /// The number of lines dropped since the last log line about dropped lines.
     unreported: u64,
-    /// Dropped before there was a counter.
+    /// The number of lines dropped before `on_drop` was set.
     uncounted: u64,
     on_drop: Option<OnDrop>,
     /// When the writer's buffer has to be written; `None` when it is empty.
     flush_at: Option<Instant>,
-    /// The process ends: nothing stays in the writer's buffer.
+    /// The process is about to end, so the writer's buffer is flushed at once.
     ending: bool,
 }
 
 impl State {
-    /// Nothing is left to be written.
+    /// Whether nothing is left to be written.
     fn is_drained(&self) -> bool {
         self.lines.is_empty() && self.unreported == 0 && !self.writing && self.flush_at.is_none()
     }
@@ -85,7 +85,7 @@ impl Queue {
         Self { state: Mutex::new(state), filled: Condvar::new(), drained: Condvar::new() }
     }
 
-    /// A panic of another thread leaves a usable state: at worst a line is missing.
+    /// Locks the state. After a panic of another thread it is still usable: at worst a line is missing.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +104,7 @@ impl Queue {
         }
     }
 
-    /// Sets the counter of dropped lines, and calls it for those before.
+    /// Sets the function that counts dropped lines, and calls it with the number of lines dropped so far.
     pub(super) fn on_drop(&self, count: OnDrop) {
         let mut state = self.lock();
         count(std::mem::take(&mut state.uncounted));
@@ -151,7 +151,7 @@ impl Queue {
         }
     }
 
-    /// Notes that the work was done. `flush_within` says how long what is in the writer's buffer may stay there.
+    /// Notes that the work was done. `flush_within` is the longest time until the writer's buffer has to be flushed; `None` if it is empty.
     fn written(&self, ok: bool, flush_within: Option<Duration>) {
         let mut state = self.lock();
         state.writing = false;
@@ -167,13 +167,13 @@ impl Queue {
         }
     }
 
-    /// Waits until all lines are written, at most for this time. The process ends soon after: from now on nothing stays in the writer's
-    /// buffer.
+    /// Waits until all lines are written, at most for this time. The process is about to end: from now on the writer's buffer is flushed
+    /// at once.
     pub(super) fn drain(&self, at_most: Duration) {
         self.drain_from(self.lock(), at_most);
     }
 
-    /// Like [`Self::drain`], but waits for no thread that holds the queue, nor for this one, which may have run out of memory in a push.
+    /// Like [`Self::drain`], but does nothing if the state is locked, perhaps by this same thread, if it ran out of memory in `push`.
     pub(super) fn drain_if_free(&self, at_most: Duration) {
         if let Ok(state) = self.state.try_lock() {
             self.drain_from(state, at_most);

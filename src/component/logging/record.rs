@@ -1,9 +1,9 @@
-//! One record of the log as values, before it has a format.
+//! One record of the log, before it is formatted as text or JSON.
 //!
-//! Takes an event of `tracing`, or what a panic or the end of the process gives; gives severity, verbosity, place, message and fields.
-//! The fields keep the types that they have at the call: `%value` and text are strings, numbers and booleans stay what they are, and
-//! [`list`] makes a list. The verbosity of an informational record is that of its level: 0 for `info!`, 4 for `debug!`, 6 for `trace!`;
-//! a target such as [`V2`] gives `info!` another one.
+//! It is made from an event of `tracing`, from a panic, or from the error that ends the process, and has severity, verbosity, place,
+//! message and fields. Fields keep their types: `%value` and text are strings, numbers and booleans stay what they are, and [`list`]
+//! makes a list. The level of an informational record sets its verbosity: 0 for `info!`, 4 for `debug!`, 6 for `trace!`; a target such
+//! as [`V2`] sets another verbosity for `info!`.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +21,7 @@ pub const V1: &str = "v1";
 /// The target of an `info!` that is logged from verbosity 2 on.
 pub const V2: &str = "v2";
 
-/// How severe a record is, as klog has it. Its fourth one, F, is of no use here: Kubernetes' components log what ends them as an error.
+/// The severities of klog, without F (fatal), because Kubernetes components log the error that ends them with severity E.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Info,
@@ -29,16 +29,16 @@ pub(super) enum Severity {
     Error,
 }
 
-/// The place in the source that logs.
+/// The file and line in the source code that logs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// The file with its folders, as the compiler has it.
+    /// The path of the file, as the compiler gives it.
     pub(super) file: &'a str,
     pub(super) line: u32,
 }
 
 impl<'a> Place<'a> {
-    /// The name of the module: of the file, or of its folder where the file's name is that of every module's (`mod.rs`) or crate's (`lib.rs`).
+    /// The name of the module: the file's name without `.rs`, or the name of its folder for `mod.rs` and `lib.rs`.
     pub(super) fn module(self) -> &'a str {
         let mut parts = self.file.strip_suffix(".rs").unwrap_or(self.file).rsplit('/');
         let name = parts.next().unwrap_or_default();
@@ -51,7 +51,7 @@ impl<'a> Place<'a> {
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     pub(super) severity: Severity,
-    /// From which verbosity on it is logged; 0 for warnings and errors.
+    /// The lowest `-v` with which it is logged; 0 for warnings and errors.
     pub(super) verbosity: u32,
     pub(super) time: Timestamp,
     pub(super) place: Place<'a>,
@@ -60,7 +60,7 @@ pub(super) struct Record<'a> {
     pub(super) fields: Vec<(&'static str, Value)>,
 }
 
-/// The severity of a record, and from which verbosity on it is logged.
+/// The severity of a record, and the lowest `-v` with which it is logged.
 pub(super) fn rank(metadata: &Metadata<'_>) -> (Severity, u32) {
     match *metadata.level() {
         Level::ERROR => (Severity::Error, 0),
@@ -76,7 +76,7 @@ pub(super) fn rank(metadata: &Metadata<'_>) -> (Severity, u32) {
 }
 
 impl<'a> Record<'a> {
-    /// An error that no event of `tracing` reports.
+    /// A record of severity error that is not made from an event of `tracing`.
     pub(super) fn error(time: Timestamp, place: Place<'a>, message: &str) -> Self {
         let message = message.to_owned();
         Self { severity: Severity::Error, verbosity: 0, time, place, message, fields: Vec::new() }
@@ -86,7 +86,7 @@ impl<'a> Record<'a> {
     pub(super) fn of(event: &Event<'_>, time: Timestamp) -> Record<'static> {
         let metadata = event.metadata();
         let (severity, verbosity) = rank(metadata);
-        // As klog has it for a place that is not known.
+        // klog also writes `???` and line 1 if the place is unknown.
         let place = Place { file: metadata.file().unwrap_or("???"), line: metadata.line().unwrap_or(1) };
         let mut record = Record { severity, verbosity, time, place, message: String::new(), fields: Vec::new() };
         event.record(&mut Fields(&mut record));
@@ -94,7 +94,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Takes the fields of an event over.
+/// Copies the fields of an event into a record.
 struct Fields<'a>(&'a mut Record<'static>);
 
 impl Fields<'_> {
@@ -139,7 +139,7 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// A list as the value of a field. Of the values that `tracing` takes, only errors keep their type, so it is one of these.
+/// A list as the value of a field. It implements `Error`, because of all values only errors can be downcast in `tracing`.
 #[derive(Debug)]
 struct List(Vec<String>);
 

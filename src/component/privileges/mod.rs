@@ -3,15 +3,15 @@
 //! Called once, after the privileged part of the start (sysctls, OOM score, configuration) and before any other thread exists, so that
 //! every later thread inherits the restrictions. In order:
 //!
-//! 1. no new privileges: no program that is ever run can have more than this one;
-//! 2. files are read-only, and other processes cannot be signalled or reached over abstract Unix sockets (Landlock, where the kernel
-//!    has it); files that are open already, such as the log, stay writable;
-//! 3. every capability except CAP_NET_ADMIN, and CAP_NET_BIND_SERVICE for health-check node ports below 1024;
-//! 4. only the system calls that the proxy uses, and sockets of the families and netlink protocols that it uses (seccomp).
+//! 1. sets no_new_privs: a program that is run later cannot have more privileges than this process;
+//! 2. makes files read-only, and refuses signals to other processes and connections to their abstract Unix sockets (Landlock, where the
+//!    kernel has it); files that are open already, such as the log, stay writable;
+//! 3. drops every capability except CAP_NET_ADMIN, and CAP_NET_BIND_SERVICE for health-check node ports below 1024;
+//! 4. allows only the system calls that the proxy uses, and sockets of the families and netlink protocols that it uses (seccomp).
 //!
-//! Invariants: a restriction that the kernel does not have is reported, and the proxy runs without it; one that fails although the
-//! kernel has it ends the start. With a kubeconfig that runs a credential plugin, 2 and 4 are left out, because the plugin inherits
-//! them.
+//! Invariants: a restriction that the kernel does not have is reported, and the proxy runs without it; if the kernel has a restriction
+//! and it cannot be applied, the start fails. With a kubeconfig that runs a credential plugin, 2 and 4 are left out, because the plugin
+//! would inherit them.
 
 mod syscalls;
 
@@ -29,9 +29,9 @@ use rustix::thread::{
 /// The capabilities that are kept, with their names: for nf_tables and conntrack, and for health-check node ports below 1024.
 const KEPT: [(CapabilitySet, &str); 2] =
     [(CapabilitySet::NET_ADMIN, "NET_ADMIN"), (CapabilitySet::NET_BIND_SERVICE, "NET_BIND_SERVICE")];
-/// More than the number of any capability that a kernel has.
+/// An upper bound for the numbers of capabilities in any kernel.
 const CAPABILITIES: u32 = 64;
-/// The newest set of Landlock rights that this program knows; an older kernel enforces those that it knows.
+/// The newest version of Landlock that this program uses; an older kernel enforces the rights that it knows.
 const RIGHTS: ABI = ABI::V6;
 
 /// The privileges that the process still needs.
@@ -48,9 +48,9 @@ pub struct Needs {
 pub struct Dropped {
     /// The names of the capabilities that are left.
     pub capabilities: Vec<&'static str>,
-    /// Files are read-only.
+    /// Whether files are read-only.
     pub files: Restriction,
-    /// System calls are filtered.
+    /// Whether system calls are filtered.
     pub syscalls: Restriction,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Restriction {
     }
 }
 
-/// The process lacks a capability. Fatal.
+/// The process lacks capability CAP_NET_ADMIN. Fatal.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "not allowed to program nf_tables, because this process has not got capability CAP_NET_ADMIN: run it as root, in a container with \
@@ -83,8 +83,8 @@ impl fmt::Display for Restriction {
 )]
 pub struct NotPermitted;
 
-/// Checks that this thread has the capability that a proxy needs. Passes if the kernel does not give the capabilities, because the probe
-/// of nf_tables checks again.
+/// Checks that this thread has the capability that a proxy needs. Passes if the capabilities cannot be read, because the probe of
+/// nf_tables checks again.
 ///
 /// # Errors
 /// See [`NotPermitted`].
@@ -132,7 +132,7 @@ fn make_files_read_only() -> Result<Restriction, RulesetError> {
     })
 }
 
-/// Drops every capability that is not kept from all sets of this thread. Gives the names of those that are left.
+/// Drops every capability that is not in [`KEPT`] from all sets of this thread. Gives the names of the remaining ones.
 fn keep_network_capabilities() -> Result<Vec<&'static str>, Errno> {
     let held = capabilities(None)?.permitted;
     let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (capability, _)| all | *capability);

@@ -28,13 +28,13 @@ pub enum Error {
 /// The calls that are allowed with any arguments.
 #[rustfmt::skip] // one line for each would hide the groups
 const FREE: &[c_long] = &[
-    // Files that are read, and what is open.
+    // Reading files, and using open file descriptors.
     libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_write, libc::SYS_writev, libc::SYS_close,
     libc::SYS_lseek, libc::SYS_openat, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_getdents64,
     libc::SYS_readlinkat, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_fcntl, libc::SYS_dup, libc::SYS_dup3,
     libc::SYS_pipe2, libc::SYS_ioctl, libc::SYS_flock, libc::SYS_getcwd, libc::SYS_fstatfs,
     libc::SYS_inotify_init1, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
-    // Sockets; which ones can be made is in `rules`.
+    // Sockets; the function `rules` restricts which ones can be made.
     libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4, libc::SYS_connect, libc::SYS_shutdown, libc::SYS_getsockname,
     libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_sendto, libc::SYS_sendmsg,
     libc::SYS_sendmmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg,
@@ -54,7 +54,7 @@ const FREE: &[c_long] = &[
     libc::SYS_clock_getres, libc::SYS_gettimeofday, libc::SYS_times,
 ];
 
-/// The names that x86_64 has beside the ones that every architecture has.
+/// Older system calls that x86_64 has in addition to those of every architecture.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const FREE_HERE: &[c_long] = &[
@@ -66,7 +66,7 @@ const FREE_HERE: &[c_long] = &[];
 
 /// The domains of sockets: for name resolution and HTTP. Name resolution works without the daemons that have Unix sockets.
 const DOMAINS: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
-/// The netlink protocols: for addresses and interfaces, also for name resolution; for nf_tables and conntrack.
+/// The netlink protocols: one for addresses and interfaces, which name resolution uses too, and one for nf_tables and conntrack.
 const NETLINKS: [i32; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 
 /// Enforces the filter for this thread and those that it starts. `splice` says whether they may call splice.
@@ -112,7 +112,7 @@ fn rules(splice: bool) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, Error> {
         sockets.push(SeccompRule::new(vec![is(0, libc::AF_NETLINK)?, is(2, protocol)?])?);
     }
     rules.insert(libc::SYS_socket, sockets);
-    // The runtime of signals uses a pair of Unix sockets.
+    // The signal handling of tokio uses a pair of Unix sockets.
     rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![is(0, libc::AF_UNIX)?])?]);
     let mask = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let is_thread = argument(0, SeccompCmpOp::MaskedEq(mask), libc::CLONE_THREAD)?;

@@ -86,7 +86,7 @@ fn files_are_read_only_where_the_kernel_can_do_that() {
         let made = fs::write(&other, "text");
         match dropped.files {
             Restriction::Enforced => assert_eq!(error_of(made), io::ErrorKind::PermissionDenied),
-            // Finds in another way whether the kernel has Landlock.
+            // Check in another way that the kernel does not have Landlock.
             Restriction::Unavailable => assert!(!has_landlock(), "the kernel has Landlock and it was not used"),
             Restriction::LeftOut => panic!("nothing was left out"),
         }
@@ -117,7 +117,7 @@ fn sockets_of_other_domains_cannot_be_made() {
         for domain in [AddressFamily::INET, AddressFamily::INET6] {
             socket(domain, SocketType::DGRAM, None).unwrap();
         }
-        // The runtime of signals needs a pair of Unix sockets.
+        // The signal handling of tokio needs a pair of Unix sockets.
         UnixStream::pair().unwrap();
         let pair = socketpair(AddressFamily::from_raw(TIPC), SocketType::STREAM, SocketFlags::empty(), None);
         assert_eq!(pair.err(), Some(Errno::PERM));
@@ -142,7 +142,7 @@ fn netlink_sockets_are_only_for_netfilter_and_routes() {
             assert_eq!(open(protocol).err(), Some(Errno::PERM), "{protocol:?}");
         }
         open(netlink::NETFILTER).unwrap();
-        // `NETLINK_ROUTE` is 0, as no protocol is.
+        // `None` means protocol 0, which is `NETLINK_ROUTE`.
         socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
     });
 }
@@ -160,7 +160,7 @@ fn other_processes_cannot_be_reached_where_the_kernel_can_do_that() {
     let _listener = UnixListener::bind_addr(&name).unwrap();
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = Pid::from_child(&child);
-    // Without the filter of system calls, which would refuse both in any case.
+    // Apply Landlock only: the filter of system calls would refuse both the connection and the signal in any case.
     let tried = thread::spawn(move || {
         let restriction = make_files_read_only().unwrap();
         let own = UnixListener::bind_addr(&SocketAddr::from_abstract_name(b"kube-proxy-test-own").unwrap()).unwrap();

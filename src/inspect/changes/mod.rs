@@ -1,7 +1,7 @@
-//! `kube-proxy changes`: what the running proxy did, from its page `/debug/changes`.
+//! `kube-proxy changes`: shows what the running proxy did, from its page `/debug/changes`.
 //!
-//! Takes the proxy's address, from flags or from the configuration file that it has; prints the entries of its ring
-//! ([`crate::history`]). Needs no privilege, and a running proxy.
+//! Takes the proxy's address from flags or from the proxy's configuration file; prints the entries of the proxy's ring buffer of changes
+//! ([`crate::history`]). Needs a running proxy, but no privilege.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use super::tables::View;
 use crate::history::{self, Entry, EntryKind, Page, Query};
 use component::config::{self, GoDuration, Invocation};
 
-/// How often a reader that follows asks.
+/// The polling interval of `--follow`.
 const EVERY: Duration = Duration::from_millis(500);
-/// How long an answer may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
@@ -71,7 +71,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 /// Prints the changes.
 ///
 /// # Errors
-/// Why there is no answer.
+/// When the proxy does not answer, or the Service is unknown.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let client = Client::new(address(args)?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
@@ -95,8 +95,8 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     Ok(outcome(&page.changes))
 }
 
-/// Why nothing can be told of a Service: neither the tables of this node nor the changes that the proxy keeps have one of this name. `None` also
-/// when the tables cannot be read, since this command needs no privilege.
+/// The error for an unknown Service: neither the tables of this node nor the changes that the proxy keeps have this name. `None` when it
+/// is known, and when the tables cannot be read, since this command needs no privilege.
 fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
     let kept = all(client, &mut Query::default())?.changes;
     if kept.iter().any(|entry| entry.is_about(name)) {
@@ -104,7 +104,7 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
     }
     let Ok(tables) = View::read() else { return Ok(None) };
     let in_tables = || tables.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
-    // A long name is cut in the tables.
+    // The comments of the tables cut a long name, and end it with `...`.
     let is_it = |known: &str| known.strip_suffix("...").map_or(known == name, |start| name.starts_with(start));
     if in_tables().any(|service| is_it(names::split_port(service).0)) {
         return Ok(None);
@@ -119,7 +119,7 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
     Ok(Some(names::unknown(&what, name, known)))
 }
 
-/// Where the proxy's metrics server listens.
+/// The address of the proxy's metrics server.
 fn address(args: &Args) -> Result<SocketAddr> {
     let flag = |name: &str, value: &OsString| {
         let mut flag = OsString::from(name);
@@ -137,7 +137,7 @@ fn address(args: &Args) -> Result<SocketAddr> {
     }
 }
 
-/// One page behind those that were read.
+/// Reads the next page of entries, and sets `query.after` for the page after it.
 fn page(client: &Client, query: &mut Query) -> Result<Page> {
     let body = client.get(&format!("/debug/changes?{}", query.to_text()))?;
     let page: Page = serde_json::from_slice(&body).context("the proxy's answer is none of /debug/changes")?;
@@ -145,7 +145,7 @@ fn page(client: &Client, query: &mut Query) -> Result<Page> {
     Ok(page)
 }
 
-/// All pages as one.
+/// Reads all pages and joins them.
 fn all(client: &Client, query: &mut Query) -> Result<Page> {
     let mut all = page(client, query)?;
     while all.more {
@@ -156,8 +156,8 @@ fn all(client: &Client, query: &mut Query) -> Result<Page> {
     Ok(all)
 }
 
-/// Prints what there is and what comes, a line an entry, until the reader or the user ends it. A proxy that is started again is
-/// waited for.
+/// Prints the kept entries and then new ones as they come, until the user or the reader of the output ends it. Waits for a proxy that
+/// restarts.
 fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (mut seen, mut is_gone) = (page(client, query)?, false);
     let since = query.since;
@@ -181,7 +181,7 @@ fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'
             }
         };
         is_gone = false;
-        // The numbers of another process begin again.
+        // A restarted proxy numbers its entries from 1 again.
         if next.started != seen.started {
             notice("the proxy was started again", format, out)?;
             *query = Query { after: 0, ..query.clone() };
@@ -191,13 +191,13 @@ fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'
         if next.first > before + 1 {
             notice(&format!("{} changes are missing: too many came at once", next.first - before - 1), format, out)?;
         }
-        // What follows is new, whatever the time between two looks.
+        // After the last kept entry all entries are new, so `--since` must not hide one.
         query.since = if next.more { since } else { None };
         seen = next;
     }
 }
 
-/// Prints an entry as a line, or as a document of its own.
+/// Prints an entry as one line, or as its own YAML document.
 fn print(entry: &Entry, format: Format, out: &mut Output<'_>) -> Result<()> {
     match format {
         Format::Json => out.text(serde_json::to_string(entry)? + "\n"),
@@ -209,7 +209,7 @@ fn print(entry: &Entry, format: Format, out: &mut Output<'_>) -> Result<()> {
     }
 }
 
-/// Tells people something that is no entry.
+/// Prints a note that is not an entry, in the formats for people only.
 fn notice(text: &str, format: Format, out: &mut Output<'_>) -> Result<()> {
     match format {
         Format::Table | Format::Wide => {
@@ -271,7 +271,7 @@ fn in_words(time: Duration) -> String {
     }
 }
 
-/// Whether one of the entries is about something that is not in the kernel as it should be.
+/// `Found` when an entry has a result other than committed.
 fn outcome(entries: &[Entry]) -> CommandOutcome {
     let is_committed = |entry: &Entry| entry.result().is_none_or(|result| result == history::CommitOutcome::Committed);
     if entries.iter().all(is_committed) { CommandOutcome::Fine } else { CommandOutcome::Found }

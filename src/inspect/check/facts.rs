@@ -1,6 +1,6 @@
-//! What a check looks at, as plain values.
+//! Gathers the facts for `kube-proxy check`, as plain values.
 //!
-//! Each look may fail by itself, and says why. Nothing here judges, and nothing is written.
+//! If a fact cannot be read, the reason takes its place. This module judges nothing and writes nothing.
 
 use std::env;
 use std::fs;
@@ -22,12 +22,12 @@ use node::kernel::sysctl::{self, Setting};
 use node::kernel::{Lock, families};
 use rules::model::Family;
 
-/// Why something could not be looked at.
+/// Why a fact could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoLook {
     /// A privilege is missing.
     NotPermitted,
-    /// Something else.
+    /// Any other error.
     Failed(String),
 }
 
@@ -37,18 +37,18 @@ impl From<nft::ReadError> for NoLook {
     }
 }
 
-/// Everything that was found.
+/// All facts of a check.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) file: Option<String>,
-    /// The configuration, or what is wrong with it. Without one, what depends on it is not looked at.
+    /// The facts that depend on the configuration, or the error of an invalid configuration.
     pub(super) config: Result<OfConfig, String>,
     pub(super) kernel: Kernel,
     pub(super) privileges: Privileges,
     pub(super) programs: Programs,
 }
 
-/// What depends on the configuration.
+/// The facts that depend on the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct OfConfig {
     pub(super) node_name: String,
@@ -60,49 +60,49 @@ pub(super) struct OfConfig {
     pub(super) ports: Vec<(&'static str, SocketAddr, bool)>,
 }
 
-/// Where the objects come from.
+/// The source of the Services and other objects.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// A directory: the problems of its manifests, or why it cannot be read.
     Manifests(PathBuf, Result<Vec<String>, String>),
-    /// An API server, or why it cannot be asked.
+    /// An API server: its report, or why it cannot be asked.
     Api(Result<api::ServerReport, String>),
 }
 
-/// The kernel.
+/// Facts about the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     pub(super) release: String,
-    /// Why its version is too old.
+    /// Why its version is too old; `None` when it is new enough.
     pub(super) too_old: Option<String>,
-    /// For each family, whether it takes our rules.
+    /// For each IP family, whether the kernel accepts our rules.
     pub(super) families: Vec<(Family, Result<(), NoLook>)>,
-    /// Values of `/proc/sys/net`, by their names there; those that do not exist are left out.
+    /// Sysctls as (path below `/proc/sys/net`, value); those that do not exist are left out.
     pub(super) values: Vec<(&'static str, String)>,
-    /// Whether the node has a bridge.
+    /// Whether the node has a bridge interface.
     pub(super) has_bridge: bool,
 }
 
-/// What this process may do; `None` if the kernel does not say.
+/// The capabilities of this process; `None` if the kernel does not report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Privileges {
     pub(super) net_admin: Option<bool>,
     pub(super) net_bind_service: Option<bool>,
 }
 
-/// Other programs.
+/// Facts about other programs on the node.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
-    /// The kube-proxy of this program that runs, if one does.
+    /// The running kube-proxy of this program, which holds the lock; `None` when none runs.
     pub(super) proxy: Result<Option<String>, NoLook>,
     pub(super) left: Result<Left, NoLook>,
     /// The base chains of all programs.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
-    /// What `nft --version` prints, if there is such a program.
+    /// The first line of `nft --version`; `None` without an nft program.
     pub(super) nft: Option<String>,
 }
 
-/// Values that rules depend on, below `/proc/sys/net`.
+/// The sysctls that the rules depend on, below `/proc/sys/net`.
 const VALUES: [&str; 6] = [
     "ipv4/ip_forward",
     "ipv6/conf/all/forwarding",
@@ -113,7 +113,7 @@ const VALUES: [&str; 6] = [
 ];
 
 impl Facts {
-    /// Looks at everything.
+    /// Gathers all facts.
     pub(super) fn gather(args: &ProxyArgs) -> Self {
         let proc = Path::new("/proc");
         let config = args.config();
@@ -236,7 +236,7 @@ fn listening(proc: &Path) -> Vec<u16> {
     let files =
         ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
     let port = |line: &str| {
-        // "0: 0100007F:2809 00000000:0000 0A ...": number, own address and port, the other's, state.
+        // "0: 0100007F:2809 00000000:0000 0A ...": number, local address and port, remote address and port, state.
         let mut words = line.split_whitespace().skip(1);
         let (own, state) = (words.next()?, words.nth(1)?);
         let (_, port) = own.rsplit_once(':').filter(|_| state == LISTEN)?;

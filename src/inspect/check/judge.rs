@@ -1,4 +1,4 @@
-//! Facts into lines: what is fine, what is not, and what to do about it. Pure but for the time, which is handed in with the facts' use.
+//! Turns the facts into lines: what is fine, what is not, and what to do about it. Pure, except that `lines` reads the clock.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use node::kernel::leftovers::{FAST_PATH, Left};
 use node::kernel::sysctl::{self, NoValue};
 use rules::model::Family;
 
-/// A certificate that ends sooner gives a warning.
+/// A certificate that expires within this time gives a warning.
 const SOON: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// An answer that takes longer gives a warning.
+/// An answer of the API server that takes longer gives a warning.
 const SLOW: Duration = Duration::from_secs(2);
-/// The oldest nft with which the commands of the pages work.
+/// The oldest version of nft with which the commands in nft/README.md work.
 const OLDEST_NFT: [u32; 3] = [1, 0, 6];
 
 const RIGHTS: &str =
@@ -30,7 +30,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     lines_at(facts, Timestamp::now())
 }
 
-/// The lines of the report if the time is `now`.
+/// The lines of the report, with `now` as the current time.
 pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
     let config = facts.config.as_ref().ok();
     let mut lines = configuration(facts);
@@ -70,7 +70,7 @@ fn unknown(check: &'static str, text: impl Display, remedy: Option<&str>) -> Lin
     line(check, Verdict::Unknown, text, remedy)
 }
 
-/// A line about something that could not be looked at.
+/// A line for a fact that could not be read.
 fn no_look(check: &'static str, what: &str, why: &NoLook) -> Line {
     match why {
         NoLook::NotPermitted => {
@@ -219,7 +219,7 @@ fn sysctl_line(setting: &sysctl::Setting, runs: bool, privileges: Privileges) ->
             format_args!("{text}: it belongs to the machine, not to this network namespace"),
             "set it on the machine",
         ),
-        // Another user, who has the privileges of a kube-proxy, may be able to.
+        // Without CAP_NET_ADMIN this process cannot tell: a kube-proxy that has it may be able to write the sysctl.
         sysctl::Writable::No if privileges.net_admin != Some(true) => unknown(
             AREA,
             format_args!("{text}: this process cannot write it, and does not know whether the kube-proxy can"),
@@ -381,7 +381,7 @@ fn nft_program(version: Option<&str>) -> Line {
     ok(AREA, text)
 }
 
-/// The base chains of others that may keep packets from our rules, or change what our rules see.
+/// Warns of other programs' base chains that may keep packets from our rules, or change what our rules see.
 fn hooks(chains: &[HookedChain]) -> Vec<Line> {
     const AREA: &str = "other-programs";
     let is_ours = |chain: &&HookedChain| {
@@ -401,7 +401,7 @@ fn hooks(chains: &[HookedChain]) -> Vec<Line> {
     lines
 }
 
-/// Where our rules translate destinations.
+/// The priority at which our rules translate destinations.
 const DSTNAT: i32 = -100;
 
 fn hook(chain: &HookedChain) -> Vec<Line> {
@@ -413,7 +413,7 @@ fn hook(chain: &HookedChain) -> Vec<Line> {
     let mut lines = Vec::new();
     match outline.hook {
         Hook::Prerouting | Hook::Output => {
-            // Of two chains at the same priority either may come first.
+            // Of two chains with the same priority either may run first.
             if effects.translates && (before || is_nat && outline.priority <= DSTNAT) {
                 lines.push(warning(
                     AREA,

@@ -1,8 +1,8 @@
-//! `kube-proxy check`: whether a proxy with these flags can do its work on this node, and what may be in its way.
+//! `kube-proxy check`: checks whether a proxy with these flags can work on this node, and what may disturb it.
 //!
-//! Takes the proxy's own flags, gives a line for each thing that a proxy needs: fine, a warning or a failure with the remedy, or that it
-//! could not be looked at. `facts` looks, `judge` makes lines of the facts, without I/O. Writes nothing: takes no lock, sets no
-//! sysctl, creates no object; the trial of the kernel's features is refused by intent (`kernel::probe`).
+//! Takes the proxy's own flags, prints one line per check: ok, a warning or a failure with its remedy, or unknown when it could not be
+//! checked. `facts` gathers facts, `judge` turns them into lines, without I/O. Writes nothing: takes no lock, sets no sysctl, creates no
+//! object. To probe its features, it sends the kernel a batch that the kernel must refuse as a whole (`kernel::probe`).
 
 mod facts;
 mod judge;
@@ -34,29 +34,29 @@ pub struct Args {
     proxy: ProxyArgs,
 }
 
-/// How it stands with a thing. The order is that of importance.
+/// The verdict of one check. Ordered from harmless to serious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// As it should be.
+    /// No problem.
     Ok,
     /// A proxy works, but perhaps not as its operator wants.
     Warning,
-    /// It could not be looked at.
+    /// It could not be checked.
     Unknown,
     /// A proxy does not start, or does not do its work.
     Failure,
 }
 
-/// A line of the result.
+/// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Line {
     /// The area: `configuration`, `kernel`, `privileges`, `sysctls`, `api-server`, `permissions` or `other-programs`.
     check: &'static str,
     result: Verdict,
-    /// What was found.
+    /// The finding, in words.
     text: String,
-    /// What to do.
+    /// What to do about the finding.
     remedy: Option<String>,
 }
 
@@ -66,10 +66,10 @@ struct Report<'a> {
     checks: &'a [Line],
 }
 
-/// Looks, and prints what it found.
+/// Runs all checks and prints the report.
 ///
 /// # Errors
-/// When the output cannot be written, or when there is no failure and something could not be looked at.
+/// When the output cannot be written, or when no check failed and some could not be made.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let lines = judge::lines(&Facts::gather(&args.proxy));
     print(&lines, args.format.format, out)?;

@@ -1,4 +1,4 @@
-//! Facts as values, and the lines that they give.
+//! Tests of the report: facts as plain values, and the lines that `judge` makes of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn look() -> ServerReport {
     }
 }
 
-/// A node on which all is well.
+/// The facts of a node without problems.
 fn good() -> Facts {
     let config = OfConfig {
         node_name: "node-1".to_owned(),
@@ -94,7 +94,7 @@ fn lines(facts: &Facts) -> Vec<Line> {
     lines_at(facts, time("2026-11-22T00:00:00Z"))
 }
 
-/// The lines that are not fine.
+/// The lines with a verdict other than `Ok`, after `change` was applied to the good facts.
 fn troubles(change: impl FnOnce(&mut Facts)) -> Vec<(Verdict, String)> {
     let mut facts = good();
     change(&mut facts);
@@ -198,7 +198,7 @@ fn a_sysctl_that_differs_is_judged_by_who_can_set_it() {
     let missing =
         troubles(|facts| config(facts).sysctls[0].present = Err(NoValue::Missing("it does not exist".to_owned())));
     assert_eq!(missing, [(Verdict::Failure, "it does not exist".to_owned())]);
-    // Whoever lacks the privileges of a kube-proxy does not know what that one may do.
+    // A process without CAP_NET_ADMIN does not know what a kube-proxy that has it may do.
     let of_a_user = |present, writable| {
         let found = troubles(|facts| {
             facts.privileges.net_admin = Some(false);

@@ -1,8 +1,8 @@
-//! The kernel's rules, routes and interfaces, read when the walk of a packet meets them.
+//! Reads the kernel's rules, routes and interfaces, when the evaluation of a packet needs them.
 //!
-//! Takes a connection to nf_tables and one to rtnetlink; gives [`Ruleset`] and [`Routes`]. Each object is read once: only the chains and
-//! elements on the way of the packet. Of sets of ranges, and where a part of the key is not known, all elements are read. So the size of the
-//! tables hardly matters.
+//! Takes a netlink connection to nf_tables and one to rtnetlink; implements [`Ruleset`] and [`Routes`]. Reads only the chains and
+//! elements that the packet meets, so that the size of the tables hardly matters. All elements of a set are read only for a set of
+//! ranges, or when a part of the key is not known.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -20,7 +20,7 @@ use super::path::{Next, Routes};
 use node::kernel::routes::{self, RouteQuery};
 use rules::ruleset::reading;
 
-/// Rules of the kernel that packets of one family meet.
+/// The kernel's rules for packets of one family, with a cache of what was read.
 pub(crate) struct Live<'a> {
     connection: &'a mut Connection,
     family: Family,
@@ -41,7 +41,7 @@ impl<'a> Live<'a> {
         self.connection.tables().context("cannot list the tables of nf_tables")
     }
 
-    /// The number of the generation of all rules.
+    /// The generation number of the ruleset, which each commit changes.
     pub(crate) fn generation(&mut self) -> Result<u32> {
         Ok(self.connection.generation()?)
     }
@@ -64,7 +64,7 @@ impl<'a> Live<'a> {
         Ok(head)
     }
 
-    /// The element that holds a key, of a set all of whose elements are looked at.
+    /// Finds the element that holds a key by reading all elements of the set.
     fn search(&mut self, table: &TableName, head: &SetHead, key: &Data, unknown: u64) -> Lookup {
         let connection = &mut self.connection;
         let name = (table.clone(), Arc::clone(&head.name));
@@ -79,7 +79,7 @@ impl<'a> Live<'a> {
     }
 }
 
-/// The element that holds a key. When some bytes of the key are unknown and an element may hold it, that cannot be told.
+/// Finds the element that holds a key. `Unreadable` if some bytes of the key are unknown and an element may hold it.
 pub(crate) fn among(head: &SetHead, elements: &[Element], key: &Data, unknown: u64) -> Lookup {
     match elements.iter().find(|element| holds(head, element, key, unknown)) {
         None => Lookup::Missing,
@@ -88,7 +88,7 @@ pub(crate) fn among(head: &SetHead, elements: &[Element], key: &Data, unknown: u
     }
 }
 
-/// Whether an element holds a key, as far as the bytes of the key are known: each field of a concatenation of ranges by itself.
+/// Whether an element holds a key, compared only by the known bytes. Each field of a concatenation of ranges is compared by itself.
 fn holds(head: &SetHead, element: &Element, key: &Data, unknown: u64) -> bool {
     let (first, key) = (element.key.as_slice(), key.as_slice());
     let last = element.key_end.as_ref().map_or(first, |end| end.as_slice());
@@ -123,7 +123,7 @@ impl Ruleset for Live<'_> {
         let mut chains = self.connection.base_chains(self.family)?;
         chains.extend(self.connection.base_chains(Family::Inet)?);
         chains.retain(is_awake);
-        // In the order in which the tables were made, as far as the kernel tells it.
+        // Sort the chains by the age of their tables, which the kernel lists oldest first.
         let age = |chain: &ChainHead| {
             tables.iter().position(|t| (t.family, &t.name) == (chain.table.family.number(), &chain.table.name))
         };
@@ -186,13 +186,13 @@ impl ThisHost {
         self.interfaces.iter().map(|(_, name)| name)
     }
 
-    /// The interface through which packets to an address leave, which is most likely the one at which packets from there arrive.
+    /// The interface through which packets to an address leave. Packets from that address most likely arrive at it.
     pub(crate) fn towards(&mut self, address: IpAddr) -> Link {
         let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
     }
 
-    /// The interface with a number.
+    /// The interface with an index.
     pub(crate) fn link(&self, index: Option<u32>) -> Link {
         let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
         known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))
@@ -202,7 +202,7 @@ impl ThisHost {
 impl Host for ThisHost {
     fn address_type(&mut self, address: IpAddr) -> Result<u8> {
         let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
-        // An address without a route is one of elsewhere, to the kernel's `fib`, too.
+        // An address without a route counts as unicast, as it does for the kernel's `fib` expression.
         Ok(self.routes.route(&query).map_or(routes::UNICAST, |route| route.kind))
     }
 }
@@ -213,7 +213,7 @@ impl Routes for ThisHost {
             Link::Known(index, _) => Some(*index),
             Link::None | Link::Unknown => None,
         };
-        // Without its interface the source of a packet that arrives would be taken for one of this host.
+        // If the input interface is unknown, leave the source out: the kernel would take the packet for one that this host sends.
         let source = (packet.input != Link::Unknown).then_some(packet.source);
         let query = RouteQuery { destination: packet.destination, source, input, mark: packet.mark };
         Ok(match self.routes.route(&query) {
@@ -229,12 +229,12 @@ impl Routes for ThisHost {
     }
 }
 
-/// Whether an error of a look-up means that packets are discarded, and not just that no route is known.
+/// Whether the error of a route look-up means that packets are discarded, and not just that no route is known.
 fn is_discarded(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied | ErrorKind::CrossesDevices)
 }
 
-/// What an error of a look-up means.
+/// The error of a route look-up, in words.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NetworkUnreachable => "no route".to_owned(),

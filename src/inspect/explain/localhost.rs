@@ -1,13 +1,13 @@
-//! Who listens on a loopback address: node ports are served there by the userspace proxy of kube-proxy, which no rule shows.
+//! Finds the program that listens on a loopback address. kube-proxy serves node ports there from user space, which no rule shows.
 //!
 //! Takes an address and a port, reads the kernel's lists of TCP sockets and the open files of processes.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-/// The state of a listening socket in the kernel's list.
+/// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
-/// The name of the process of a kube-proxy.
+/// The process name of kube-proxy.
 const KUBE_PROXY: &str = "kube-proxy";
 
 /// A program that listens.
@@ -23,8 +23,8 @@ impl Program {
     }
 }
 
-/// The program that listens for TCP on exactly this address: `None` when there is none, `Some(None)` when it is unknown which one it is, because
-/// this user may not see the open files of others.
+/// The program that listens for TCP on exactly this address: `None` when there is none, `Some(None)` when it is unknown which one,
+/// because this user may not see the open files of other users.
 #[expect(clippy::option_option, reason = "no program, and an unknown one")]
 pub(super) fn listener(address: SocketAddr) -> Option<Option<Program>> {
     let file = if address.is_ipv4() { "tcp" } else { "tcp6" };
@@ -32,7 +32,7 @@ pub(super) fn listener(address: SocketAddr) -> Option<Option<Program>> {
     inode(&sockets, address).map(program_with)
 }
 
-/// The inode of the socket that listens on an address, by the kernel's list.
+/// The inode of the socket that listens on an address, from the text of `/proc/net/tcp`.
 fn inode(sockets: &str, address: SocketAddr) -> Option<&str> {
     let wanted = format!("{}:{:04X}", hexadecimal(address.ip()), address.port());
     sockets.lines().find_map(|line| {
@@ -41,7 +41,7 @@ fn inode(sockets: &str, address: SocketAddr) -> Option<&str> {
     })
 }
 
-/// An address as the list has it: words of four bytes in the byte order of this machine.
+/// An address in the format of `/proc/net/tcp`: words of four bytes in the byte order of this machine.
 fn hexadecimal(address: IpAddr) -> String {
     let bytes = match address {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -51,7 +51,7 @@ fn hexadecimal(address: IpAddr) -> String {
     words.map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }
 
-/// The process that has a socket.
+/// The process that has the socket with this inode open.
 fn program_with(inode: &str) -> Option<Program> {
     let link = format!("socket:[{inode}]");
     let processes = fs::read_dir("/proc").ok()?.flatten();

@@ -1,16 +1,16 @@
-//! `kube-proxy explain`: what becomes of a packet, by the rules that are in the kernel now: of the first one of a connection, or with the
-//! source port of a connection that the kernel tracks, of the next one.
+//! `kube-proxy explain`: predicts what the rules in the kernel do with a packet: with the first packet of a connection, or, if `--from`
+//! has the source port of a tracked connection, with the next packet of that connection.
 //!
 //! ```text
 //! --from, --to ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
 //!                            ▲        ▲
-//!                     routes │        │ rules, elements        kernel: reads what the walk meets
+//!                     routes │        │ rules, elements        kernel: reads what the packet meets
 //! ```
 //!
-//! Takes addresses; gives an [`Explanation`]. The rules are interpreted as the kernel lists them, those of other programs too: nothing
-//! here knows what the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and `words`
-//! are pure; `kernel` reads. Invariant: what cannot be evaluated is never guessed. It leaves the verdict as it is only when the packet
-//! fares the same either way.
+//! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
+//! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
+//! `words` are pure; `kernel` reads. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
+//! verdict is `unknown` unless they agree.
 
 mod around;
 pub(crate) mod kernel;
@@ -85,7 +85,7 @@ pub struct Args {
 pub(crate) struct Source {
     /// The address.
     pub(crate) address: IpAddr,
-    /// The port; `None` for any.
+    /// The port; `None` if the user gave none.
     pub(crate) port: Option<u16>,
 }
 
@@ -142,7 +142,7 @@ impl FromStr for Target {
 /// Explains a packet.
 ///
 /// # Errors
-/// When the rules, routes or interfaces cannot be read, or the arguments do not fit together or this host.
+/// When the rules, routes or interfaces cannot be read, or the arguments contradict each other or do not fit this host.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (packet, mut explanation) = answer(args).map_err(crate::explain_rights)?;
     around::report(&mut explanation, &packet, &args.running.problems().unwrap_or_default());
@@ -157,11 +157,10 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     })
 }
 
-/// The explanation of a packet in the network namespace of the calling thread, as `explain` gives it: `from`, `to` and `iface` are written
-/// as its arguments are.
+/// Explains a packet in the network namespace of the calling thread. `from`, `to` and `iface` have the syntax of the command's arguments.
 ///
 /// # Errors
-/// As those of the command.
+/// As for [`run`].
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
     let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
     let args = Args {
@@ -174,7 +173,7 @@ pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation>
     answer(&args).map(|(_, explanation)| explanation)
 }
 
-/// How often the rules are read again when they changed meanwhile.
+/// How often the rules are read again when they change during the evaluation.
 const TRIES: usize = 5;
 
 fn answer(args: &Args) -> Result<(Packet, Explanation)> {
@@ -214,8 +213,8 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
     }
 }
 
-/// The connection that the packet belongs to, when its source port is known and the kernel tracks it already. One that has ended gives way
-/// to the packet, which begins a new one.
+/// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
+/// begins a new one.
 fn known(packet: &Packet) -> Result<Option<Known>> {
     let Some(port) = packet.source_port.filter(|_| packet.has_ports()) else { return Ok(None) };
     let ends = Ends { source: SocketAddr::new(packet.source, port), destination: packet.target() };

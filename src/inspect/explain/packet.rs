@@ -1,6 +1,6 @@
-//! The first packet of a connection, and what the kernel's expressions read from it.
+//! A packet, and the values that nftables expressions read from it.
 //!
-//! Pure. Only what a user says about a packet is known of it; an expression that reads anything else gives [`Loaded::Unknown`].
+//! Pure. Only the values that the user gave are known; an expression that reads anything else gives [`Loaded::Unknown`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ pub(crate) mod protocol {
     pub(crate) const SCTP: u8 = 132;
 }
 
-/// An interface of a packet.
+/// The input or output interface of a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// It has none here.
+    /// The packet has no such interface at this hook.
     #[default]
     None,
-    /// It has one, but which is not known.
+    /// The packet has one, but it is not known which.
     Unknown,
     /// Index and name.
     Known(u32, Arc<str>),
 }
 
-/// A packet at one point of its way.
+/// A packet at one point of its path through the hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     /// The source address.
@@ -43,20 +43,20 @@ pub(crate) struct Packet {
     pub(crate) protocol: u8,
     /// The packet mark.
     pub(crate) mark: u32,
-    /// Where it arrived.
+    /// The interface at which it arrived.
     pub(crate) input: Link,
-    /// Where it leaves.
+    /// The interface through which it leaves.
     pub(crate) output: Link,
 }
 
-/// What an expression loads into a register.
+/// The value that an expression loads into a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// There is nothing to load: the kernel leaves the rule.
+    /// There is no value to load: the kernel stops evaluating the rule (`NFT_BREAK`).
     Nothing,
-    /// Something that is not known: what it is, and its length in bytes.
+    /// An unknown value: its description, and its length in bytes.
     Unknown(&'static str, usize),
 }
 
@@ -169,7 +169,7 @@ impl Link {
 
 const UNKNOWN_LINK: &str = "the interface of the packet";
 
-/// `tcp`, or the number of a protocol that has no name here.
+/// The name of a protocol, such as `tcp`; its number if it is not one of ours.
 pub(crate) fn protocol_name(number: u8) -> String {
     match number {
         protocol::ICMP => "icmp".to_owned(),

@@ -1,4 +1,4 @@
-//! The way of a packet through the hooks of netfilter.
+//! Follows a packet through the hooks of netfilter.
 //!
 //! ```text
 //! arrives ─► prerouting ─► route ─┬─► input                       this host
@@ -20,7 +20,7 @@ use super::machine::{Branch, Fate, Host, Machine, Ruleset, Tracking, status};
 use super::packet::{Link, Packet};
 use rules::ruleset::{flowtable, names};
 
-/// The hooks of a packet's way (`enum nf_inet_hooks`).
+/// The netfilter hooks (`enum nf_inet_hooks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     Prerouting = 0,
@@ -43,29 +43,29 @@ impl Hook {
     }
 }
 
-/// Where a packet goes next.
+/// The result of a route look-up for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// To this host.
     Here,
     /// Elsewhere, through this interface.
     Elsewhere(Link),
-    /// Nowhere, because no route is known, and why.
+    /// Nowhere, because there is no route; with the reason.
     Nowhere(String),
-    /// Nowhere, because the kernel discards it, and why.
+    /// Nowhere, because the kernel discards the packet; with the reason.
     Discarded(String),
 }
 
-/// Routes of this host.
+/// The routes of this host.
 pub(crate) trait Routes: Host {
-    /// Where a packet goes; one that has not arrived at an interface is this host's own.
+    /// Routes a packet. A packet without an input interface is one that this host sends.
     fn next(&mut self, packet: &Packet) -> Result<Next>;
 
     /// The loopback interface.
     fn loopback(&mut self) -> Result<Link>;
 }
 
-/// A chain of another program that saw the packet before the Services did.
+/// A chain of another program that sees the packet before our first chain does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     /// The hook.
@@ -74,29 +74,29 @@ pub(crate) struct Before {
     pub(crate) chain: ChainHead,
 }
 
-/// A connection that the kernel tracks, and that the packet belongs to: its rules were met by an earlier packet.
+/// The tracked connection that the packet belongs to. The rules that translate were evaluated for its first packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
-    /// Where its packets go.
+    /// The destination of its packets after translation.
     pub(crate) to: SocketAddr,
-    /// The source that they get.
+    /// The source of its packets after translation.
     pub(crate) source: IpAddr,
     /// The status bits (`IPS_*`).
     pub(crate) status: u32,
-    /// Whether it was answered.
+    /// Whether the other side has answered.
     pub(crate) answered: bool,
 }
 
-/// The ways of a packet.
+/// The paths that a packet may take.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Each with what became of the packet.
+    /// One branch per path, with the fate of the packet.
     pub(crate) branches: Vec<Branch>,
-    /// Chains of other programs before those of the Services, at the hooks that translate.
+    /// Chains of other programs that run before our first chain, at the hook that translates destinations.
     pub(crate) before: Vec<Before>,
     /// Destinations without a route, and why.
     pub(crate) unrouted: Vec<(IpAddr, String)>,
-    /// The connection that the packet belongs to, if it is not the first one of it.
+    /// The tracked connection that the packet belongs to, if it is not the first packet.
     pub(crate) known: Option<Known>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn is_ours(table: &TableName) -> bool {
     [names::TABLE, flowtable::TABLE].contains(&&*table.name)
 }
 
-/// Walks a packet from its start. `is_own` says whether it is this host's own, `known` whether it belongs to a known connection.
+/// Follows a packet from its first hook. `is_own`: this host sends it. `known`: the tracked connection that it belongs to.
 pub(crate) fn walk(
     packet: Packet,
     is_own: bool,
@@ -129,7 +129,7 @@ struct Walker<'a, R, H> {
     known: Option<Known>,
 }
 
-/// A chain that is called at a hook.
+/// One step of a hook: connection tracking, all its nat chains, or one other chain.
 enum Unit {
     Tracking,
     Nat(Vec<ChainHead>),
@@ -143,7 +143,7 @@ const NAT_DESTINATION: i32 = -100;
 const NAT_SOURCE: i32 = 100;
 
 impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
-    /// A packet that arrives at an interface.
+    /// Follows a packet that arrives at an interface.
     fn arrive(&mut self, branches: Vec<Branch>) -> Result<Vec<Branch>> {
         self.note_earlier(Hook::Prerouting);
         let mut done = Vec::new();
@@ -170,7 +170,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         self.hook(Hook::Input, vec![branch])
     }
 
-    /// A packet of this host.
+    /// Follows a packet that this host sends.
     fn leave(&mut self, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
         self.note_earlier(Hook::Output);
         for branch in &mut branches {
@@ -213,7 +213,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(done)
     }
 
-    /// A packet that this host sent to itself arrives at `lo`. Its connection is known and not looked at again.
+    /// Follows a packet that this host sent to itself when it arrives at `lo`. It is neither tracked nor translated again.
     fn come_back(&mut self, mut branch: Branch) -> Result<Vec<Branch>> {
         branch.packet.input = std::mem::take(&mut branch.packet.output);
         let mut done = Vec::new();
@@ -223,8 +223,8 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(done)
     }
 
-    /// The interface of a packet to elsewhere; `None` for one to this host. A packet that rules sent to an endpoint, and any of this host, ends
-    /// here when the kernel discards it. Without a route it goes on, as far as rules are concerned: routes come and go.
+    /// The output interface of a packet; `None` if the packet is for this host. A packet that the kernel discards ends here if a rule
+    /// translated it or this host sends it. A packet without a route still goes on through the rules, because routes come and go.
     fn next(&mut self, branch: &mut Branch) -> Result<Option<Link>> {
         Ok(match self.machine.host.next(&branch.packet)? {
             Next::Here => None,
@@ -253,7 +253,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         }
     }
 
-    /// Calls what is registered at a hook.
+    /// Runs everything that is registered at a hook.
     fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
         for unit in self.units(hook) {
             branches = match unit {
@@ -269,8 +269,8 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(branches)
     }
 
-    /// The chains that are called at a hook, in order. Of chains with the same priority the one that was added last comes first, and the kernel
-    /// lists those of older tables first.
+    /// The steps of a hook in the order of their priorities. Of chains with the same priority the one added last runs first; the kernel
+    /// lists the chains of older tables first, so the list is reversed.
     fn units(&self, hook: Hook) -> Vec<Unit> {
         let here = self.chains.iter().rev().filter_map(|chain| {
             let at = chain.hook.as_ref().filter(|at| at.number == hook as u32)?;
@@ -293,7 +293,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         units.into_iter().map(|(_, unit)| unit).collect()
     }
 
-    /// Notes the chains of other programs that a hook calls before the Services are looked up.
+    /// Notes the chains of other programs that a hook calls before our first chain.
     fn note_earlier(&mut self, hook: Hook) {
         let units = self.units(hook).into_iter().flat_map(|unit| match unit {
             Unit::Tracking => Vec::new(),
@@ -318,7 +318,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(after)
     }
 
-    /// Address translation of one kind: of the destination, or of the source. A connection has each once.
+    /// Runs the nat chains of a hook, which translate the destination or the source. A connection gets each translation once.
     fn nat(&mut self, hook: Hook, chains: &[ChainHead], branches: Vec<Branch>) -> Result<Vec<Branch>> {
         let of_destination = matches!(hook, Hook::Prerouting | Hook::Output);
         let is_done = |branch: &Branch| {
@@ -358,7 +358,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         branch
     }
 
-    /// The packet of a known connection is translated as the first one was.
+    /// Translates a packet of a tracked connection in the same way as its first packet.
     fn translate_known(&self, branch: &mut Branch, of_destination: bool) {
         let (Some(known), Tracking::Known { .. }) = (self.known, branch.connection.tracking) else { return };
         let packet = &mut branch.packet;

@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! Prints an explanation for people.
 
 use std::net::SocketAddr;
 
@@ -96,7 +96,7 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
     out.table(&table)
 }
 
-/// More endpoints than this are not listed above the steps that are theirs.
+/// The heading above the steps for some endpoints names at most this many of them.
 const MOST_NAMED: usize = 3;
 
 fn steps(out: &mut Output<'_>, steps: &[EffectiveRule], is_wide: bool) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The interpreter on rules in memory: each expression and verdict, the order of chains, worlds, and words.
+//! Tests of the interpreter on rules in memory: expressions, verdicts, the order of chains, rules that cannot be evaluated, and sentences.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -159,7 +159,7 @@ fn packet() -> Packet {
     sample("203.0.113.7", "10.96.0.10:80")
 }
 
-/// A table with these rules at `prerouting`, of type `nat`.
+/// Our table with a `nat` chain at `prerouting` that has these rules.
 fn nat(rules: Vec<Rule>) -> World {
     World::default().base(ours(), "nat-prerouting", "nat", (PREROUTING, -100), rules)
 }
@@ -204,12 +204,12 @@ fn a_hash_of_the_client_gives_the_number_that_the_kernel_gives() {
     let address = [203, 0, 113, 7];
     let by_address = world(jhash(Hashed::IpSource, 5, 0), 0, 5).explain(&packet());
     assert_eq!(endpoints(&by_address), expected(jhash_below(&address, 7, 5), 0));
-    // The port takes a whole word of what is hashed.
+    // In the hashed bytes, the port takes a whole word, padded with zeros.
     let from_port = Packet { source_port: Some(0x1234), ..packet() };
     let word = [203, 0, 113, 7, 0x12, 0x34, 0, 0];
     let by_port = world(jhash(Hashed::IpSourceAndPort, 5, 300), 300, 5).explain(&from_port);
     assert_eq!(endpoints(&by_port), expected(jhash_below(&word, 7, 5), 300));
-    // A port that was not given: each number, as far as one rule alone looks it up.
+    // Without a source port every number is possible, if a single rule looks it up.
     let unknown = world(jhash(Hashed::IpSourceAndPort, 2, 0), 0, 2).explain(&packet());
     let half = |number: u32| (format!("10.0.0.{number}:80"), 0.5);
     assert_eq!(endpoints(&unknown), [half(0), half(1)]);
@@ -403,7 +403,7 @@ fn fields_of_a_range_are_compared_each_by_itself() {
     let is_found = Lookup::Found(element.clone());
     assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
     assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
-    // Without its port a key may be in the range, unless the address is not.
+    // With an unknown port the key may be in the range, unless its address is outside.
     let without_port = 0b0011_0000;
     assert_eq!(found(5, 0, without_port), Lookup::Unreadable(String::new()));
     assert_eq!(found(0, 0, without_port), Lookup::Missing);
@@ -429,7 +429,7 @@ fn what_is_known_of_a_key_or_an_operand_may_decide() {
     assert_eq!([is(6), is(1)], [Verdict::Passed, Verdict::Unknown]);
 }
 
-/// A firewall with one rule whose first expression is this one and whose verdict is that one; behind it others.
+/// The explanation with a firewall whose only rule has `expr` and then `verdict`, followed by a chain with the rules `behind`.
 fn uncertain(expr: Expr, verdict: Statement, behind: Vec<Rule>) -> Explanation {
     let last = vec![rule([Statement::Counter, verdict])];
     nat(vec![rule([dnat("10.0.0.1:8080")])])

@@ -1,7 +1,7 @@
-//! The ways of a packet -> one explanation: verdict, endpoints, masquerading, reason, and the steps in words.
+//! Makes one explanation from the paths of a packet: verdict, endpoints, masquerading, reason, and the steps in words.
 //!
-//! Pure. Branches that take the same way but for the endpoint are told once. Branches of several worlds (see `machine`) have to agree;
-//! otherwise the verdict is [`Verdict::Unknown`], and the reason is the rule that cannot be evaluated.
+//! Pure. Branches that differ only in their endpoint are described once. A world is a set of assumptions about rules that cannot be
+//! evaluated (see `machine`); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,11 +25,11 @@ pub enum Verdict {
     Refused,
     /// It is discarded.
     Dropped,
-    /// The rules let it by as it is.
+    /// The rules let it pass unchanged.
     Passed,
-    /// The rules let it by, and kube-proxy itself takes the connection and makes another one to an endpoint.
+    /// The rules let it pass; kube-proxy itself accepts the connection and opens another one to an endpoint.
     Proxied,
-    /// It cannot be told.
+    /// It is not known, because of a rule that cannot be evaluated.
     Unknown,
 }
 
@@ -40,11 +40,11 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// The part of such connections that it gets, of 0 to 1.
+    /// The share of such connections that it gets, from 0 to 1.
     pub probability: f64,
-    /// Whether it sees another source than the client's.
+    /// Whether the connection is masqueraded, so that the endpoint does not see the client's address.
     pub masquerade: bool,
-    /// What becomes of a packet to it: `translated`, unless something stops it behind the translation.
+    /// The verdict of packets to it: `translated`, unless something stops them after the translation.
     pub verdict: Verdict,
 }
 
@@ -57,39 +57,39 @@ pub struct EffectiveRule {
     pub chain: String,
     /// The rule in nft syntax; empty for the policy of a chain.
     pub rule: String,
-    /// What it did.
+    /// What the rule did, in words.
     pub text: String,
-    /// The endpoints whose packets it is about; empty when it is about all.
+    /// The endpoints whose packets it applies to; empty when it applies to all packets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<SocketAddr>,
 }
 
-/// Everything about a packet.
+/// The answer of `explain` about one packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// What becomes of it.
+    /// What becomes of the packet.
     pub verdict: Verdict,
-    /// The service port that it is for.
+    /// The service port that the packet is for.
     pub service: Option<String>,
-    /// Where it may go.
+    /// The endpoints that the packet may go to.
     pub endpoints: Vec<Endpoint>,
-    /// Whether every endpoint sees another source than the client's.
+    /// Whether the connection is masqueraded, whichever endpoint it goes to.
     pub masquerade: bool,
-    /// Why it has its verdict.
+    /// The reason for the verdict.
     pub reason: String,
-    /// Why it is masqueraded.
+    /// The reason for masquerading.
     #[serde(rename = "masqueradeReason")]
     pub(crate) masquerade_reason: Option<String>,
-    /// The rules that had an effect on it, in order.
+    /// The rules that had an effect on the packet, in order.
     pub steps: Vec<EffectiveRule>,
-    /// What, outside these rules, may still change the fate of the packet.
+    /// Warnings about things outside the evaluated rules that may change the verdict.
     pub warnings: Vec<String>,
     /// Whether something is wrong, whatever the verdict is.
     #[serde(skip)]
     pub(crate) is_wrong: bool,
 }
 
-/// Branches that differ in nothing but their endpoint.
+/// Branches with the same verdict and masquerading, which differ in their endpoint.
 struct Class<'a> {
     branches: Vec<&'a Branch>,
 }
@@ -143,7 +143,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
     explanation
 }
 
-/// The branches of each world.
+/// Groups the branches by world, that is by the assumptions about rules that cannot be evaluated.
 fn worlds(branches: &[Branch]) -> Vec<Vec<&Branch>> {
     let mut worlds: BTreeMap<Vec<(usize, bool)>, Vec<&Branch>> = BTreeMap::new();
     for branch in branches {
@@ -152,7 +152,7 @@ fn worlds(branches: &[Branch]) -> Vec<Vec<&Branch>> {
     worlds.into_values().collect()
 }
 
-/// A world that tells all, and whether the others end as it does.
+/// The first world, and whether it is certain: the other worlds have the same endpoints and verdict, and none of its branches is unknown.
 fn agreement<'a, 'b>(worlds: &'a [Vec<&'b Branch>]) -> (&'a [&'b Branch], bool) {
     let Some((first, others)) = worlds.split_first() else { return (&[], true) };
     let agree = others.iter().all(|other| endpoints(other) == endpoints(first) && overall(other) == overall(first));
@@ -169,7 +169,7 @@ fn verdict_of(branch: &Branch) -> Verdict {
     }
 }
 
-/// The verdict of a world: that of all its branches, or `partly` when some endpoints can be reached and some cannot.
+/// The verdict of a world: the first one in the order of [`Verdict`], so `translated` as soon as one endpoint can be reached.
 fn overall(branches: &[&Branch]) -> Verdict {
     match branches.iter().map(|branch| verdict_of(branch)).min() {
         None => Verdict::Passed,
@@ -203,19 +203,19 @@ fn endpoints(branches: &[&Branch]) -> Vec<Endpoint> {
     found
 }
 
-/// The service port that the rules on a way name.
+/// The service port in the comments of the elements that our rules found for this branch.
 fn named(branch: &Branch) -> Option<&str> {
     let ours = branch.steps.iter().filter(|step| is_ours(&step.table));
     let comments = ours.flat_map(|step| &step.found).filter_map(|found| found.comment.as_deref());
     comments.rev().find(|comment| comment.contains('/')).map(without_notes)
 }
 
-/// The service port in the comment of a frontend's element; notes may follow in brackets.
+/// The service port in the comment of a map element, without the notes in brackets that may follow it.
 pub(crate) fn without_notes(comment: &str) -> &str {
     comment.split(" (").next().unwrap_or(comment)
 }
 
-/// Tells the steps of branches.
+/// Describes the steps of branches in words.
 struct Teller<'a> {
     service: Option<&'a str>,
     endpoints: usize,
@@ -287,7 +287,7 @@ fn unrouted<'a>(branches: &[&'a Branch]) -> Option<&'a str> {
     })
 }
 
-/// A packet of a connection that the kernel knows.
+/// The reason for a packet of a tracked connection.
 fn tracked(how: &str, explanation: &Explanation) -> String {
     let to = explanation.endpoints.first();
     let to = to.map_or_else(String::new, |to| format!(", to {}", SocketAddr::new(to.address, to.port)));

@@ -1,9 +1,9 @@
-//! A rule and what it did to a packet -> a sentence that names the Service and the reason.
+//! Describes what a rule did to a packet, in a sentence that names the Service and the reason.
 //!
-//! Takes one rule as the kernel lists it, the packet as the rule saw it, and the effects ([`Seen`]); gives a [`Sentence`]. Pure, and the
-//! same for a packet that was computed (`explain`) and for a real one (`trace`): both have a rule, a packet and a verdict. Rules are
-//! recognised by the sets that they look at and by the chains that they lead to, as both layouts write them, and not by their place. A
-//! rule that is not recognised has a sentence about its effects only, and the caller shows its text.
+//! Takes one rule as the kernel lists it, the packet as the rule saw it, and the effects ([`Seen`]); returns a [`Sentence`]. Pure. Serves
+//! computed packets (`explain`) and real packets (`trace`). Recognises our rules by the sets that they look up and by the chains that
+//! they lead to, in both table layouts (`maps` and `chains`), and not by their position. For any other rule the sentence names only its
+//! effects, and the caller shows the text of the rule.
 
 use std::net::IpAddr;
 
@@ -31,9 +31,9 @@ pub(crate) struct Seen<'a> {
     pub(crate) packet: &'a Packet,
     /// The service port that the packet belongs to, `namespace/name[:port]`, if it is known.
     pub(crate) service: Option<&'a str>,
-    /// Among how many endpoints the packet could have been given to one, if that is known.
+    /// The number of endpoints that the packet could go to, if that is known.
     pub(crate) endpoints: Option<usize>,
-    /// Whether it is one of several packets, and its endpoint an example.
+    /// Whether the packet stands for several possible ones, so that its endpoint is only an example.
     pub(crate) is_example: bool,
     /// Whether a rule of the chain that the rule leads to had an effect too; the sentence of that rule says which one.
     pub(crate) goes_on: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Seen<'a> {
 pub(crate) struct Sentence {
     /// The words, without a full stop.
     pub(crate) text: String,
-    /// Whether it says why the packet has its verdict, rather than how it was carried out.
+    /// Whether it gives the reason for the packet's verdict, and not just a step on the way to it.
     pub(crate) is_reason: bool,
     /// Whether it says why the packet is masqueraded.
     pub(crate) is_masquerade: bool,
@@ -64,7 +64,7 @@ fn plain(text: String) -> Sentence {
     Sentence { text, is_reason: false, is_masquerade: false }
 }
 
-/// The sentence of a rule.
+/// Describes a rule that had an effect on a packet.
 pub(crate) fn sentence(seen: &Seen<'_>) -> Sentence {
     let statements = seen.statements();
     let ours = || is_ours(seen.table).then(|| of_ours(seen, &statements)).flatten();
@@ -117,7 +117,7 @@ impl Seen<'_> {
         self.verdict() == Some(&Verdict::Drop)
     }
 
-    /// `TCP port 80`.
+    /// The port in words, such as `TCP port 80`.
     fn port(&self) -> String {
         let name = protocol_name(self.packet.protocol).to_uppercase();
         if self.packet.has_ports() { format!("{name} port {}", self.packet.port) } else { name }
@@ -132,7 +132,7 @@ impl Seen<'_> {
     }
 }
 
-/// The rules of both layouts.
+/// Describes a rule of our tables, in either layout; `None` when it is not recognised.
 fn of_ours(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let vmap = statements.iter().find_map(|statement| match statement {
         Statement::Vmap(_, map) => Some(&**map),
@@ -147,7 +147,7 @@ fn of_ours(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     of_effect(seen, statements).or_else(|| of_sets(seen, statements)).or_else(|| of_target(seen, statements))
 }
 
-/// A look-up that gave a verdict.
+/// Describes a look-up in a verdict map.
 fn of_map(seen: &Seen<'_>, map: &str) -> Option<Sentence> {
     let (service, packet) = (seen.service(), seen.packet);
     Some(match SetKind::of(map) {
@@ -224,7 +224,7 @@ fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
     format!("to be masqueraded: {service} is reached from outside and has external policy Cluster")
 }
 
-/// Why a packet is not one of a pod of this node, by the comparison of a rule.
+/// Why the packet does not come from a pod of this node, according to the comparison in the rule.
 fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
     let arrives = || match &packet.input {
         Link::Known(_, name) => format!("arrives at {name}"),
@@ -235,7 +235,7 @@ fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
         Statement::Match(fields, Operand::NotInPrefix(network, len)) if is_source(fields) => {
             Some(format!("{} is outside of {network}/{len}, the range of pods", packet.source))
         }
-        // A comparison with a whole address has no mask.
+        // nft compares without a mask when the prefix is a whole address (/32 or /128).
         Statement::Match(fields, Operand::IsNot(_)) if is_source(fields) => {
             Some(format!("{} is not the address of pods", packet.source))
         }
@@ -249,7 +249,7 @@ fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
     })
 }
 
-/// Whether a rule compares with a pod of this node.
+/// Whether a rule matches packets from pods of this node.
 fn is_from_pod(statements: &[Statement]) -> bool {
     statements.iter().any(|statement| match statement {
         Statement::Match(fields, Operand::InPrefix(..)) => is_source(fields),
@@ -266,7 +266,7 @@ fn text_of(name: &[u8]) -> String {
     String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()
 }
 
-/// Rules that do something themselves.
+/// Describes a rule that acts on the packet itself, for example with dnat or masquerade.
 fn of_effect(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let service = seen.service();
     seen.effects.iter().find_map(|effect| match effect {
@@ -305,7 +305,7 @@ fn translation(seen: &Seen<'_>, statements: &[Statement], to: &str) -> String {
     }
 }
 
-/// Rules that are known by a set which they look at.
+/// Describes a rule that is recognised by a set that it looks up.
 fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let (packet, service) = (seen.packet, seen.service());
     let not_allowed = || reason(format!("{} is not in loadBalancerSourceRanges of {service}", packet.source));
@@ -335,7 +335,7 @@ fn sets(statements: &[Statement]) -> impl Iterator<Item = SetKind> {
     })
 }
 
-/// Rules that are known by the chain that they lead to or stand in.
+/// Describes a rule that is recognised by the chain that it leads to, or by its own chain.
 fn of_target(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
     let (service, source) = (seen.service(), seen.packet.source);
     match seen.is_in() {
@@ -427,7 +427,7 @@ fn owner(seen: &Seen<'_>) -> &'static str {
     if is_ours(seen.table) { "" } else { "another program: " }
 }
 
-/// Any rule: what it did.
+/// Describes any rule by its effects.
 fn of_any(seen: &Seen<'_>) -> Sentence {
     let effects: Vec<String> = seen.effects.iter().map(|effect| of_any_effect(seen, effect)).collect();
     let ends = seen.drops()

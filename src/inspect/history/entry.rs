@@ -1,6 +1,6 @@
-//! One entry of the ring, as values. Their form in JSON is described in `deploy/COMMANDS.md` and does not change.
+//! One entry of the proxy's ring buffer of changes. Its JSON form is described in `deploy/COMMANDS.md` and does not change.
 //!
-//! Invariant: an entry is small. Lists hold at most [`LISTED`] members and a number of those left out; texts are cut.
+//! Invariant: an entry is small. Lists hold at most [`LISTED`] members and count the rest; long texts are cut.
 
 use std::fmt;
 use std::mem::size_of;
@@ -15,23 +15,23 @@ use rules::model::ObjectName;
 use super::form;
 use super::frontend::FrontendChange;
 
-/// Members that each list of an entry holds.
+/// The most members that each list of an entry holds.
 pub(super) const LISTED: usize = 32;
-/// Bytes of an error, of a finding and of a field's value.
+/// The most bytes of an error, of a finding and of a field's value.
 pub(super) const TEXT: usize = 512;
 
-/// What the proxy did, or what happened to it.
+/// Something that the proxy did, or an event that it noticed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// 1 for the first entry of a process.
+    /// The number of the entry, 1 for the first entry of a process.
     pub number: u64,
-    /// When it was done.
+    /// When it happened.
     #[serde(with = "form::time")]
     pub time: Timestamp,
-    /// The number of the sync that did it, 1 for the first one of a process; `None` for what no sync does.
+    /// The number of the sync that did it, 1 for the first sync of a process; `None` for an entry that no sync caused.
     pub sync: Option<u64>,
-    /// What it is.
+    /// The kind of the entry, with its details.
     #[serde(flatten)]
     pub what: EntryKind,
 }
@@ -40,11 +40,11 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum EntryKind {
-    /// What the tables hold for one Service changed, or should have.
+    /// A sync changed the tables for one Service, or tried to and failed.
     Service(Box<Change>),
-    /// A sync that is more than its Services: the first one, one that failed, one that changed too many Services to list them.
+    /// A sync as a whole: the first one, one that failed, one that changed too many Services to list them, or one that changed no Service.
     Sync(SyncRun),
-    /// Another program had changed the tables, and they are as they should be again.
+    /// The proxy repaired tables that another program had changed.
     Repair(Repair),
     /// The connection to the API server was lost or found again.
     ApiServer(ApiServer),
@@ -57,66 +57,66 @@ pub struct Change {
     /// The Service.
     #[serde(with = "form::name")]
     pub service: ObjectName,
-    /// Whether the Service came, went or became another.
+    /// Whether the Service was added, removed or changed.
     pub action: Action,
-    /// What made it necessary.
+    /// What triggered it.
     pub trigger: Trigger,
-    /// From the moment at which the proxy took over the first object that made it necessary to the kernel's answer.
+    /// The time from the arrival of the first object that triggered the change to the kernel's answer.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
-    /// From the change in the cluster, as the slice's annotation has it, to the kernel's answer.
+    /// The time from the change in the cluster, as the EndpointSlice's annotation has it, to the kernel's answer.
     #[serde(rename = "clusterLatencySeconds", with = "form::seconds")]
     pub cluster_latency: Option<Duration>,
-    /// What became of it.
+    /// The result of its transaction.
     pub result: CommitOutcome,
-    /// Why it was not committed.
+    /// Why the transaction was not committed; `None` if it was.
     pub error: Option<String>,
-    /// Fields of the Service that are different now.
+    /// The fields of the Service that changed.
     pub fields: Vec<FieldChange>,
-    /// Frontends that came, went, or are treated in another way.
+    /// The frontends that were added or removed, or whose traffic is now treated in another way.
     #[serde(rename = "fronts")]
     pub frontends: Vec<FrontendChange>,
-    /// How many more such frontends there are.
+    /// The number of such frontends that `frontends` has no room for.
     #[serde(rename = "moreFronts")]
     pub more_frontends: usize,
-    /// Its endpoints.
+    /// The change of its endpoints.
     pub endpoints: Endpoints,
 }
 
-/// What became of a Service in the tables.
+/// How the tables changed for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
-    /// There was nothing of it.
+    /// The tables had nothing for this Service before.
     Added,
-    /// There was something else.
+    /// The tables had something else for this Service before.
     Changed,
-    /// There is nothing of it any more.
+    /// The tables have nothing for this Service any more.
     Removed,
-    /// What there is stays: the change was not committed.
+    /// The tables stay as they are: the change was not committed.
     Kept,
 }
 
-/// What became of a transaction, or of a Service in it.
+/// The result of a transaction, or of one Service in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CommitOutcome {
     /// The kernel acknowledged it.
     Committed,
-    /// The kernel refused it, or could not be asked; it is tried again.
+    /// The kernel refused it, or could not be asked; the proxy tries again.
     Refused,
     /// The kernel refuses this Service; it is left out until it changes.
     Quarantined,
-    /// The Service takes more elements than it may; it is left out until it is smaller.
+    /// The Service needs more set elements than the limit; it is left out until it is smaller.
     Oversized,
 }
 
-/// What made a sync necessary.
+/// What triggered a sync.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// The kind.
+    /// The kind of the trigger.
     pub kind: TriggerKind,
-    /// The object, where there is one.
+    /// The object that changed, if the trigger has one.
     #[serde(with = "form::optional_name")]
     pub object: Option<ObjectName>,
 }
@@ -124,42 +124,42 @@ pub struct Trigger {
 /// The kinds of triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TriggerKind {
-    /// The process began. A new configuration is one of these too, because it starts the process again.
+    /// The process started; also after a new configuration, which restarts the process.
     #[serde(rename = "start")]
     Start,
-    /// An EndpointSlice.
+    /// An EndpointSlice changed.
     #[serde(rename = "slice")]
     Slice,
-    /// The Service itself.
+    /// The Service itself changed.
     #[serde(rename = "service")]
     Service,
-    /// Another Service, which gave up a frontend that both claim, or took it.
+    /// Another Service gave up or took over a frontend that both Services claim.
     #[serde(rename = "claim")]
     Claim,
-    /// The Node.
+    /// The Node object changed.
     #[serde(rename = "node")]
     Node,
-    /// The addresses of the node's interfaces.
+    /// The addresses of the node's interfaces changed.
     #[serde(rename = "addresses")]
     Addresses,
-    /// A ServiceCIDR.
+    /// A ServiceCIDR changed.
     #[serde(rename = "serviceCIDR")]
     ServiceCidr,
-    /// A failure before.
+    /// An earlier sync failed.
     #[serde(rename = "retry")]
     Retry,
-    /// A write of another program.
+    /// Another program wrote to the tables.
     #[serde(rename = "repair")]
     Repair,
-    /// The other kube-proxy of this node ended.
+    /// Another kube-proxy on this node ended, and this one takes over.
     #[serde(rename = "takeover")]
     Takeover,
-    /// An hour passed.
+    /// An hour passed since the last full sync.
     #[serde(rename = "resync")]
     Resync,
 }
 
-/// A field that is different now, in Kubernetes' words.
+/// A field of a Service that changed, in the words of the Kubernetes API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldChange {
     /// Its name, such as `externalTrafficPolicy`.
@@ -170,13 +170,13 @@ pub struct FieldChange {
     pub after: String,
 }
 
-/// The endpoints that the frontends of a Service lead to, address and port.
+/// The change of the endpoints (address and port) that the frontends of a Service lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoints {
-    /// How many there were, in the families that changed.
+    /// The number of endpoints before, in the IP families that changed.
     pub before: usize,
-    /// How many there are.
+    /// The number of endpoints now.
     pub after: usize,
     /// New endpoints, up to a limit.
     pub added: Vec<SocketAddr>,
@@ -192,24 +192,24 @@ pub struct Endpoints {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRun {
-    /// What made it necessary.
+    /// What triggered it.
     pub trigger: Trigger,
-    /// Services that were computed anew.
+    /// The number of Services whose rules were computed anew.
     pub services: usize,
-    /// Services that changed and have no entry of their own.
+    /// The number of Services that changed and have no entry of their own.
     pub unlisted: usize,
-    /// Everything was compared with what the kernel holds.
+    /// Whether everything was compared with what the kernel holds.
     pub full: bool,
-    /// Elements added; one that changed counts as added and as removed.
+    /// The number of set elements added; a changed element counts as added and as removed.
     pub elements_added: usize,
-    /// Elements removed.
+    /// The number of set elements removed.
     pub elements_removed: usize,
-    /// How long it took.
+    /// How long the sync took.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
-    /// What became of it.
+    /// The result of its transaction.
     pub result: CommitOutcome,
-    /// Why it was not committed.
+    /// Why the transaction was not committed; `None` if it was.
     pub error: Option<String>,
 }
 
@@ -219,18 +219,19 @@ pub struct SyncRun {
 pub struct Repair {
     /// The programs that wrote to the tables, as far as the kernel names them.
     pub by: Vec<Program>,
-    /// What was found in the tables, where it is more than other rules and elements.
+    /// Findings in the tables other than changed rules and elements.
     pub found: Vec<String>,
-    /// Services that had something of what was changed.
+    /// The Services whose rules or elements were changed.
     #[serde(with = "form::names")]
     pub services: Vec<ObjectName>,
-    /// How many more such Services there are; 0 also when that was not counted, because nearly everything was changed.
+    /// The number of such Services that `services` has no room for; 0 also when they were not counted, because nearly everything was
+    /// changed.
     pub more_services: usize,
-    /// How many times since the last entry of this kind the tables were repaired.
+    /// How many times the tables were repaired since the last entry of this kind.
     pub times: u64,
-    /// Elements added; 0 when rules, chains or sets were changed only.
+    /// The number of set elements added; 0 when only rules, chains or sets were changed.
     pub elements_added: usize,
-    /// Elements removed.
+    /// The number of set elements removed.
     pub elements_removed: usize,
 }
 
@@ -239,32 +240,32 @@ pub struct Repair {
 pub struct Program {
     /// The name of the process, at most 15 bytes.
     pub name: String,
-    /// Its id in the initial process namespace.
+    /// The id of the process in the initial PID namespace.
     pub pid: u32,
 }
 
-/// What happened to the connection to the API server.
+/// An event of the connection to the API server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServer {
-    /// Lost or found.
+    /// Whether the connection was lost or found again.
     pub state: Connection,
-    /// The kind of objects of which this was noticed first.
+    /// The resource whose watch noticed it first.
     pub resource: String,
-    /// What is wrong, with the URL; `None` when it was found.
+    /// The error, with the URL; `None` when the connection was found again.
     pub error: Option<String>,
-    /// How long it was lost.
+    /// How long the connection was lost.
     #[serde(rename = "lastedSeconds", with = "form::seconds")]
     pub lasted: Option<Duration>,
 }
 
-/// The connection to the API server.
+/// The state of the connection to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Connection {
-    /// It does not serve what is watched.
+    /// The API server does not serve a resource that the proxy watches.
     Lost,
-    /// The API server answers for this kind again.
+    /// The API server serves this resource again.
     Found,
 }
 
@@ -283,12 +284,12 @@ impl fmt::Display for Program {
 }
 
 impl Endpoints {
-    /// Adds one that came.
+    /// Adds a new endpoint.
     pub fn add(&mut self, endpoint: SocketAddr) {
         push(&mut self.added, &mut self.more_added, endpoint);
     }
 
-    /// Adds one that went.
+    /// Adds an endpoint that is gone.
     pub fn remove(&mut self, endpoint: SocketAddr) {
         push(&mut self.removed, &mut self.more_removed, endpoint);
     }
@@ -300,7 +301,7 @@ impl Change {
         push(&mut self.frontends, &mut self.more_frontends, frontend);
     }
 
-    /// Whether nothing of it is different.
+    /// Whether no field, frontend or endpoint changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { fields, frontends, endpoints: Endpoints { added, removed, .. }, .. } = self;
@@ -308,7 +309,7 @@ impl Change {
     }
 }
 
-/// Adds a member to a list, or counts it when the list is long.
+/// Adds a member to a list, or counts it when the list is full.
 fn push<T>(list: &mut Vec<T>, more: &mut usize, member: T) {
     if list.len() < LISTED {
         list.push(member);
@@ -318,14 +319,14 @@ fn push<T>(list: &mut Vec<T>, more: &mut usize, member: T) {
 }
 
 impl Repair {
-    /// Adds a Service, or counts it when the list is long.
+    /// Adds a Service, or counts it when the list is full.
     pub fn service(&mut self, name: ObjectName) {
         if !self.services.contains(&name) {
             push(&mut self.services, &mut self.more_services, name);
         }
     }
 
-    /// Adds a further repair of the same kind to this one.
+    /// Adds the numbers and Services of a further repair to this one.
     pub fn add(&mut self, other: Self) {
         self.times += other.times;
         self.elements_added += other.elements_added;
@@ -335,7 +336,7 @@ impl Repair {
     }
 }
 
-/// A text with at most `TEXT` bytes.
+/// Cuts a text to at most `TEXT` bytes.
 #[must_use]
 pub fn cut(text: String) -> String {
     const CUT: &str = "...";
@@ -350,14 +351,14 @@ pub fn cut(text: String) -> String {
 }
 
 impl Entry {
-    /// About the bytes of memory that it takes, at least those that it owns.
+    /// An estimate of the memory that the entry takes, in bytes; never too low.
     #[must_use]
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.what.size()
     }
 
-    /// Whether it is about a Service of this name, `namespace/name` or the name alone, or may be: a sync that changed more Services
-    /// than it lists may have changed each.
+    /// Whether the entry is, or may be, about a Service with this name (`namespace/name`, or the name alone). A sync that failed, or
+    /// changed more Services than it lists, may be about any Service.
     #[must_use]
     pub fn is_about(&self, service: &str) -> bool {
         let is = |name: &ObjectName| match service.split_once('/') {
@@ -418,7 +419,7 @@ fn text_size(text: Option<&String>) -> usize {
     text.map_or(0, String::capacity)
 }
 
-/// The bytes of a name, which may be shared with others; counted as if it were not.
+/// The bytes of a name. Others may share its memory; it is counted as if they did not.
 fn name_size(name: &ObjectName) -> usize {
     const COUNTS: usize = 2 * size_of::<usize>();
     name.namespace.len() + name.name.len() + 2 * COUNTS

@@ -1,10 +1,10 @@
-//! How the values of an entry are written in JSON where that is not serde's own way: times and names of objects.
+//! The JSON form of entry values for which serde's default does not fit: times, durations and names of objects.
 //!
-//! Takes and gives what serde's `with` asks for. Invariant: what is written here is read back as the same value.
+//! Each module has the functions that serde's `with` attribute needs. Invariant: a value that is written is read back as the same value.
 
 use rules::model::ObjectName;
 
-/// RFC 3339.
+/// A time in the form of RFC 3339.
 pub(super) mod time {
     use jiff::Timestamp;
     use serde::de::Error as _;
@@ -19,7 +19,7 @@ pub(super) mod time {
     }
 }
 
-/// Seconds with microseconds.
+/// A duration as a number of seconds, rounded to microseconds.
 pub(super) mod seconds {
     use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) mod seconds {
     }
 }
 
-/// `namespace/name`.
+/// The name of an object as `namespace/name`.
 pub(super) mod name {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -52,7 +52,7 @@ pub(super) mod name {
     }
 }
 
-/// `namespace/name` or null.
+/// The name of an object as `namespace/name`, or null.
 pub(super) mod optional_name {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
@@ -70,7 +70,7 @@ pub(super) mod optional_name {
     }
 }
 
-/// A list of `namespace/name`.
+/// The names of objects as a list of `namespace/name`.
 pub(super) mod names {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};

@@ -1,6 +1,6 @@
-//! A frontend that came, went or is treated in another way, as a value and in JSON.
+//! The change of a frontend (an address and port that clients connect to, or a node port), as a value and in JSON.
 //!
-//! Invariant: what is written is read back as the same value.
+//! Invariant: a value that is written is read back as the same value.
 
 use std::net::IpAddr;
 
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 
 use rules::model::{Destination, Family, Frontend, Protocol};
 
-/// What becomes of new connections to a frontend; of several, the last counts.
+/// What becomes of new connections to a frontend. When several fates apply, the last one in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Fate {
     /// They go to an endpoint.
     Served,
-    /// They are dropped, all or those from outside: there is no endpoint on this node, and the policy is Local.
+    /// They are dropped, all of them or those from outside the cluster: there is no endpoint on this node, and the policy is Local.
     Dropped,
     /// They are refused: there is no endpoint.
     Refused,
 }
 
-/// A frontend that came, went or is treated in another way.
+/// A frontend that was added or removed, or whose connections have another fate now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Form", try_from = "Form")]
 pub struct FrontendChange {
     /// The frontend.
     pub frontend: Frontend,
-    /// `None` for one that came.
+    /// The fate before; `None` for a frontend that was added.
     pub before: Option<Fate>,
-    /// `None` for one that went.
+    /// The fate now; `None` for a frontend that was removed.
     pub after: Option<Fate>,
 }
 
-/// A frontend as `services -o json` has it, with what became of it.
+/// The JSON form of a [`FrontendChange`]. Names the frontend as `services -o json` does.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Form {

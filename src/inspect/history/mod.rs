@@ -1,6 +1,6 @@
-//! What the running proxy did, as its page `/debug/changes` has it: entries, as values, in JSON and in words.
+//! The history of what the running proxy did, for its page `/debug/changes`: entries as values, in JSON and in words.
 //!
-//! The proxy writes them and the command `changes` reads them. Pure: clocks are handed in.
+//! The proxy writes the entries and the command `changes` reads them. Pure: the caller passes the time in.
 
 mod entry;
 mod form;

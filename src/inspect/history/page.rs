@@ -1,4 +1,4 @@
-//! What a reader of the history asks for, and the answer: the parameters and the body of `/debug/changes`.
+//! The query parameters and the response body of `/debug/changes`.
 
 use std::time::Duration;
 
@@ -6,38 +6,38 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::Entry;
 
-/// What a reader wants to see.
+/// The query parameters: which entries to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
-    /// No entry that is older.
+    /// Only entries that are not older than this.
     pub since: Option<Duration>,
-    /// Entries about this Service only: see [`Entry::is_about`].
+    /// Only entries about this Service: see [`Entry::is_about`].
     pub service: Option<String>,
-    /// Entries with greater numbers only.
+    /// Only entries with a greater number than this.
     pub after: u64,
 }
 
-/// The answer.
+/// The response body.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Page {
-    /// When the process began. Another value than before: the numbers of entries begin with 1 again.
+    /// When the process started. Another value than in an earlier response means that the numbers of entries begin with 1 again.
     pub started: String,
     /// The number of the oldest entry that is kept.
     pub first: u64,
-    /// The number of the last entry that was looked at: the next `after`.
+    /// The number of the last entry that was examined, which is the `after` of the next query.
     pub last: u64,
-    /// Whether there are entries behind it.
+    /// Whether there are entries after `last`.
     pub more: bool,
     /// The entries, the oldest first.
     pub changes: Vec<Entry>,
 }
 
 impl Query {
-    /// The parameters `since` (seconds), `service` (`namespace/name`, or the name alone) and `after` (the number of an entry).
+    /// Parses the parameters `since` (seconds), `service` (`namespace/name`, or the name alone) and `after` (the number of an entry).
     ///
     /// # Errors
-    /// Which parameter is wrong.
+    /// A message that names the wrong parameter.
     pub fn parse(query: &str) -> Result<Self, String> {
         let mut parsed = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -50,7 +50,7 @@ impl Query {
                 }
                 "after" => parsed.after = value.parse().map_err(|_| wrong("the number of an entry"))?,
                 "service" if !value.is_empty() => {
-                    // The one character of such a name that a program may write as its code.
+                    // The slash is the only character of a `namespace/name` that clients may percent-encode.
                     parsed.service = Some(value.replace("%2F", "/").replace("%2f", "/"));
                 }
                 "service" => return Err(wrong("namespace/name")),
@@ -60,7 +60,7 @@ impl Query {
         Ok(parsed)
     }
 
-    /// The query of a URL.
+    /// The query string for the URL.
     #[must_use]
     pub fn to_text(&self) -> String {
         let since = self.since.map(|since| format!("&since={}", since.as_secs_f64()));

@@ -10,7 +10,7 @@ use super::frontend::{Fate, FrontendChange};
 use rules::model::{Destination, Family};
 
 impl fmt::Display for TriggerKind {
-    /// As in JSON.
+    /// Writes the same word as the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Start => "start",
@@ -38,7 +38,7 @@ impl fmt::Display for Trigger {
 }
 
 impl fmt::Display for CommitOutcome {
-    /// As in JSON.
+    /// Writes the same word as the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Committed => "committed",
@@ -50,7 +50,7 @@ impl fmt::Display for CommitOutcome {
 }
 
 impl fmt::Display for Fate {
-    /// As in JSON.
+    /// Writes the same word as the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Served => "served",
@@ -101,7 +101,7 @@ fn and_more(f: &mut fmt::Formatter<'_>, sign: &str, more: usize) -> fmt::Result 
 }
 
 impl fmt::Display for Change {
-    /// What is different, without the Service.
+    /// Describes the change, without the name of the Service.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         match self.action {
@@ -181,7 +181,7 @@ impl fmt::Display for ApiServer {
 }
 
 impl fmt::Display for EntryKind {
-    /// What is different, without the Service.
+    /// Describes the entry, without the name of the Service.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(change) => change.fmt(f),
@@ -193,7 +193,7 @@ impl fmt::Display for EntryKind {
 }
 
 impl Entry {
-    /// What made it necessary; `None` for what no trigger makes necessary.
+    /// What triggered it; `None` for an event of the connection to the API server.
     #[must_use]
     pub fn trigger(&self) -> Option<Trigger> {
         match &self.what {
@@ -204,7 +204,7 @@ impl Entry {
         }
     }
 
-    /// What became of it; `None` for what the kernel had no part in.
+    /// The result of its transaction; `None` for an entry without a transaction.
     #[must_use]
     pub fn result(&self) -> Option<CommitOutcome> {
         match &self.what {

@@ -1,8 +1,8 @@
-//! `kube-proxy services`: where each frontend of a Service leads right now, from the kernel's tables.
+//! `kube-proxy services`: shows where each frontend of a Service leads right now, from the kernel's tables.
 //!
-//! Takes names of Services or frontends, gives a line a frontend, or JSON. With `--stats` also the connections that the kernel tracks for each
-//! frontend and endpoint, with `--watch` again and again with rates. Needs no running proxy; if one runs, its [`Problem`]s are
-//! listed too.
+//! Takes names of Services or frontends; prints one line per frontend, or JSON. `--stats` adds the connections that the kernel tracks for
+//! each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, its health page names the
+//! quarantined Services.
 
 mod print;
 mod stats;
@@ -108,7 +108,7 @@ fn print_names(view: &View, out: &mut Output<'_>) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Fine)
 }
 
-/// What is listed.
+/// The frontends to print.
 struct Listing {
     view: View,
     /// What is wrong with the node and with what is listed.
@@ -230,7 +230,7 @@ fn frontend_name(frontend: &Frontend) -> FrontendName {
     FrontendName { address, port: frontend.port, protocol: Some(frontend.protocol) }
 }
 
-/// The largest number of frontends that a message has.
+/// An error message names at most this many frontends.
 const FEW: usize = 3;
 
 /// Says which node port a frontend with an address of the node may mean.

@@ -37,7 +37,7 @@ pub(super) fn print(
     }
 }
 
-/// Sources that a cell shows when they are not asked for in full.
+/// The number of source ranges in a cell, unless all are to be shown.
 const FEW_SOURCES: usize = 2;
 
 fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide: bool) -> Table {
@@ -137,7 +137,7 @@ fn unknown() -> Cell {
     Cell::new(Tone::Warning, "unknown")
 }
 
-/// The frontend; a node port has no address, and may be one of both families.
+/// The frontend as text. A node port has no address that shows its family, so IPv6 is added.
 fn frontend(view: &FrontendView) -> String {
     let name = frontend_name(&view.frontend);
     match view.frontend.destination {
@@ -198,7 +198,7 @@ fn summary(view: &FrontendView) -> String {
     }
 }
 
-/// What the table does not show.
+/// Prints notes about what the table does not show, such as quarantined Services.
 fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
     for family in &listing.view.changing {
         out.text(format_args!("The {family} table changed while it was read: an endpoint may be missing or old\n"))?;
@@ -250,7 +250,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// The frontends, one after the other, so that the document is never in memory as a whole.
+/// Serializes the frontends one after the other, so that the document is never in memory as a whole.
 struct Services<'a> {
     listing: &'a Listing,
     stats: Option<&'a Stats>,

@@ -1,4 +1,4 @@
-//! The connections of each frontend and endpoint, from one walk over what the kernel tracks.
+//! Counts the connections of each frontend and endpoint, in one walk over the connections that the kernel tracks.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::tables::{EndpointView, FrontendView, View};
 use crate::traffic::{Count, Frontends, Memory, TrafficSample, Walk};
 use node::kernel::each_connection;
 
-/// The last walk, and what the next one is compared with.
+/// The numbers of the last walk, and its memory, which the next walk is compared with.
 #[derive(Default)]
 pub(super) struct Stats {
     look: TrafficSample,
@@ -18,27 +18,27 @@ pub(super) struct Stats {
     elapsed: Option<Duration>,
 }
 
-/// The numbers of a frontend or an endpoint. Packets and bytes are those of tracked connections, in both directions; `None` where the kernel
-/// does not account them.
+/// The numbers of a frontend or an endpoint. Packets and bytes are those of tracked connections, in both directions; `None` where the
+/// kernel does not account them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Numbers {
     /// Connections on which both sides sent packets.
     pub(super) open: u64,
-    /// Connections that nothing answered yet.
+    /// Connections without an answer yet.
     pub(super) unanswered: u64,
     /// All connections that the kernel tracks, closed ones included.
     pub(super) connections: u64,
-    /// The connections that the counters of the rules counted since they were made; `None` without.
+    /// The connections that the nftables counters have counted since they were created; `None` without counters.
     pub(super) counted: Option<u64>,
     pub(super) packets: Option<u64>,
     pub(super) bytes: Option<u64>,
-    /// With `--watch`, from the second look on.
+    /// The rates; with `--watch`, from the second walk on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rates: Option<Rates>,
 }
 
-/// What came in a second, on average since the look before.
+/// The traffic per second, on average since the previous walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Rates {
@@ -51,7 +51,7 @@ impl Stats {
     /// Counts the connections of these frontends.
     ///
     /// # Errors
-    /// When the kernel does not list them.
+    /// When the kernel does not list its connections.
     pub(super) fn count(&mut self, view: &View) -> Result<()> {
         let frontends = Frontends::new(
             view.frontends.iter().map(|frontend| frontend.frontend),
@@ -74,10 +74,10 @@ impl Stats {
         Numbers { counted: frontend.counted, ..numbers }
     }
 
-    /// The numbers of one of its endpoints.
+    /// The numbers of an endpoint of the frontend at a position of the view.
     pub(super) fn of_endpoint(&self, position: usize, endpoint: &EndpointView) -> Numbers {
         let count = self.look.endpoints.get(&(position, endpoint.address)).copied();
-        // Without a connection nothing came since the look before either.
+        // An endpoint without connections had no new traffic either.
         let none = Count { since: self.elapsed.map(|_| Default::default()), ..Count::default() };
         Numbers { counted: endpoint.counted, ..self.numbers(&count.unwrap_or(none)) }
     }
@@ -102,13 +102,13 @@ impl Stats {
         }
     }
 
-    /// Whether there are rates.
+    /// Whether there are rates, which need two walks.
     pub(super) fn has_rates(&self) -> bool {
         self.elapsed.is_some()
     }
 }
 
-/// A number in a second, to one decimal.
+/// A number per second, to one decimal.
 #[allow(clippy::cast_precision_loss, reason = "a rate is read by people, to a few digits")]
 fn rate(number: u64, elapsed: Duration) -> f64 {
     (number as f64 / elapsed.as_secs_f64().max(0.001) * 10.0).round() / 10.0

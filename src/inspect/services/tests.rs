@@ -1,4 +1,4 @@
-//! What is listed for a name, and how it is printed.
+//! Tests of which frontends a name selects, and of how they are printed.
 
 use clap::Parser;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
-//! `services --watch` on a terminal: a screen with the listing, in an order and from a row on that keys change.
+//! `services --watch` on a terminal: a screen with the listing. Keys change its order and scroll it.
 //!
-//! [`Pages`] is pure: takes [`Key`]s, the printed listing and a size, gives [`Line`]s that fit the size. What is no terminal gets one
-//! listing behind the other instead, from [`super::run`].
+//! [`Pages`] is pure: takes [`Key`]s, the printed listing and a size, returns [`Line`]s that fit the size. If the output is no terminal,
+//! [`super::run`] prints one listing after the other instead.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use crate::CommandOutcome;
 use crate::output::{Output, Tone};
 use crate::screen::{Input, Key, Line, Screen, end_by};
 
-/// What the frontends are ordered by.
+/// The order of the frontends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     /// The name of the Service, then the frontend.
     #[default]
     Name,
-    /// New connections a second, the most first.
+    /// New connections per second, the most first.
     New,
     /// Open connections, the most first.
     Open,
 }
 
 impl Order {
-    /// The positions of the listing's frontends.
+    /// The positions of the listing's frontends, in this order.
     fn positions(self, listing: &Listing, stats: &Stats) -> Vec<usize> {
         let (frontends, mut positions) = (&listing.view.frontends, listing.positions());
         let numbers = |position: &usize| stats.of_frontend(*position, &frontends[*position]);
@@ -41,7 +41,7 @@ impl Order {
     }
 }
 
-/// What the user has set.
+/// The order and the scroll position, which the user can change.
 #[derive(Debug, Default)]
 struct Pages {
     order: Order,
@@ -52,7 +52,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Does what a key asks for. Gives whether to go on.
+    /// Handles a key. Returns whether the screen stays open.
     fn key(&mut self, key: Key) -> bool {
         match key {
             Key::Interrupt | Key::Escape | Key::Char('q') => return false,
@@ -70,7 +70,7 @@ impl Pages {
         true
     }
 
-    /// The lines of the screen: headings, rows from the first one on, keys.
+    /// The lines of the screen: the headings, the rows from `first` on, and a line about the keys.
     fn frame(&mut self, text: &str, width: usize, height: usize) -> Vec<Line> {
         let (headings, rows) = text.split_once('\n').unwrap_or((text, ""));
         self.page = height.saturating_sub(2);

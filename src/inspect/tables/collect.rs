@@ -1,7 +1,7 @@
 //! Collects the records of frontends and a short summary of each chain from the objects of a table.
 //!
-//! Takes the objects one by one, rules first, then elements; gives [`Collected`]. Objects that have nothing to do with Services
-//! leave nothing. What a set or a key means is known to [`rules::ruleset::reading`].
+//! Takes the objects one by one, rules first, then elements; returns [`Collected`]. Ignores objects that have nothing to do with
+//! Services. [`rules::ruleset::reading`] knows what a set or a key means.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rules::ruleset::kinds::SetKind;
 use rules::ruleset::names::{List, chain};
 use rules::ruleset::reading::{self, Key};
 
-/// The content of both tables, before frontends are followed.
+/// The content of a table, before the frontends are followed to their endpoints.
 #[derive(Default)]
 pub(super) struct Collected {
     pub(super) frontends: HashMap<Frontend, Record>,
@@ -26,7 +26,7 @@ pub(super) struct Collected {
     /// Endpoints on this node.
     pub(super) local: HashSet<(SocketAddr, Protocol)>,
     chains: HashMap<Arc<str>, Chain>,
-    /// The chains of endpoints that a map of numbered verdicts leads to, by the map's name (layout `chains`).
+    /// The endpoint chains that each map of numbered verdicts leads to, by the map's name (layout `chains`).
     pub(super) verdict_maps: HashMap<Arc<str>, Vec<Arc<str>>>,
     /// The number of clients in each dynamic set (session affinity).
     pub(super) clients: HashMap<Arc<str>, u64>,
@@ -38,25 +38,25 @@ pub(super) struct Collected {
 pub(super) struct Record {
     /// The comment of its element.
     pub(super) comment: Option<Arc<str>>,
-    /// Where it leads.
+    /// The effect of its verdict.
     pub(super) target: Option<Target>,
-    /// Where it leads for clients outside the cluster, with external policy Local (layout `maps`).
+    /// The effect of its verdict for clients outside the cluster, with external policy Local (layout `maps`).
     pub(super) local_target: Option<Target>,
     /// Whether the filter chains refuse it.
     pub(super) is_refused: bool,
-    /// New connections, where counters are on.
+    /// The number of new connections, if counters are on.
     pub(super) counted: Option<u64>,
-    /// Endpoints of the cluster, and of this node.
+    /// Its endpoints in the whole cluster (`cluster`) and on this node (`local`).
     pub(super) cluster: Vec<Slot>,
     pub(super) local: Vec<Slot>,
-    /// Whether only some sources may connect, and which (layout `maps`).
+    /// Whether only some sources may connect, and these sources (layout `maps`).
     pub(super) is_restricted: bool,
     pub(super) sources: Vec<IpNet>,
-    /// The chain that remembers its clients.
+    /// The chain that remembers its clients, for session affinity.
     pub(super) learns: Option<Arc<str>>,
 }
 
-/// An endpoint in a slot of a frontend, and the connections that were sent to it, where counters are on.
+/// An endpoint in one element of an endpoint map, and the number of connections sent to it, if counters are on.
 pub(super) type Slot = (SocketAddr, Option<u64>);
 
 /// The effect of a frontend's verdict.
@@ -81,15 +81,15 @@ impl From<&Verdict> for Target {
 /// The effect of a chain's rules.
 #[derive(Default)]
 pub(super) struct Chain {
-    /// The endpoint that it translates to, and the connections that were, where the rule counts.
+    /// The endpoint that a rule translates to, and the number of connections, if the rule has a counter.
     pub(super) endpoint: Option<Slot>,
-    /// The chains that it goes to, in order, except to mark packets.
+    /// The chains that its rules lead to, in order, without the one that marks packets for masquerading.
     pub(super) gotos: Vec<Arc<str>>,
     /// Whether a rule drops.
     pub(super) drops: bool,
-    /// The sources that a rule lets go on, to a chain or back.
+    /// The source ranges whose packets a rule does not drop.
     pub(super) sources: Vec<IpNet>,
-    /// The maps of clients that it adds to, with their time-out in seconds.
+    /// The session-affinity maps that its rules add clients to, each with its timeout in seconds.
     pub(super) learns: Vec<(Arc<str>, Option<u64>)>,
 }
 
@@ -103,7 +103,7 @@ impl Collected {
         }
     }
 
-    /// Whether the rules are those of one of the layouts.
+    /// Whether this program wrote the table: it has the chain `KUBE-SERVICES`.
     pub(super) fn is_ours(&self) -> bool {
         self.chain(chain::SERVICES).is_some()
     }
@@ -202,7 +202,7 @@ impl Collected {
         }
     }
 
-    /// Takes an endpoint of a frontend.
+    /// Takes an element that maps a frontend and a number to an endpoint.
     fn endpoint(&mut self, kind: SetKind, frontend: Frontend, value: &Value, counted: Option<u64>) {
         let Value::Data(data) = value else { return };
         let Some(endpoint) = reading::slot_endpoint(frontend.family(), data.as_slice()) else { return };

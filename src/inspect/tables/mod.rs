@@ -1,9 +1,9 @@
-//! Services as the kernel's tables have them: frontends, endpoints, affinity, state. For all layouts, and without the API server.
+//! Reads Services from the kernel's tables: frontends, endpoints, affinity, state. Works for all table layouts, and without the API server.
 //!
-//! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, gives [`FrontendView`]s. `collect` keeps of each object what
-//! is needed, so that a large table is never held twice; `resolve` follows each frontend to its endpoints.
+//! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, returns [`FrontendView`]s. `collect` keeps only the needed
+//! part of each object, so that a large table is never in memory twice; `resolve` follows each frontend to its endpoints.
 //!
-//! Invariants: everything comes from the kernel, also what another program has changed; what the tables do not tell is `None` and is
+//! Invariants: everything comes from the kernel, also what another program has changed. What the tables do not show is `None` and is
 //! never guessed.
 
 mod collect;
@@ -23,29 +23,30 @@ use collect::Collected;
 use rules::model::{Family, Frontend};
 use rules::ruleset::names::TABLE;
 
-/// A frontend, and where it leads.
+/// A frontend and its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FrontendView {
     /// `namespace/name:port`, or `namespace/name` when the port has no name, from the comment of the frontend's element. A name that is
-    /// longer than a comment is cut and ends with `...`. `None` when the element has no comment, as one of another program.
+    /// longer than a comment is cut and ends with `...`. `None` when the element has no comment, for example because another program
+    /// added it.
     pub(crate) service: Option<Arc<str>>,
     /// What clients connect to.
     pub(crate) frontend: Frontend,
-    /// What it is to its Service.
+    /// The kind of the frontend, such as cluster IP; `None` if the tables do not show it.
     pub(crate) kind: Option<Kind>,
-    /// What becomes of a new connection. `None` when the frontend leads to something that the proxy does not write.
+    /// What becomes of a new connection. `None` when the frontend leads to a chain or verdict that the proxy does not write.
     pub(crate) state: Option<State>,
     /// The traffic policy that applies to it.
     pub(crate) policy: Option<Policy>,
-    /// The session affinity; `None` when clients are not remembered.
+    /// The session affinity; `None` when the Service has none.
     pub(crate) affinity: Option<Affinity>,
     /// The sources that may connect, sorted; `None` when every source may.
     pub(crate) sources: Option<Vec<IpNet>>,
-    /// The connections that counters counted, if `nftables.counters` is on.
+    /// The connections that the frontend's counter counted; `None` if `nftables.counters` is off.
     pub(crate) counted: Option<u64>,
-    /// Whether its endpoints have counters that all frontends of the service port share, as chains of endpoints have.
+    /// Whether all frontends of the service port share the counters of its endpoints, as with one chain per endpoint.
     pub(crate) shares_counters: bool,
-    /// Where it leads, sorted by address.
+    /// Its endpoints, sorted by address.
     pub(crate) endpoints: Vec<EndpointView>,
 }
 
@@ -56,11 +57,12 @@ pub(crate) struct EndpointView {
     pub(crate) address: SocketAddr,
     /// Whether it is on this node.
     pub(crate) local: bool,
-    /// The connections that counters counted, if there are any; of a chain of an endpoint those of all frontends of the service port.
+    /// The connections that the endpoint's counter counted, if it has one. The counter of an endpoint's chain counts the connections of
+    /// all frontends of the service port.
     pub(crate) counted: Option<u64>,
 }
 
-/// What a frontend is to its Service.
+/// The kind of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub(crate) enum Kind {
     /// The Service's own address.
@@ -77,35 +79,35 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// An endpoint answers it.
+    /// It is sent to an endpoint.
     Served,
     /// It is refused, because the service port has no endpoint.
     Refused,
     /// It is dropped, because the policy is Local and no endpoint is on this node.
     Dropped,
-    /// The kernel refused the Service, so that its frontends may not be as they should. Only the running proxy tells this.
+    /// The kernel refused the Service, so its frontends may be missing or outdated. Only the running proxy knows this, not the tables.
     Quarantined,
 }
 
 /// The traffic policy of a frontend: the internal one for cluster IPs, the external one for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) enum Policy {
-    /// All endpoints.
+    /// All endpoints are used.
     Cluster,
-    /// Only those on this node.
+    /// Only the endpoints on this node are used.
     Local,
 }
 
 /// Session affinity of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Affinity {
-    /// How long a client is remembered after its last connection; `None` when the rules do not tell.
+    /// How long a client is remembered after its last connection; `None` when the rules do not show it.
     pub(crate) seconds: Option<u64>,
     /// The number of clients that are remembered now.
     pub(crate) clients: u64,
 }
 
-/// The content of both tables.
+/// The content of the tables of both families.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     /// The frontends, sorted by Service, kind and frontend.
@@ -114,7 +116,7 @@ pub(crate) struct View {
     pub(crate) unreadable: usize,
     /// The families whose table another program has made dormant: no packet passes its rules.
     pub(crate) dormant: Vec<Family>,
-    /// The families whose table changed each time while it was read, so that a frontend or an endpoint may be missing or old.
+    /// The families whose table changed in each attempt to read it, so that a frontend or an endpoint may be missing or old.
     pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
     pub(crate) node_addresses: Vec<IpAddr>,
@@ -153,7 +155,7 @@ impl View {
         Ok(view)
     }
 
-    /// Adds what stands in the table of a family. In a dormant table nothing has an effect.
+    /// Adds the content of the table of a family. In a dormant table no rule has an effect, so its frontends have no state.
     fn add(&mut self, family: Family, collected: Collected, is_dormant: bool) {
         self.dormant.extend(is_dormant.then_some(family));
         self.unreadable += collected.unreadable;

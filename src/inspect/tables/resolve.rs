@@ -1,9 +1,10 @@
 //! Follows each frontend to its endpoints. Pure.
 //!
-//! A frontend's element leads to a chain whose name says what it does (`nft/README.md`). Layout `maps`: `lb-N`, with `masq-` before it for
-//! external traffic, `local-` in it for the endpoints of this node, `affinity-` when clients are remembered, or `external-local`.
-//! Layout `chains`: `KUBE-FW-H` to `KUBE-EXT-H` to `KUBE-SVC-H` or `KUBE-SVL-H`, which are found by their rules. Endpoints are elements of
-//! maps, or chains `KUBE-SEP-H` to which the maps of these chains lead.
+//! The map element of a frontend leads to a chain whose name shows what it does (`nft/README.md`). Layout `maps`: `lb-N` chooses among N
+//! endpoints; `masq-` before it stands for external traffic, `local-` for the endpoints on this node, `affinity-` for session affinity.
+//! `external-local` has external policy Local. Layout `chains`: `KUBE-FW-H` leads to `KUBE-EXT-H`, and that to `KUBE-SVC-H` or
+//! `KUBE-SVL-H` (H is a hash); their rules show the next chain. Endpoints are elements of maps, or chains `KUBE-SEP-H` to which the maps
+//! of these chains lead.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use rules::ruleset::notes::{EXTERNAL_IP, POLICY_LOCAL, service_port};
 pub(super) fn frontends(family: Family, mut collected: Collected) -> Vec<FrontendView> {
     let records = std::mem::take(&mut collected.frontends);
     let of_family = records.into_iter().filter(|(frontend, _)| frontend.family() == family);
-    // Without a verdict nothing leads to what the other maps hold for it.
+    // Skip a frontend without a verdict: no packet reaches what other maps have for it.
     let known = of_family.filter(|(_, record)| record.target.is_some() || record.is_refused);
     known.map(|(frontend, record)| view(&collected, frontend, record)).collect()
 }
@@ -49,7 +50,7 @@ fn view(collected: &Collected, frontend: Frontend, mut record: Record) -> Fronte
     let notes = record.comment.as_deref().unwrap_or_default();
     let is_restricted = record.is_restricted || way.sources.is_some();
     let mut sources: Vec<IpNet> = record.sources.into_iter().chain(way.sources.into_iter().flatten()).collect();
-    // The proxy adds the frontend's own address where a range holds the node's.
+    // If a range contains the node's address, the proxy adds the frontend's own address, which is not one of the source ranges.
     sources.retain(|range| {
         Destination::Address(range.addr()) != frontend.destination || range.prefix_len() != max_len(range)
     });
@@ -64,7 +65,7 @@ fn view(collected: &Collected, frontend: Frontend, mut record: Record) -> Fronte
             (false, true) => Some(State::Dropped),
             (false, false) => (way.is_known && !endpoints.is_empty()).then_some(State::Served),
         },
-        // A refused frontend leads nowhere; the proxy notes the policy when it is Local.
+        // No chain shows the policy of a refused frontend. Its comment names the policy if it is Local, so without that it is Cluster.
         policy: policy.or_else(|| (record.is_refused && !is_cut(notes)).then_some(Policy::Cluster)),
         affinity,
         counted: record.counted,
@@ -78,7 +79,7 @@ fn max_len(range: &IpNet) -> u8 {
     if range.addr().is_ipv4() { 32 } else { 128 }
 }
 
-/// Whether the notes behind a name are missing, because the comment was too long.
+/// Whether the notes after the name are missing, because the comment was too long.
 fn is_cut(comment: &str) -> bool {
     comment.is_empty() || comment.ends_with("...")
 }
@@ -93,16 +94,16 @@ fn kind(collected: &Collected, frontend: Frontend, is_restricted: bool, notes: &
     }
 }
 
-/// The facts found on the way from a frontend to its endpoints.
+/// What the chains between a frontend and its endpoints show.
 #[derive(Default)]
 struct Way {
-    /// Whether the proxy writes such a way. The endpoints behind another one may still be used; whether they are is not known.
+    /// Whether the chains are ones that the proxy writes. If not, it is unknown whether the endpoints behind them are used.
     is_known: bool,
-    /// Whether it ends before an endpoint is chosen.
+    /// Whether the chains end before an endpoint is chosen.
     ends: bool,
-    /// Whether clients outside are dropped.
+    /// Whether connections from outside the cluster are dropped.
     is_dropped: bool,
-    /// Whether only endpoints on this node are used, whatever the client.
+    /// Whether only endpoints on this node are used, for every client.
     only_local: bool,
     policy: Option<Policy>,
     sources: Option<Vec<IpNet>>,
@@ -131,10 +132,10 @@ fn in_maps(chain: &str, record: &Record) -> Way {
     }
 }
 
-/// The largest number of chains from a frontend to the choice of an endpoint: `KUBE-FW-H`, `KUBE-EXT-H`, `KUBE-SVC-H`.
+/// The limit of chains to follow from a frontend to the choice of an endpoint. The proxy writes `KUBE-FW-H`, `KUBE-EXT-H`, `KUBE-SVC-H`.
 const MAX_STEPS: usize = 4;
 
-/// Layout `chains`.
+/// Layout `chains`: follows the chains from the frontend to the one that chooses an endpoint.
 fn in_chains(collected: &Collected, first: &str) -> Way {
     let mut way = Way::default();
     let mut name = first;
@@ -178,7 +179,7 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
     chains.filter(|chain| chain.endpoint.is_some()).collect()
 }
 
-/// The session affinity of chains of endpoints: each has a set of clients.
+/// The session affinity from endpoint chains, of which each has its own set of clients.
 fn affinity_of_chains(collected: &Collected, chains: &[&Chain]) -> Option<Affinity> {
     let mut sets = chains.iter().filter_map(|chain| chain.learns.first()).peekable();
     let (_, seconds) = *sets.peek()?;
@@ -199,7 +200,7 @@ fn endpoints(
     let local: HashSet<SocketAddr> = here.iter().map(|(address, _)| *address).collect();
     slots.extend(here);
     slots.sort_unstable();
-    // An endpoint of both lists has two slots, or one chain.
+    // An endpoint in both lists has two map elements, whose counts are added; or one chain, which has one count.
     slots.dedup_by(|later, first| {
         let same = later.0 == first.0;
         if same && !shares_counters {
@@ -213,8 +214,8 @@ fn endpoints(
     slots.into_iter().map(endpoint).collect()
 }
 
-/// Session affinity of a chain `learn-affinity-X`. Its map for the local list has no client that the one for the cluster list has not, so
-/// that the larger number is that of all clients.
+/// The session affinity from a chain `learn-affinity-X`, which has a map of clients for all endpoints and one for the endpoints on this
+/// node. Each client of the second is in the first too, so the larger number is that of all clients.
 fn affinity(collected: &Collected, chain: &Chain) -> Option<Affinity> {
     let (_, seconds) = chain.learns.first()?;
     let clients = |list: List| -> u64 {

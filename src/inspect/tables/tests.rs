@@ -1,4 +1,5 @@
-//! Frontends from the objects of a table, as the proxy and other programs write them. Whole tables are in `tests/packets/inspect`.
+//! Tests of the frontends that are read from the objects of a table, as the proxy and other programs write them. `tests/packets/inspect`
+//! tests whole tables.
 
 use nft::decode::{DecodeError, RawElement};
 use nft::expr::FibAddress;
@@ -28,7 +29,7 @@ impl TableOf {
         self
     }
 
-    /// A frontend in a map of verdicts.
+    /// Adds an element of a verdict map whose key is a frontend.
     fn leads(self, map: &str, key: Data, verdict: Verdict, comment: &str) -> Self {
         let comment = (!comment.is_empty()).then(|| comment.into());
         self.element(map, Element { comment, ..Element::mapping(key, Value::Verdict(verdict)) })
@@ -65,7 +66,7 @@ fn goto(chain: &str) -> Verdict {
     Verdict::Goto(chain.into())
 }
 
-/// A frontend of shop/web with one slot.
+/// A table in which shop/web has one frontend with one endpoint.
 fn served(chain: &str) -> TableOf {
     TableOf::new()
         .element("cluster-ips", Element::new(ip("10.96.0.1").into()))
@@ -73,7 +74,7 @@ fn served(chain: &str) -> TableOf {
         .element("endpoints", slot("10.96.0.1"))
 }
 
-/// The first slot of a frontend.
+/// The map element with the first endpoint of a frontend.
 fn slot(frontend: &str) -> Element {
     Element::mapping(key(frontend, 80).then(0_u32), Value::Data(Data::from(ip("10.0.0.1")).then(8080_u16)))
 }
@@ -138,7 +139,7 @@ fn notes_behind_the_name_say_what_the_rules_do_not() {
     assert_eq!(refused("shop/web:http (external IP)"), external);
     let both = (name, Some(Kind::ExternalIP), Some(Policy::Local), refused_state);
     assert_eq!(refused("shop/web:http (external IP) (policy Local)"), both);
-    // A name that is too long for a comment has no room for notes.
+    // A name that is too long for a comment leaves no room for notes.
     assert_eq!(refused("shop/wwwww..."), (Some("shop/wwwww...".to_owned()), None, None, refused_state));
 }
 
@@ -159,7 +160,7 @@ fn source_ranges_are_those_of_the_rules_in_layout_chains() {
         .leads("KUBE-SERVICES", key("198.51.100.1", 80), goto("KUBE-FW-H"), "shop/web");
     let [frontend] = &table.frontends()[..] else { panic!("one frontend") };
     let sources: Vec<String> = frontend.sources.iter().flatten().map(ToString::to_string).collect();
-    // Its own address is one that the proxy adds.
+    // 198.51.100.1 is missing: the proxy has added it, because it is the frontend's own address.
     assert_eq!(sources, ["10.0.0.0/8", "192.0.2.128/25", "203.0.113.9/32"]);
     assert_eq!(
         (frontend.kind, frontend.state, frontend.policy),

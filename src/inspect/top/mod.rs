@@ -1,12 +1,13 @@
-//! `kube-proxy top`: which Services and endpoints have how much traffic now, on a screen, or once for programs.
+//! `kube-proxy top`: shows the traffic of Services and endpoints now, on a screen, or once for programs.
 //!
 //! ```text
-//! kernel::each_connection ──► conntrack::traffic ──► Sample ──► View ──► Screen
+//! kernel::each_connection ──► crate::traffic ──────► Sample ──► View ──► Screen
 //!        tables ──► names of frontends ──┘                 └──► table, JSON
 //! ```
 //!
-//! Each look walks over the tracked connections and forgets them. The tables are read again only when something wrote to nf_tables, or
-//! the rules count, and not more often than costs a twentieth of the time. Invariant: memory is that of the tables and of `crate::traffic`.
+//! Each sample takes one walk over the tracked connections, without storing them all. The tables are read again only when nf_tables
+//! changed or the rules have counters, and so seldom that this takes at most a twentieth of the time. Invariant: memory is bounded by the
+//! size of the tables and the limits of `crate::traffic`.
 
 mod sample;
 mod view;
@@ -31,13 +32,13 @@ use rules::model::Family;
 use sample::{Named, Row, Sample};
 use view::{Answer, Order, View};
 
-/// The shortest time between two looks.
+/// The shortest time between two samples.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// How often the running proxy is asked at most.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
 /// How many times longer than it took to read the tables the next reading waits.
 const READINGS_APART: u32 = 20;
-/// The sysctl that makes the kernel count packets and bytes of connections that begin.
+/// The sysctl that makes the kernel count packets and bytes of new connections.
 const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
 
 const EXAMPLES: &str = "\
@@ -77,7 +78,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Why it cannot look.
+/// When the interval is too short, or the tables or the connections cannot be read.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let interval = args.interval.to_std().filter(|time| *time >= SHORTEST);
     let Some(interval) = interval else { bail!("--interval must be 100ms or more") };
@@ -137,9 +138,9 @@ fn watch(mut view: View, interval: Duration, running: RunningArgs) -> Result<Com
     Ok(CommandOutcome::Fine)
 }
 
-/// What ends the time of a look.
+/// Why the wait for the next sample ended.
 enum Ended {
-    /// The next look is due.
+    /// The next sample is due.
     Due,
     /// The user quits.
     Quit,
@@ -147,7 +148,7 @@ enum Ended {
     Signal(i32),
 }
 
-/// Draws, and answers keys until the time of the next look.
+/// Draws the screen and handles keys until the next sample is due.
 fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, next: Instant) -> Result<Ended> {
     loop {
         let (width, height) = screen.size()?;
@@ -161,14 +162,14 @@ fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, 
     }
 }
 
-/// Looks again and again.
+/// Takes samples, each of which is compared with the previous one.
 struct Sampler {
     connection: Connection,
     names: Arc<[Named]>,
     frontends: Frontends,
-    /// The generation of nf_tables in which the tables were read.
+    /// The nf_tables generation at the last read of the tables.
     generation: u32,
-    /// The tables are not read again before.
+    /// The tables are not read again before this time.
     read_after: Instant,
     before: Option<(Memory, Instant)>,
     /// The tables that are dormant.
@@ -242,7 +243,7 @@ fn read() -> Result<Tables> {
 
 impl From<tables::FrontendView> for Named {
     fn from(view: tables::FrontendView) -> Self {
-        // Any program may have written a comment.
+        // Any program may have written the comment, so escape the name.
         let name = view.service.map_or_else(|| format!("({})", view.frontend), |name| escaped(&name));
         Self {
             service: name.into(),

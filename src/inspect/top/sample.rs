@@ -1,6 +1,6 @@
-//! What `top` shows: the numbers of each service port and of its endpoints, from two looks at the tracked connections.
+//! The numbers that `top` shows for each service port and its endpoints, from two walks over the tracked connections.
 //!
-//! Takes the frontends with their names and endpoints, and the [`TrafficSample`]s; gives a [`Sample`]. Pure.
+//! Takes the frontends with their names and endpoints, and a [`TrafficSample`]; returns a [`Sample`]. Pure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::traffic::{Count, TrafficSample};
 use rules::model::Frontend;
 
-/// A frontend, the service port that it belongs to, and where it leads.
+/// A frontend, the service port that it belongs to, and its endpoints.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     /// `namespace/name[:port]`.
@@ -21,25 +21,25 @@ pub(super) struct Named {
     pub(super) frontend: Frontend,
     /// The connections that its counter counted; `None` without one (`nftables.counters`).
     pub(super) counted: Option<u64>,
-    /// The endpoints that the tables have for it, with what their counters counted.
+    /// The endpoints that the tables have for the frontend, each with the number that its counter counted.
     pub(super) endpoints: Vec<(SocketAddr, Option<u64>)>,
     /// Whether all frontends of the service port share the counters of the endpoints.
     pub(super) shares_counters: bool,
 }
 
-/// The numbers of one moment.
+/// The numbers of all service ports at one moment.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// The frontends, in the order of the look.
+    /// The frontends, in the order of `look.frontends`.
     frontends: Arc<[Named]>,
     look: TrafficSample,
     /// The service ports, sorted by name, each with its numbers and the positions of its frontends.
     services: Vec<ServiceCount>,
-    /// The time since the look before; `None` at the first one.
+    /// The time since the previous sample; `None` for the first one.
     pub(super) since: Option<Duration>,
     /// Whether the kernel counts packets and bytes of new connections.
     pub(super) accounting: bool,
-    /// How long the look took.
+    /// How long it took to take the sample.
     pub(super) took: Duration,
     /// What is wrong with the node, in sentences.
     pub(super) problems: Vec<String>,
@@ -61,7 +61,7 @@ impl ServiceCount {
 }
 
 impl Sample {
-    /// Puts together what was found. `look` has the numbers of `frontends`, in their order.
+    /// Adds up the numbers by service port. `look` has the numbers of `frontends`, in their order.
     pub(super) fn new(
         frontends: Arc<[Named]>,
         look: TrafficSample,
@@ -122,7 +122,7 @@ impl Sample {
         self.look.frontends.iter().map(|count| count.open + count.unanswered).sum()
     }
 
-    /// Differences count one in so many connections.
+    /// The sampling factor: rates come from one in this many connections.
     pub(super) fn one_in(&self) -> u32 {
         self.look.one_in
     }
@@ -145,7 +145,7 @@ impl Sample {
         }
     }
 
-    /// These service ports, in the form of `-o json`.
+    /// The document of `-o json` for these rows.
     pub(super) fn document(&self, rows: &[Row]) -> Document {
         let milliseconds = self.since.map_or(0, |since| u32::try_from(since.as_millis()).unwrap_or(u32::MAX));
         let services = rows.iter().map(|row| {
@@ -167,7 +167,7 @@ impl Sample {
     }
 }
 
-/// What is known of an endpoint.
+/// The numbers of an endpoint, and whether the tables list it.
 #[derive(Default)]
 struct Found {
     count: Count,
@@ -175,12 +175,12 @@ struct Found {
     listed: bool,
 }
 
-/// The sum of two numbers that may not be there.
+/// The sum of two numbers, either of which may be missing; `None` when both are.
 fn added(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.zip(b).map(|(a, b)| a + b).or(a).or(b)
 }
 
-/// A number of events in this time, as a number a second.
+/// Converts a number of events in this time to a number per second.
 fn per_second(number: u64, time: Duration) -> u64 {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     number.saturating_mul(1000) / milliseconds
@@ -191,21 +191,21 @@ fn per_second(number: u64, time: Duration) -> u64 {
 pub(super) struct Row {
     /// `namespace/name[:port]`; empty for an endpoint.
     pub(super) name: Arc<str>,
-    /// Tenths of new connections a second; `None` at the first look.
+    /// New connections per second, in tenths; `None` in the first sample.
     pub(super) new: Option<u64>,
     /// See [`Count::open`].
     pub(super) open: u64,
     /// See [`Count::unanswered`].
     pub(super) unanswered: u64,
-    /// Packets of the connections that are tracked; `None` while accounting is off.
+    /// Packets of the tracked connections; `None` while accounting is off.
     pub(super) packets: Option<u64>,
-    /// Their bytes.
+    /// Bytes of the tracked connections; `None` while accounting is off.
     pub(super) bytes: Option<u64>,
-    /// Packets a second since the look before.
+    /// Packets per second since the previous sample.
     pub(super) packet_rate: Option<u64>,
-    /// Bytes a second since the look before.
+    /// Bytes per second since the previous sample.
     pub(super) byte_rate: Option<u64>,
-    /// Connections that the counters of the rules counted since they were made; `None` without counters.
+    /// Connections that the nftables counters have counted since they were created; `None` without counters.
     pub(super) counted: Option<u64>,
 }
 
@@ -228,16 +228,16 @@ impl Row {
 /// An endpoint of a service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndpointRow {
-    /// Where it is.
+    /// The address and port of the endpoint.
     pub(super) address: SocketAddr,
-    /// Whether the tables have it; else it only has connections from before.
+    /// Whether the tables have the endpoint. If not, it was removed and only has older connections.
     pub(super) listed: bool,
     /// Its numbers.
     pub(super) row: Row,
 }
 
 impl EndpointRow {
-    /// What is remarkable about it beside the others of its service port.
+    /// A remark about the endpoint, compared with the other endpoints of its service port; `None` when it is normal.
     pub(super) fn remark(&self, others: &[Self]) -> Option<&'static str> {
         let has_traffic = |row: &Row| row.open > 0 || row.new.is_some_and(|new| new > 0);
         if !self.listed {
@@ -252,11 +252,11 @@ impl EndpointRow {
     }
 }
 
-/// `-o json`.
+/// The document of `-o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Document {
-    /// The time between the two looks.
+    /// The time between the two samples.
     seconds: f64,
     accounting: bool,
     one_in: u32,
@@ -302,8 +302,8 @@ pub(super) mod testing {
     use node::kernel::connections::Counters;
     use rules::model::{Destination, Protocol};
 
-    /// Two seconds after the look before: `shop/web:http` with a busy endpoint, a dead one and an idle one, and `shop/api` without
-    /// traffic.
+    /// A sample two seconds after the previous one: `shop/web:http` has a busy endpoint, a dead one and an idle one, and `shop/api` has
+    /// no traffic.
     pub(in super::super) fn shop(accounting: bool) -> Sample {
         let named = |service: &str, ip: &str, endpoints: &[&str]| Named {
             service: service.into(),

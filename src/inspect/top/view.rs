@@ -1,6 +1,6 @@
-//! The state of the screen: what is selected, in which order, with which filter; keys change it, and [`View::frame`] gives its lines.
+//! The state of the screen: the selected row, the order and the filter. Keys change it, and [`View::frame`] returns the lines to draw.
 //!
-//! Pure: takes [`Key`]s, [`Sample`]s and a size; gives [`Line`]s that fit the size.
+//! Pure: takes [`Key`]s, [`Sample`]s and a size; returns [`Line`]s that fit the size.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub(super) enum Order {
     Name,
 }
 
-/// What the user has set.
+/// The state of the screen, which keys change.
 #[derive(Debug, Default)]
 pub(super) struct View {
     order: Order,
-    /// The smallest number, or the last name, first.
+    /// Whether the order is reversed: the smallest number, or the last name, comes first.
     reversed: bool,
     filter: String,
-    /// Keys go into the filter.
+    /// Whether the user is typing the filter.
     typing: bool,
     /// The service port whose endpoints are shown, by name, so that it stays selected when the order changes.
     selected: Option<Arc<str>>,
@@ -64,7 +64,7 @@ any key       back";
 pub(super) enum Answer {
     /// Draw again.
     Draw,
-    /// End.
+    /// Quit.
     Quit,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn columns(sample: &Sample, width: usize) -> Vec<NumberColumn> {
 
 /// The width of a column of numbers, the gap before it included.
 const NUMBER: usize = 9;
-/// The narrowest column of names.
+/// The smallest width of the column of names.
 const NAME: usize = 16;
 
 impl View {
@@ -130,7 +130,7 @@ impl View {
     pub(super) fn rows(&self, sample: &Sample) -> Vec<Row> {
         let mut rows: Vec<Row> =
             sample.services().filter(|row| row.name.to_lowercase().contains(&self.filter)).collect();
-        // A stable sort of rows that are sorted by name.
+        // The rows are sorted by name, and the sort is stable: rows with equal numbers stay sorted by name.
         match self.order {
             Order::New => rows.sort_by_key(|row| Reverse(row.new)),
             Order::Open => rows.sort_by_key(|row| Reverse(row.open)),
@@ -145,7 +145,7 @@ impl View {
         rows
     }
 
-    /// Does what a key asks for.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: Key, sample: &Sample) -> Answer {
         match key {
             Key::Interrupt => return Answer::Quit,
@@ -185,14 +185,14 @@ impl View {
         }
     }
 
-    /// Selects another row: `to` gets the position of the selected one and the rows of a page.
+    /// Selects another row: `to` computes its position from the current position and the number of rows of a page.
     fn step(&mut self, sample: &Sample, to: impl FnOnce(usize, usize) -> usize) {
         let rows = self.rows(sample);
         let target = to(self.position(&rows), self.page.max(1)).min(rows.len().saturating_sub(1));
         self.selected = rows.get(target).map(|row| Arc::clone(&row.name));
     }
 
-    /// Where the selected row is; the first one when it is not there.
+    /// The position of the selected row; the first position when that row is gone.
     fn position(&self, rows: &[Row]) -> usize {
         rows.iter().position(|row| Some(&row.name) == self.selected.as_ref()).unwrap_or(0)
     }
@@ -257,7 +257,7 @@ fn title(sample: &Sample, rows: &[Row], interval: Duration) -> String {
     )
 }
 
-/// What the reader has to know about the numbers.
+/// Notes on how to read the numbers.
 pub(super) fn notes(sample: &Sample) -> Vec<String> {
     let mut notes = Vec::new();
     if !sample.accounting {
@@ -313,7 +313,7 @@ fn endpoint_lines(
     lines
 }
 
-/// Puts a remark behind the name, where there is room, else behind the line.
+/// Puts a remark after the name if there is room, else at the end of the line.
 fn mark(line: &str, remark: &str, name_width: usize) -> String {
     let name = line.split(' ').next().unwrap_or_default().len();
     let room = name_width.saturating_sub(name);
@@ -324,12 +324,12 @@ fn mark(line: &str, remark: &str, name_width: usize) -> String {
     }
 }
 
-/// A number of tenths: `12.3`, and whole from 100 on.
+/// Formats a number of tenths: `12.3`, and without a decimal from 100 on.
 fn tenths(number: u64) -> String {
     if number < 1_000 { format!("{}.{}", number / 10, number % 10) } else { short(number / 10) }
 }
 
-/// A number in at most six characters: `9999`, `12.3k`, `4.5M`.
+/// Formats a number in at most six characters: `9999`, `12.3k`, `4.5M`.
 fn short(number: u64) -> String {
     let mut units = ["k", "M", "G", "T", "P", "E"].into_iter();
     let (mut whole, mut rest, mut unit) = (number, 0, "");

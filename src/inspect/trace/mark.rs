@@ -1,8 +1,8 @@
 //! The table that makes the kernel report packets, and the socket that gets the reports.
 //!
 //! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
-//! SIGKILL, and no other program can change it. Its name has the process id as the host sees it, so that several can be there. Its
-//! rules have no verdict. They mark packets that match all of what was asked for, and no more than [`PER_SECOND`].
+//! SIGKILL, and no other program can change it. Its name has the process id in the host's PID namespace, so that several traces can run.
+//! Its rules have no verdict. They set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,40 +23,40 @@ use crate::explain::{Source, Target};
 /// How many packets a second are traced, and how many at once.
 const PER_SECOND: u64 = 20;
 const BURST: u32 = 20;
-/// Before all that other programs do: connection tracking, whose first part has priority -400, is the exception.
+/// Runs before the chains of other programs. Only the first part of connection tracking runs earlier, at priority -400.
 const PRIORITY: i32 = -350;
-/// `NFNLGRP_NFTRACE`.
+/// The netlink group of the trace reports (`NFNLGRP_NFTRACE`).
 const GROUP: u32 = 9;
-/// The size of the receive buffer in bytes, the kernel's own data included: the reports of some seconds.
+/// The size of the receive buffer in bytes, the kernel's overhead included: enough for the reports of some seconds.
 const BUFFER: usize = 4 << 20;
 
-/// The mark, for as long as it lives.
+/// The table that sets `nftrace`, which makes the kernel report packets. Dropping this value removes the table.
 pub(super) struct Mark {
-    /// The table.
+    /// The name of the table.
     pub(super) table: TableName,
-    /// Owns the table.
+    /// The socket that owns the table.
     _owner: Connection,
     reports: Socket,
     waiter: OwnedFd,
 }
 
-/// Reports that came in one wait.
+/// The reports that one call of `Mark::reports` read.
 pub(super) struct Reports {
-    /// In the order of the kernel.
+    /// The reports, in the kernel's order.
     pub(super) traced: Vec<Traced>,
-    /// There were more than the socket's buffer holds.
+    /// Whether reports were lost, because the socket's buffer was full.
     pub(super) lost: bool,
 }
 
 impl Mark {
-    /// Sets the mark for packets from and to these.
+    /// Creates the table, for packets from `from` to `to`.
     ///
     /// # Errors
     /// The kernel's error, in words.
     pub(super) fn set(from: Source, to: Target) -> Result<Self> {
         let reports = Socket::open(Bus::Netfilter).context("cannot open a netlink socket")?;
         reports.join(GROUP).context("cannot listen to the reports of nf_tables; CAP_NET_ADMIN is needed")?;
-        // Refused in other user namespaces; then the buffer is smaller.
+        // The kernel refuses this outside of the initial user namespace; then the buffer is smaller.
         let _ = reports.reserve_receive(BUFFER);
         let waiter = reports.duplicate().context("cannot wait for reports")?;
         let mut owner = Connection::open().context("cannot open a netlink socket")?;
@@ -67,7 +67,7 @@ impl Mark {
         Ok(Self { table, _owner: owner, reports, waiter })
     }
 
-    /// The reports so far; waits for the first at most this long.
+    /// Reads the reports that have arrived. Waits at most `wait` for the first one.
     ///
     /// # Errors
     /// The kernel's error.
@@ -124,7 +124,7 @@ fn explained(error: &CommitError) -> anyhow::Error {
         CommitError::Refused(refusals) => refusals.first().map(|refusal| refusal.errno),
         _ => None,
     };
-    // A kernel that does not know the flag `owner`.
+    // EOPNOTSUPP or EINVAL: the kernel does not know the table flag `owner`.
     if [Some(95), Some(22)].contains(&errno) {
         return anyhow!(
             "this kernel has no tables that vanish with their owner (5.12 and newer), or lacks the expression limit: {error}"

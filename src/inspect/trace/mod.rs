@@ -1,12 +1,12 @@
-//! `kube-proxy trace`: what the rules do with real packets, as the kernel reports it, in words.
+//! `kube-proxy trace`: shows in words what the rules do with real packets, from the kernel's nftrace reports.
 //!
 //! ```text
 //! Mark (a table of its own) ──► the kernel's reports ──► Packets (by number) ──► story::tell ──► words, JSON
 //!                                                          rules, interfaces ──────┘
 //! ```
 //!
-//! The only command that writes to the kernel: one table, which it owns and which ends with it. It needs neither the proxy's lock nor a
-//! running proxy. Invariant: memory is bounded by `PACKETS` packets under way, of `REPORTS` reports each.
+//! The only command that writes to the kernel: it creates one table, which the kernel removes when the command ends. It needs neither the
+//! proxy's lock nor a running proxy. Invariant: memory is bounded by `PACKETS` packets in progress, with `REPORTS` reports each.
 
 mod mark;
 mod story;
@@ -35,11 +35,11 @@ use node::kernel::find_connection;
 use rules::ruleset::names;
 use story::{Book, Story, tell};
 
-/// How long no report about a packet may come until its story is printed: it is behind the last chain.
+/// After this time without a report a packet has passed its last chain, and its story is printed.
 const SILENCE: Duration = Duration::from_millis(300);
-/// How long a wait for reports is at most, so that signals and the time are looked at.
+/// The longest wait for reports; after it, `run` checks for signals and for the end of its time.
 const SLICE: Duration = Duration::from_millis(100);
-/// The most packets under way.
+/// The most packets in progress, that is, of which more reports may come.
 const PACKETS: usize = 256;
 /// The most reports of a packet that are kept.
 const REPORTS: usize = 1024;
@@ -80,7 +80,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Why it cannot look.
+/// When the arguments do not fit together, the table cannot be created, or the kernel cannot be read.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if args.from.address.is_ipv4() != args.to.address.is_ipv4() {
         bail!(
@@ -135,7 +135,7 @@ fn target(to: Target) -> String {
     if to.port == 0 { to.address.to_string() } else { SocketAddr::new(to.address, to.port).to_string() }
 }
 
-/// A paragraph, or a document.
+/// Prints the story of a packet as a paragraph, or as a JSON or YAML document.
 fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     if matches!(format, Format::Json | Format::Yaml) {
         if format == Format::Yaml {
@@ -177,7 +177,7 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     out.flush()
 }
 
-/// The reports of packets under way, each in the order of the kernel, the oldest packet first.
+/// The reports of packets in progress, the oldest packet first. Each packet's reports are in the kernel's order.
 #[derive(Default)]
 struct Packets {
     open: VecDeque<Open>,
@@ -186,19 +186,19 @@ struct Packets {
 struct Open {
     reports: Vec<Traced>,
     last: Instant,
-    /// Another packet has its number now.
+    /// Whether another packet has the same trace number now.
     is_over: bool,
 }
 
 impl Packets {
-    /// Takes a report. A packet counts when the rule of our mark reports it. Others belong to other programs that trace: when theirs
-    /// marked it before, the kernel reports it in our table too, but by the policy of the chain.
+    /// Takes a report. Only packets that a rule of our table `own` reports are kept. If another program's rule marks a packet earlier,
+    /// the kernel reports that packet in our table too, but by the policy of our chain.
     fn add(&mut self, report: Traced, own: &TableName, now: Instant) {
         let is_it = |open: &&mut Open| !open.is_over && open.reports[0].packet == report.packet;
         let known = self.open.iter_mut().find(is_it);
         let is_marked = report.table == *own && matches!(report.event, Event::Rule(_));
         if is_marked && report.headers.is_some() {
-            // The number is used again, as for a packet that is sent again.
+            // The kernel has used the number again, for example because the packet was sent again.
             known.into_iter().for_each(|open| open.is_over = true);
             if self.open.len() < PACKETS {
                 self.open.push_back(Open { reports: vec![report], last: now, is_over: false });
@@ -211,7 +211,8 @@ impl Packets {
         }
     }
 
-    /// The packets of which no report came for this long or can come, the oldest first and up to the first that is under way.
+    /// Removes and returns the finished packets: no report came for `silence`, or none can come. Oldest first, up to the first one in
+    /// progress.
     fn silent(&mut self, now: Instant, silence: Duration) -> Vec<Vec<Traced>> {
         let is_silent = |open: &Open| open.is_over || now.saturating_duration_since(open.last) >= silence;
         let count = self.open.iter().take_while(|open| is_silent(open)).count();
@@ -219,7 +220,7 @@ impl Packets {
     }
 }
 
-/// What the kernel lists now.
+/// Looks rules, interfaces, Services and connections up in the kernel, with a cache of rules.
 struct ListedRules {
     connection: Connection,
     host: ThisHost,
@@ -237,7 +238,7 @@ impl ListedRules {
 }
 
 impl Book for ListedRules {
-    /// A rule that was replaced since the packet is not found, and its sentence is about its verdict only.
+    /// Does not find a rule that was replaced after it saw the packet; the sentence is then about its verdict only.
     fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump> {
         let generation = self.connection.generation().ok()?;
         if generation != self.generation || self.rules.len() >= CHAINS {

@@ -1,8 +1,8 @@
-//! The reports about one packet -> what became of it, and the rules that had an effect, in words.
+//! Makes a story from the kernel's reports about one packet: what became of it, and the rules that had an effect, in words.
 //!
-//! Pure: takes the reports in their order, and the rules that they name; gives a [`Story`]. The sentences are those of `explain`, because a
-//! rule says the same of a packet that was computed and of a real one. Only what the kernel reports is printed: where the destination
-//! leads is read from the headers at the next chain, not from the rule.
+//! Pure: takes the reports in their order, and the rules that they name; returns a [`Story`]. `explain` and `trace` share their sentences
+//! ([`sentence`]). Only what the kernel reports is printed: the translated destination comes from the headers at the next chain or from
+//! connection tracking, not from the rule.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,31 +23,32 @@ use rules::ruleset::names::chain;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Story {
-    /// Where it came from: the source, and the interface unless this host sent it.
+    /// Its source address, with the port if it has one.
     pub(super) from: String,
     /// Its destination.
     pub(super) to: String,
-    /// `tcp`, ...
+    /// The protocol, such as `tcp`.
     pub(super) protocol: String,
-    /// The flags of TCP; `None` for other protocols.
+    /// The TCP flags; `None` for other protocols.
     pub(super) flags: Option<String>,
-    /// The interface at which it arrived.
+    /// The interface at which it arrived; `None` if this host sent it, or the interface is unknown.
     pub(super) interface: Option<String>,
-    /// What became of it.
+    /// What became of the packet.
     pub(super) verdict: Verdict,
     /// The service port that it was sent to.
     pub(super) service: Option<String>,
-    /// Where it went instead.
+    /// The endpoint that it went to instead.
     pub(super) endpoint: Option<SocketAddr>,
-    /// Whether a rule gave it another source.
+    /// Whether its source was translated.
     pub(super) masquerade: bool,
-    /// Why it has its verdict.
+    /// The reason for the verdict.
     pub(super) reason: String,
     /// The rules that had an effect.
     pub(super) steps: Vec<EffectiveRule>,
 }
 
-/// Resolves what a report has only by number: rules by their handles, interfaces by their indexes, and the Service of a packet.
+/// Looks up what a report only has a number for: rules by handle, interfaces by index. Also finds the Service and the connection of a
+/// packet.
 pub(super) trait Book {
     /// The rule with a handle; `None` when it is gone.
     fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump>;
@@ -55,14 +56,14 @@ pub(super) trait Book {
     /// The name of an interface.
     fn interface(&mut self, index: u32) -> Link;
 
-    /// The service port that has the packet's destination: an address, or a node port.
+    /// The service port of the packet's destination, which is an address or a node port.
     fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String>;
 
     /// The connection that the packet belongs to.
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
 }
 
-/// Tells what became of a packet. `own` is the table of the mark, which has no say. `None` without the packet's headers.
+/// Describes what became of a packet. Skips the reports of `own`, our table that sets `nftrace`. `None` without the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);
     let first = seen.iter().flatten().next()?.clone();
@@ -73,8 +74,8 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     });
     let service = book.service(&first, is_node_port);
     let translated = (last.target() != first.target()).then(|| last.target());
-    // The first packet of a connection shows its way itself. Of others the kernel may report no chain behind the translation, and it
-    // reports none that masquerades.
+    // The reports of a connection's first packet show its translation. For later packets the kernel may report no chain after the
+    // translation, and it never reports one that masquerades, so take both from connection tracking.
     let known = book.connection(&first);
     let moved = known.as_ref().map(|known| known.reply.source).filter(|answering| *answering != first.target());
     let endpoint = translated.or(moved);
@@ -97,7 +98,7 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     Some(telling.story(&first, reports))
 }
 
-/// The packet as each report finds it.
+/// The packet as it was at each report.
 fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
     let mut now: Option<Packet> = None;
     let each = reports.iter().map(|report| {
@@ -110,7 +111,7 @@ fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
     each.collect()
 }
 
-/// The packet with these headers.
+/// Reads a packet from its headers.
 fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
     let network = &headers.network;
     let (source, destination, protocol): (IpAddr, IpAddr, u8) = match network.first()? >> 4 {
@@ -142,10 +143,10 @@ fn sixteen(bytes: &[u8]) -> Option<IpAddr> {
     Some(<[u8; 16]>::try_from(bytes).ok()?.into())
 }
 
-/// A story that grows with each report.
+/// A story under construction, to which each report adds.
 struct Telling {
     service: Option<String>,
-    /// Where the packet leads in the end.
+    /// The endpoint that the packet goes to in the end.
     endpoint: Option<SocketAddr>,
     verdict: Option<Verdict>,
     reasons: Vec<String>,
@@ -195,7 +196,7 @@ impl Telling {
         }
     }
 
-    /// What a matching rule did to the packet.
+    /// The effects of a matching rule on the packet.
     fn effects(&self, report: &Traced, rule: Option<&RuleDump>) -> Vec<Effect> {
         if report.event == Event::Policy {
             return vec![Effect::Policy];
@@ -266,7 +267,7 @@ impl Telling {
     }
 }
 
-/// Whether a rule only lets the packets of known connections by, which is nothing to tell.
+/// Whether a rule looks at the connection's state. When such a rule accepts, that is not worth a step in the story.
 fn is_by_state(rule: Option<&RuleDump>) -> bool {
     rule.is_some_and(|rule| rule.exprs.iter().any(|expr| matches!(expr, Expr::Ct { .. })))
 }
@@ -287,7 +288,7 @@ mod tests {
     use nft::{Family, Statement};
     use node::kernel::connections::{Ends, Phase};
 
-    /// Rules by handle: 1 goes to a balancer, 2 translates, 3 masquerades, 4 refuses.
+    /// Rules by handle: 1 goes to the chain `lb-1`, 2 translates, 3 masquerades, 4 refuses.
     struct ListedRules;
 
     impl Book for ListedRules {
@@ -313,7 +314,7 @@ mod tests {
             (is_node_port || packet.destination.to_string() == "10.96.0.10").then(|| "shop/web:http".to_owned())
         }
 
-        /// Only that of the client port 1 is known, which is masqueraded.
+        /// Only the connection from client port 1 is tracked; it is masqueraded.
         fn connection(&mut self, packet: &Packet) -> Option<Connection> {
             let client = SocketAddr::new(packet.source, packet.source_port?);
             (client.port() == 1).then(|| Connection {
@@ -413,7 +414,7 @@ mod tests {
         let story = tell(&[later.clone()], &own(), &mut ListedRules).unwrap();
         assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
         assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
-        // Some kernels report the chains behind the translation too.
+        // Some kernels also report the chains after the translation.
         let seen = report("kube-proxy", 77, None, Some(headers([10, 244, 0, 1], 8080)));
         let story = tell(&[later, seen], &own(), &mut ListedRules).unwrap();
         assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));

@@ -8,11 +8,11 @@ use component::logging::list;
 use inspect::other_proxy;
 use node::kernel::{Lock, WriterLockState, leftovers};
 
-/// Removes the rules. Beside a kube-proxy that runs nothing is removed: clients would be without a Service until it writes its rules again,
-/// which upstream's in mode iptables does after half a minute. `force` has it done nevertheless.
+/// Removes the rules. While a kube-proxy runs, removes nothing unless `force` is set: clients could not reach any Service until that
+/// kube-proxy writes its rules again, which upstream's in mode iptables does after half a minute.
 ///
 /// # Errors
-/// When a kube-proxy runs, and when something could not be removed.
+/// When a kube-proxy runs and `force` is not set, and when something could not be removed.
 pub(super) fn clean_up(config: &Config, lock: &mut Lock, force: bool) -> Result<()> {
     let mut signs = Vec::new();
     // The lock is held until the end, so that no kube-proxy of this program starts to write during the clean-up.

@@ -1,4 +1,4 @@
-//! The commands beside the proxy itself: their place on the command line, and which code runs each.
+//! The subcommands beside the proxy itself: how they are added to the command line, and which code runs each.
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -7,7 +7,7 @@ use inspect::{CommandOutcome, changes, check, explain, screen, services, top, tr
 
 use crate::verify;
 
-/// How much nicer than the proxy a command is: it gets about a tenth of a processor that both want.
+/// The nice value of a command above that of the proxy: the command gets about a tenth of a processor for which both compete.
 const NICENESS: i32 = 10;
 
 /// The commands, in the order of the help text.
@@ -30,13 +30,13 @@ pub(super) fn add(line: clap::Command) -> clap::Command {
     Command::augment_subcommands(line)
 }
 
-/// Runs the command that the whole command line names.
+/// Runs the subcommand that the parsed command line names.
 ///
 /// # Errors
-/// Why it could not look, or [`inspect::output::ReaderGone`].
+/// Why the command could not look at the node, or [`inspect::output::ReaderGone`].
 pub(super) fn run(matches: &ArgMatches) -> Result<CommandOutcome> {
     let mut out = Output::to_stdout();
-    // Before any thread begins. A higher value is refused to nobody; without it the command works as well.
+    // Set before any thread starts, so that all threads inherit it. Raising the nice value needs no privilege, and an error does no harm.
     let _ = rustix::process::nice(NICENESS);
     let outcome = match Command::from_arg_matches(matches)? {
         Command::Explain(args) => explain::run(&args, &mut out)?,

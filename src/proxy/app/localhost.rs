@@ -1,4 +1,4 @@
-//! The threads for node ports on loopback addresses: the userspace proxy, and the reader of what the rules refuse.
+//! The threads for node ports on loopback addresses: the userspace proxy, and the reader that counts the packets that the rules refuse.
 
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use component::logging::once::Once;
 use component::supervise::Supervisor;
 use node::counters::Refused;
 
-/// The time between two readings of what the rules refused.
+/// The time between two readings of the counters of refused packets.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How much longer than the grace of its connections the proxy's thread may take to end.
+/// How much longer than [`GRACE`], which its connections get to end, the proxy's thread may take to end.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// The userspace proxy, if the configuration asks for it.
 #[derive(Default)]
 pub(super) struct Localhost {
-    /// Where it gets its node ports.
+    /// The channel through which the proxy gets its node ports.
     pub(super) feed: Option<Feed>,
     proxy: Option<Proxy>,
     connections: Option<OpenConnections>,
@@ -33,7 +33,7 @@ pub(super) struct Localhost {
 }
 
 impl Localhost {
-    /// A proxy that does not run yet, of a process that may have this many files open.
+    /// Makes a proxy that does not run yet. `open_files` is the number of files that the process may have open.
     pub(super) fn new(config: &Config, metrics: &Metrics, open_files: u64) -> Self {
         if !config.serves_localhost() {
             return Self::default();
@@ -43,7 +43,7 @@ impl Localhost {
         Self { feed: Some(feed), proxy: Some(proxy), connections: Some(connections), running: None }
     }
 
-    /// Says at any time whether there are open connections.
+    /// Returns a function that says at any time whether there are open connections.
     pub(super) fn has_connections(&self) -> impl Fn() -> bool + Send + use<> {
         let connections = self.connections.clone();
         move || connections.as_ref().is_some_and(OpenConnections::is_any)
@@ -68,16 +68,17 @@ impl Localhost {
         Ok(())
     }
 
-    /// Accepts no further connections, and waits until those that are open have ended, or were closed after [`GRACE`].
+    /// Stops accepting connections, and waits until the open ones have ended or were closed after [`GRACE`].
     pub(super) async fn end(&mut self) {
         let Some((stop, thread)) = self.running.take() else { return };
         drop(stop);
-        // One that hangs is left behind.
+        // A thread that hangs is not waited for any longer.
         let _ = has_ended(&thread, Instant::now() + GRACE + SLACK).await;
     }
 }
 
-/// Starts the thread that shows what the rules refused, if they refuse anything. It ends with the process.
+/// Starts the thread that exports how many packets the rules refused at localhost node ports, if these are configured. It runs until the
+/// process ends.
 pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
     if !config.localhost_node_ports {
         return Ok(());

@@ -37,11 +37,12 @@ use node::kernel::leftovers::CleanUp;
 use node::kernel::process::raise_open_files;
 use run::Writers;
 
-/// Does what the arguments ask for; the first of them is the program's name. Gives the exit code: 0, but for commands that look at a
+/// Does what the arguments ask for; the first argument is the program's name. Returns the exit code: 0, except for commands that look at a
 /// node (`inspect::CommandOutcome`).
 ///
 /// # Errors
-/// The error to show to the user; upstream's exit code for each is 1, but for [`component::supervise::Panicked`]. [`ReaderGone`] is not to be shown.
+/// The error to show to the user. Its exit code is 1 as upstream's, except for [`component::supervise::Panicked`]. [`ReaderGone`] is not to
+/// be shown.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, commands::add) {
         Ok(Invocation::Command(matches)) => look(commands::run(&matches)),
@@ -53,7 +54,8 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     }
 }
 
-/// The exit code of a command that looks at a node. Its errors are shown here, because their code is not that of the proxy's errors.
+/// Returns the exit code of a command that looks at a node. Prints its error here, because the exit code differs from that of the proxy's
+/// errors.
 ///
 /// # Errors
 /// [`ReaderGone`].
@@ -68,7 +70,7 @@ fn look(outcome: Result<inspect::CommandOutcome>) -> Result<ExitCode> {
     }
 }
 
-/// What the flags of the proxy ask for.
+/// Does what the proxy's flags ask for: runs the proxy, or does a single task such as `--cleanup` and ends.
 fn proxy(invocation: Invocation) -> Result<()> {
     match invocation {
         Invocation::Run(config) => run(config),
@@ -104,21 +106,21 @@ fn run(config: Config) -> Result<()> {
     outcome
 }
 
-/// Whether another process holds the lock. The sync loop takes it once there is something to write, so that a process that never gets its
-/// objects does not keep another one from writing.
+/// Returns whether another process holds the writer lock, and does not take it. The sync loop takes it once there is something to write, so
+/// that a process that never gets its objects does not keep another one from writing.
 fn another_holds(lock: &mut Lock) -> bool {
-    // The other steps of the start log errors such as a missing privilege.
+    // Not an error here: later steps of the start log causes such as a missing privilege.
     let holder = lock.holder().inspect_err(|error| debug!(err = %error, "Cannot read the lock"));
     holder.is_ok_and(|holder| holder.is_some())
 }
 
-/// The command line, by which the lock names this process.
+/// The command line of this process; the lock stores it, so that other processes can name the holder.
 fn command_line() -> Vec<String> {
     std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
-/// The privileged part of a start, and nothing else (O3). All checks of a start come first, credentials included, so that no sysctls are
-/// written for a proxy that could not run.
+/// Does the privileged part of a start, and nothing else (O3). All checks of a start come first, credentials included, so that no sysctls
+/// are written for a proxy that could not run.
 fn init_only(config: &Config) -> Result<()> {
     start_log(config);
     logging::start_writing();
@@ -144,7 +146,7 @@ fn start_log(config: &Config) -> Verbosity {
         .warnings
         .iter()
         .for_each(|reason| warn!(reason, "The configuration has something without effect or out of date"));
-    // As upstream writes it.
+    // Upstream logs its flags in this format.
     config.flags.iter().for_each(|(name, value)| info!(target: V1, "FLAG: --{name}={value:?}"));
     verbosity
 }

@@ -1,4 +1,4 @@
-//! Checks when this node's Node is first known whether its addresses fit the kernel and the configuration.
+//! Checks whether the addresses of this node's Node object fit the kernel and the configuration, when the object first arrives.
 //!
 //! Takes the configuration, the families that the kernel supports and the Node; gives warnings, or an error if the proxy cannot serve the
 //! node. Pure.
@@ -10,11 +10,11 @@ use component::config::{Config, DetectLocal, NodePortAddresses};
 use node::kernel::families;
 use rules::model::{Family, Node};
 
-/// The warnings about a node.
+/// Returns the warnings about a Node.
 ///
 /// # Errors
-/// When the node cannot be served: its addresses are of a family that the kernel does not have, or local traffic is to be recognised by
-/// CIDRs and there is none of the only family.
+/// When the node cannot be served: the kernel does not support the family of its addresses, or local traffic is recognised by CIDRs and
+/// none of them has the only family that the node serves.
 pub(super) fn check(config: &Config, supported: &[Family], node: &Node) -> Result<Vec<String>> {
     let primary = node.primary_family();
     let served = families::served(primary, supported)?;
@@ -91,7 +91,7 @@ mod tests {
     fn a_single_family_needs_its_own_ranges() {
         let v6_only = config(&["--cluster-cidr=fd00::/48"]);
         assert!(check(&v6_only, &[Family::V4], &node(&["192.0.2.1"], &[])).is_err());
-        // A single family without a range of its own ends the start, a family without one of two is a warning (P11).
+        // A node that serves one family cannot start without a range of that family (P11).
         let by_node = config(&["--detect-local-mode=NodeCIDR"]);
         assert!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["fd00::/64"])).is_err());
         assert_eq!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["10.0.0.0/24"])).unwrap(), [""; 0]);

@@ -1,7 +1,7 @@
 //! Text for standard output and standard error.
 //!
-//! If the reader of the output has ended, as `head` does, that is no error of the program and needs no message: [`inspect::output::ReaderGone`] has
-//! `main` end with its exit code.
+//! A reader that ends before the output does, such as `head`, is no error of the program and needs no message: `main` then ends with the
+//! exit code of [`inspect::output::ReaderGone`].
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, Write as _};
@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result};
 use component::logging;
 use inspect::output::check_reader;
 
-/// Prints a text as a whole.
+/// Prints a text and flushes it.
 ///
 /// # Errors
-/// [`inspect::output::ReaderGone`], or why the output cannot be written.
+/// [`inspect::output::ReaderGone`] when the reader has ended, or why the output cannot be written.
 pub(super) fn print(text: impl Display) -> Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     check_reader(write!(output, "{text}").and_then(|()| output.flush())).context("cannot write to standard output")

@@ -14,7 +14,7 @@ use node::kernel::probe::probe;
 use node::kernel::process::{SKIP_VERSION_CHECK, check_kernel, set_oom_score};
 use node::kernel::{families, load_conntrack, sysctl};
 
-/// An environment variable of ours: `off` keeps the privileges, to debug a running process.
+/// An environment variable of this program: the value `off` keeps the privileges, to debug a running process.
 const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 
 /// Checks everything that can be checked without a change to the node: the privilege, the kernel's version (O4), whether it accepts our
@@ -40,7 +40,8 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
             let entry = path.strip_prefix("/proc/sys").unwrap_or(path);
             info!(entry = %entry.display(), value, "Set sysctl");
         }),
-        // Upstream has no manifests. A proxy that reads them may run in a network namespace, where the limit cannot be set.
+        // Only a warning with `--manifests`, which upstream does not have: such a proxy may run in a network namespace, where the conntrack
+        // limit cannot be set.
         Err(error) if config.manifests.is_some() => warn!(err = %error, "Connection tracking stays as it is"),
         Err(error) => return Err(error.into()),
     }

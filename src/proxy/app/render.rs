@@ -1,8 +1,9 @@
-//! `kube-proxy render`: prints the ruleset for a directory of manifests, or what another directory would change, and changes nothing.
+//! `kube-proxy render`: prints the ruleset for a directory of manifests, or what another directory would change. Changes nothing on the
+//! node.
 //!
-//! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine:
-//! this node is the Node of the manifests, node ports are open on the addresses of that Node as far as `nodePortAddresses` allows, and
-//! the interfaces of a fast path are those that `--flowtable` names.
+//! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine: this node is
+//! the Node of the manifests, node ports are open on the addresses of that Node as far as `nodePortAddresses` allows, and the flowtable has
+//! the interfaces that `--flowtable` names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use rules::diff::differences::as_read;
 use rules::model::{Event, Family, Node};
 
 /// Prints the ruleset for the manifests, and their problems on standard error. `is_named` says whether the configuration has the node's
-/// name; otherwise the manifests may have only one Node. `strict` makes an error of everything that is not used as it was written.
+/// name; otherwise the manifests may have only one Node. With `strict`, warnings, Services that are left out and lost claims on frontends
+/// are errors.
 ///
 /// # Errors
 /// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem; in the last case the ruleset for
@@ -45,7 +47,7 @@ pub(super) fn render(config: Config, is_named: bool, strict: bool) -> Result<()>
     }
 }
 
-/// Prints what would change on a node if the manifests became those of another directory.
+/// Prints what would change on a node if another directory replaced the manifests.
 ///
 /// # Errors
 /// As for [`render`], for both directories; a problem of the manifests only with `--strict`.
@@ -55,7 +57,7 @@ pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<
     config.warnings.iter().for_each(output::print_error);
     let warnings = config.warnings.len();
     let mut before = read(config.clone(), is_named, &dir)?;
-    // The node is the same one.
+    // Both directories are rendered for the same node.
     let config = Config { node_name: before.node_name.clone(), ..config };
     let mut after = read(config, is_named || !before.node_name.is_empty(), other)?;
     let dumps = before.engine.content().tables.iter().map(as_read).map(Some).collect();
@@ -71,12 +73,12 @@ pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<
     Ok(if has_changes { CommandOutcome::Found } else { CommandOutcome::Fine })
 }
 
-/// The manifests of a directory.
+/// The manifests of a directory, loaded into an engine without a kernel.
 struct Rendered {
     engine: Engine<NoKernel>,
-    /// The name of the node for which the rules are.
+    /// The name of the node that the rules are made for.
     node_name: String,
-    /// How many problems the manifests have, which were printed.
+    /// The number of problems in the manifests, which were printed.
     problems: usize,
 }
 
@@ -101,7 +103,7 @@ fn read(mut config: Config, is_named: bool, dir: &Path) -> Result<Rendered> {
     Ok(Rendered { engine, node_name, problems: problems.len() })
 }
 
-/// Prints which Services are left out and, where `claims` are asked for, which do not get a frontend that they claim; gives how many.
+/// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the sum of both.
 fn left_out(engine: &mut Engine<NoKernel>, claims: bool) -> usize {
     let oversized = engine.take_oversized();
     for left_out in &oversized {

@@ -1,4 +1,4 @@
-//! The running proxy: starts servers, source, fast path and sync loop, waits for the end, and ends them.
+//! Runs the proxy: starts servers, source of objects, flowtable and sync loop, waits for a signal or a failure, and ends them.
 
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -25,24 +25,24 @@ use component::supervise::{self, Supervisor};
 use node::kernel::leftovers::CleanUp;
 use node::kernel::{Lock, OwnWrites};
 
-/// Events between the source and the sync loop; when the queue is full, the source waits.
+/// Capacity of the queue of events from the source to the sync loop; when the queue is full, the source waits.
 const EVENT_QUEUE: usize = 4096;
-/// The time for the last events to reach the API server when the process ends.
+/// How long the process waits at its end for the last Kubernetes events to reach the API server.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// What is made before privileges are given up, for the thread that writes to the kernel.
+/// Values for the thread that writes to the kernel, made before privileges are given up.
 pub(super) struct Writers {
     pub(super) lock: Lock,
     /// Whether another process holds the lock at the start.
     pub(super) waits: bool,
-    /// What other modes left.
+    /// Removes the rules that kube-proxies in other modes left.
     pub(super) clean_up: CleanUp,
 }
 
 /// Runs until a signal ends the process.
 ///
 /// # Errors
-/// The first failure of a server, the source or a thread; also the new content of the configuration file.
+/// The first failure of a server, the source or a thread. A change of the configuration file counts as one.
 pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, writers: Writers) -> Result<()> {
     let Writers { lock, waits, clean_up } = writers;
     // While another process holds the lock, it also has the ports. They become free when it ends, so a busy port is no reason to end.
@@ -101,15 +101,15 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
     Ok(())
 }
 
-/// The thread that publishes Kubernetes events; none without an API server.
+/// The thread that publishes Kubernetes events; `thread` is `None` without an API server.
 struct EventThread {
     /// Ends the thread when it is dropped.
     stop: oneshot::Sender<()>,
     thread: Option<(&'static str, JoinHandle<()>)>,
 }
 
-/// Starts the thread that publishes Kubernetes events, if there is an API server. A thread of its own, because the API server may be slow
-/// to respond.
+/// Starts the thread that publishes Kubernetes events, if there is an API server. It is a separate thread, because the API server may be
+/// slow to respond.
 fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) -> Result<(Recorder, EventThread)> {
     let (recorder, publisher) = events::new(&config.node_name);
     let (stop, stopped) = oneshot::channel();
@@ -127,7 +127,7 @@ fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) ->
                 _ = stopped => {}
             }
         });
-        // Does not wait for the resolution of a name, which may take long.
+        // Does not wait for a DNS lookup under way, which may take long.
         runtime.shutdown_background();
         Ok(())
     };
@@ -136,8 +136,8 @@ fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) ->
     Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
 }
 
-/// Ends the process when the configuration file has another valid content, so that it is started again with it (O5). Content that is not
-/// valid is logged and has no other effect.
+/// Ends the process when the configuration file gets other valid content, so that its supervisor restarts it with that content (O5).
+/// Invalid content is logged and has no other effect.
 fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
     let Some((path, content)) = config.config_file.clone() else { return Ok(()) };
     let mut file = ConfigFile::new(path, content);

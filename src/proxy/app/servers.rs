@@ -1,6 +1,7 @@
-//! Starts the HTTP servers: joins them to the configuration, the log, the metrics and the Kubernetes events, which they do not know.
+//! Starts the HTTP servers, and connects them with the configuration, the log, the metrics and the Kubernetes events; the servers' own
+//! modules import none of these.
 //!
-//! Takes a [`Config`] and the number of file descriptors that the process may have; gives the [`Reporter`] of the health servers.
+//! Takes a [`Config`] and the number of file descriptors that the process may have open; returns the [`Reporter`] of the health servers.
 
 use std::io;
 use std::sync::Arc;
@@ -17,16 +18,16 @@ use component::supervise::Supervisor;
 
 /// File descriptors for everything but servers: manifests, netlink sockets, connections to the API server, and files below `/proc`.
 const OTHER_FILES: usize = 128;
-/// Connections to the metrics server; each may have a response of some 100 KB in memory.
+/// The most connections to the metrics server; each may have a response of some 100 KB in memory.
 const METRICS_CONNECTIONS: usize = 64;
-/// Connections to all health servers; each takes at most some 10 KB. More than a thousand, so that as many idle clients close no
-/// connection of another client.
+/// The most connections to all health servers together; each takes at most some 10 KB. It is above a thousand, so that a thousand idle
+/// clients do not close the connection of another client.
 const HEALTH_CONNECTIONS: usize = 1_536;
 
 /// Checks before the first rule is written whether the servers can listen, if a failure is to end the process (O8).
 ///
 /// # Errors
-/// The first failure, and the event about it.
+/// The first failure, with the Kubernetes event that reports it.
 pub(super) fn check_ports(config: &Config) -> Result<(), (ReportedEvent, io::Error)> {
     if !config.bind_address_hard_fail {
         return Ok(());
@@ -37,7 +38,7 @@ pub(super) fn check_ports(config: &Config) -> Result<(), (ReportedEvent, io::Err
     healthz.map_err(failed(ReportedEvent::HealthzFailed))
 }
 
-/// The metrics of this process, with the version, the feature gates and the dropped lines of the log.
+/// Makes the metrics of this process, with the version, the feature gates and the number of log lines that were dropped.
 pub(super) fn metrics(config: &Config) -> Metrics {
     let metrics = Metrics::new();
     let architecture = match std::env::consts::ARCH {
@@ -66,13 +67,13 @@ pub(super) fn metrics(config: &Config) -> Metrics {
     metrics
 }
 
-/// Major and minor of a version such as `v1.36.2+kube-proxy-nft.0.1.0`, of which alerts about version skew may look at each.
+/// Major and minor version of a text such as `v1.36.2+kube-proxy-nft.0.1.0`; alerts about version skew may compare each of the two.
 fn release(version: &str) -> (String, String) {
     let mut numbers = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::to_owned);
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 
-/// What the servers need.
+/// References that starting the servers needs.
 pub(super) struct Servers<'a> {
     pub(super) config: &'a Config,
     pub(super) metrics: &'a Metrics,
@@ -81,7 +82,7 @@ pub(super) struct Servers<'a> {
 }
 
 impl Servers<'_> {
-    /// Starts all servers, which together use at most `open_files` file descriptors, less those for other purposes.
+    /// Starts all servers. Together they use at most `open_files` file descriptors, less [`OTHER_FILES`] for other purposes.
     pub(super) fn start(&self, verbosity: Verbosity, changes: History, open_files: u64) -> Reporter {
         // The listener takes one more file descriptor.
         let metrics = METRICS_CONNECTIONS + 1;
@@ -90,7 +91,7 @@ impl Servers<'_> {
         self.serve_health(ConnectionLimit::new(HEALTH_CONNECTIONS, health))
     }
 
-    /// Serves the metrics and the pages beside them.
+    /// Serves the metrics and the other pages of the same server, such as `/configz`.
     fn serve_metrics(&self, pages: Pages, connections: ConnectionLimit) {
         let (address, hard_fail) = (self.config.metrics_bind_address, self.config.bind_address_hard_fail);
         let listen = server::Listen { address, hard_fail, connections };
@@ -115,7 +116,7 @@ impl Servers<'_> {
     }
 }
 
-/// The contents of the pages of the metrics server.
+/// Makes the contents of the metrics server's pages.
 fn pages(config: &Config, verbosity: Verbosity, changes: History) -> Pages {
     let binary = config.version.trim_start_matches('v').to_owned();
     let versions = Versions { binary, emulation: format!("1.{KUBERNETES_MINOR}") };
@@ -128,7 +129,7 @@ fn pages(config: &Config, verbosity: Verbosity, changes: History) -> Pages {
     }
 }
 
-/// Counts the responses of the health servers, and records the failures to listen as events.
+/// Counts the responses of the health servers, and records a failure to listen as a Kubernetes event.
 struct HealthObserver {
     metrics: Metrics,
     recorder: Recorder,
@@ -169,7 +170,7 @@ mod tests {
     }
     use rules::model::ObjectName;
 
-    // A listener that fails is an event of its service (K4).
+    // A listener that fails becomes an event of its Service (K4).
     #[test]
     fn a_listener_that_fails_is_an_event_of_its_service() {
         let service = ObjectName::new("ns", "web");

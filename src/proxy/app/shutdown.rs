@@ -19,7 +19,7 @@ use crate::localhost::GRACE;
 use component::logging;
 use component::supervise::Supervisor;
 
-/// The time for threads to end by themselves.
+/// How long threads may take to end by themselves.
 const THREADS_END: Duration = Duration::from_secs(3);
 /// The time from the signal, or from the end of the last connection, to the end of the process, if a thread hangs.
 const PROCESS_ENDS: Duration = Duration::from_secs(4);
@@ -56,9 +56,9 @@ pub(super) fn on_signal(
         while has_connections() && Instant::now() < end {
             thread::sleep(Duration::from_millis(100));
         }
-        // Only now, because the other threads end once the connections have.
+        // This wait starts only now, because the other threads end after the connections.
         thread::sleep(PROCESS_ENDS);
-        // Nothing new is logged, because the log may be what hangs. Lines that wait get half a second.
+        // Logs nothing, because the log may be what hangs. Dropping the guard gives waiting lines half a second to be written.
         drop(logging::FlushOnDrop);
         process::exit(1);
     };
@@ -80,7 +80,7 @@ pub(super) async fn wait_for(threads: impl IntoIterator<Item = (&'static str, Jo
     Ok(())
 }
 
-/// Waits for a thread to end, until a time. Gives whether it has ended.
+/// Waits for a thread to end, at most until the given time. Returns whether it has ended.
 pub(super) async fn has_ended(thread: &JoinHandle<()>, until: Instant) -> bool {
     while !thread.is_finished() {
         if Instant::now() > until {

@@ -18,11 +18,11 @@ use inspect::history::{ApiServer, Connection, EntryKind};
 use inspect::running::{Problem, ProblemKind};
 use rules::model::Event;
 
-/// A running source. When it is dropped, its thread ends, and so do the events.
+/// A running source. When it is dropped, its thread ends, and with it the stream of events.
 pub(super) enum Source {
-    /// A directory.
+    /// Reads a directory of manifests.
     Manifests { _handle: manifests::Handle },
-    /// An API server.
+    /// Watches an API server.
     Api { _handle: api::Handle },
 }
 
@@ -78,12 +78,12 @@ struct ApiObserver {
     metrics: Metrics,
     health: Reporter,
     changes: History,
-    /// The kinds that are not served at present.
+    /// The kinds of objects that the API server does not serve at present.
     lost: Mutex<BTreeSet<&'static str>>,
 }
 
 impl ApiObserver {
-    /// Tells that the server is lost with the first kind that fails, and found with the last one that works again.
+    /// Notes that the server is lost when the first kind fails, and found when the last failed kind works again.
     fn tell(&self, kind: &'static str, error: Option<String>, lasted: Option<Duration>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let were_served = lost.is_empty();

@@ -1,4 +1,5 @@
-//! The threads that write to the kernel: the sync loop, its clean-up after the first sync, and the fast path.
+//! The threads that write to the kernel: the sync loop, with the removal of other modes' rules after the first sync, and the flowtable's
+//! thread (fast path).
 
 use std::env;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -27,29 +28,29 @@ use node::kernel::{Flowtables, Held, Lock, Netfilter, OwnWrites, families};
 use rules::model::{Event, Node};
 use rules::ruleset;
 
-/// Time from a failed clean-up to the next; doubles with each failure.
+/// Time from a failed removal of other modes' rules to the next try; doubles with each failure.
 const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
 const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
 
-/// An environment variable of ours: the seconds between two comparisons of everything, for tests that do not last for hours.
+/// An environment variable of this program: the seconds between two full comparisons, so that tests need not last for hours.
 const COMPARE_SECONDS: &str = "KUBE_PROXY_NFT_COMPARE_SECONDS";
 
-/// What the sync loop needs.
+/// The values that the sync loop's thread takes over.
 pub(super) struct SyncLoop {
     pub(super) config: Config,
     pub(super) lock: Lock,
-    /// Removes what other modes left, after the first sync.
+    /// Removes the rules of other modes, after the first sync.
     pub(super) clean_up: CleanUp,
     pub(super) metrics: Metrics,
     pub(super) reporter: Reporter,
-    /// What the loop does, for those who ask later.
+    /// The history of what the loop did, which `kube-proxy changes` shows.
     pub(super) changes: History,
     pub(super) recorder: Recorder,
-    /// Starts the fast path, if there is one, when it is sent something.
+    /// A message to this channel starts the flowtable's thread; `None` without a flowtable.
     pub(super) first_sync: Option<SyncSender<()>>,
-    /// Where the node ports for loopback addresses go, if they are served.
+    /// The channel for the node ports on loopback addresses, if these are served.
     pub(super) localhost: Option<Feed>,
-    /// What the thread of the fast path commits.
+    /// The transactions of the flowtable's thread, so that they are not taken for writes of another program.
     pub(super) own_writes: OwnWrites,
 }
 
@@ -92,8 +93,8 @@ impl SyncLoop {
     }
 }
 
-/// When to sync. The time between two comparisons differs from process to process, so that nodes that start together do not read back
-/// together.
+/// Makes the schedule of syncs. The time between two full comparisons differs from process to process, so that nodes that start together do
+/// not read their tables back at the same time.
 fn schedule(config: &Config) -> Schedule {
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     match env::var(COMPARE_SECONDS).ok().and_then(|text| text.parse::<NonZeroU64>().ok()) {
@@ -108,19 +109,19 @@ fn schedule(config: &Config) -> Schedule {
     }
 }
 
-/// A number from 0 to 1 that is another one in each process.
+/// A random number from 0 to 1, new in each process.
 fn chance() -> f64 {
     let [first, second, third, fourth, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
     f64::from(u32::from_ne_bytes([first, second, third, fourth])) / f64::from(u32::MAX)
 }
 
-/// The work after the first sync: starts the fast path, if there is one, and removes the rules of other modes, one table in each call. A
-/// failed removal is tried again after an interval that doubles.
+/// Makes the work after the first sync: it starts the flowtable's thread, if there is one, and removes the rules of other modes, one table
+/// in each call. A failed removal is tried again after an interval that doubles.
 fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> CleanupStep {
     let mut retry_after = CLEAN_UP_RETRY;
     Box::new(move || {
         if let Some(first_sync) = fast_path.take() {
-            // The thread of the fast path waits for this until the process ends.
+            // Fails only if the flowtable's thread is gone, and then there is nothing to start.
             let _ = first_sync.try_send(());
         }
         if let Some(report) = clean_up.step() {
@@ -133,7 +134,7 @@ fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp
     })
 }
 
-/// Starts the thread that shows what the rules count, if they do. It ends with the process.
+/// Starts the thread that exports the counters of the rules as metrics, if the rules have counters. It runs until the process ends.
 pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
     if config.counters == Counters::Off {
         return Ok(());
@@ -159,8 +160,8 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
     Ok(())
 }
 
-/// Starts the thread of the fast path, if it is configured. It begins when it is sent something, which is after the first sync. It ends
-/// with the process; its table stays, as the rules do.
+/// Starts the flowtable's thread, if a flowtable is configured. The thread waits for a message on the returned channel, which is sent after
+/// the first sync. The flowtable's nftables table stays in the kernel when the process ends, as the rules do.
 pub(super) fn spawn_fast_path(
     config: &Config,
     lock: Held,

@@ -1,8 +1,8 @@
-//! The addresses at which a health-check node port cannot be listened on, and when that is told.
+//! Remembers at which addresses a health-check node port cannot be listened on, and decides when to report that.
 //!
-//! Takes the outcome of each try, gives what is to be logged and reported: a failure when it begins, when its reason becomes another one,
-//! and every five minutes, and its end. What several Services have in common is one line. Invariant: nothing is kept of what is not
-//! failing any more, so what is kept is bounded by the health checks and the addresses.
+//! Takes the outcome of each try; returns what to log and report: a failure when it begins, when its reason changes and every five minutes,
+//! and its end. A failure that several Services have in common is one line. Invariant: only failures that last are kept, so memory is
+//! bounded by the number of health checks and addresses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,31 +13,31 @@ use tracing::{info, warn};
 
 use super::{CheckName, ListenFailure, Observer};
 
-/// How often a failure that lasts is told.
+/// How often a failure that lasts is reported.
 const TOLD_EVERY: Duration = Duration::from_secs(300);
 
 /// Too many open files (`EMFILE`), the same on every architecture.
 const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
-/// A listener that is wanted: a Service in one family, and an address with the port.
+/// The key of a listener: a Service in one family, and the address with the port.
 type Place = (CheckName, SocketAddr);
 
-/// What was told last.
+/// The last report about a failure.
 struct LastLogged {
     errno: Option<i32>,
     at: Instant,
 }
 
-/// The failures that last, and those that are to be told.
+/// The failures that last (`lasting`), and those to report now (`due`).
 #[derive(Default)]
 pub(super) struct Failing {
     lasting: BTreeMap<Place, LastLogged>,
-    /// By address and reason: the first one of this round, and the number of others.
+    /// By address and reason: the first failure since the last report, and the number of others.
     due: BTreeMap<(std::net::IpAddr, Option<i32>), (ListenFailure, usize)>,
 }
 
 impl Failing {
-    /// A try failed.
+    /// Notes a failed try to listen.
     pub(super) fn failed(&mut self, name: &CheckName, address: SocketAddr, error: io::Error, now: Instant) {
         let (place, errno) = ((name.clone(), address), error.raw_os_error());
         let is_told = |told: &LastLogged| told.errno == errno && now.saturating_duration_since(told.at) < TOLD_EVERY;
@@ -50,19 +50,19 @@ impl Failing {
         same.and_modify(|(_, others)| *others += 1).or_insert((failure, 0));
     }
 
-    /// A try succeeded.
+    /// Notes a successful try to listen.
     pub(super) fn succeeded(&mut self, name: &CheckName, address: SocketAddr) {
         if !self.lasting.is_empty() && self.lasting.remove(&(name.clone(), address)).is_some() {
             info!(service = %name.service, %address, "Started healthcheck that had failed");
         }
     }
 
-    /// Forgets what is not wanted any more.
+    /// Forgets listeners that are no longer needed.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         self.lasting.retain(|(name, address), _| is_wanted(name, *address));
     }
 
-    /// Tells the log and the observer what is to be told.
+    /// Reports the failures that are due to the log and the observer.
     pub(super) fn tell(&mut self, observer: &dyn Observer) {
         for (failure, others) in std::mem::take(&mut self.due).into_values() {
             let ListenFailure { service, address, error } = &failure;
@@ -76,7 +76,7 @@ impl Failing {
     }
 }
 
-/// What to do about it.
+/// Returns what an operator can do about the failure.
 fn remedy(address: SocketAddr, error: &io::Error) -> String {
     let (ip, port) = (address.ip(), address.port());
     match error.kind() {
@@ -119,7 +119,7 @@ mod tests {
         notes.take()
     }
 
-    // A failure that lasts is told once in five minutes, and again when its reason is another one (K4).
+    // A failure that lasts is reported once in five minutes, and again when its reason changes (K4).
     #[test]
     fn a_failure_that_lasts_is_told_once_in_five_minutes() {
         let (mut failing, start) = (Failing::default(), Instant::now());

@@ -4,8 +4,8 @@
 //! whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. An [`Observer`] receives the status of each
 //! response and each failure to listen. A reporter never waits for the servers and can be used on any thread; the servers run on tokio.
 //!
-//! Invariants: a failure to listen affects no other server, and no other address; responses come from memory, so that no request costs more than its text;
-//! every server bounds the number and the age of its connections.
+//! Invariants: a failure to listen affects no other server, and no other address; responses come from memory, so that a request costs no
+//! more than writing its text; every server bounds the number and the age of its connections.
 
 mod failing;
 mod proxy;
@@ -31,7 +31,7 @@ pub struct Snapshot {
     /// Where the servers listen. The unspecified address of a family stands for all addresses of that family; a family
     /// without an address has no servers (K5).
     pub(crate) listen: Vec<IpAddr>,
-    /// The health checks; each has a server of its own.
+    /// The health checks; each has its own server.
     pub(crate) checks: BTreeMap<CheckName, Check>,
 }
 
@@ -75,20 +75,21 @@ pub enum Page {
     Readyz,
 }
 
-/// Receives what the servers do. Called on the servers' thread, so it must not block.
+/// Receives the servers' responses and failures. Called on the servers' thread, so it must not block.
 pub trait Observer: Send + Sync {
-    /// A response of a page with this status.
+    /// Called after each response of a page, with its HTTP status.
     fn answered(&self, page: Page, code: u16);
 
-    /// The server cannot listen on a health-check node port. Called when that begins, when the reason becomes another one, and every five
-    /// minutes (K4); of several Services with the same failure at an address for the first.
+    /// Called when a health-check node port cannot be listened on: when that begins, when the reason changes, and every five minutes (K4).
+    /// If several Services have the same failure at an address, called only for the first.
     fn listen_failed(&self, failure: &ListenFailure);
 }
 
 /// Where the proxy's own health is served.
 #[derive(Clone, Debug, Default)]
 pub struct Listen {
-    /// The address; `None` if it is not served. The unspecified address of either family stands for all addresses of both, as in Go.
+    /// The address of `/healthz`; `None` if it is not served. The unspecified address of either family stands for all addresses of both, as
+    /// in Go.
     pub healthz: Option<SocketAddr>,
     /// Whether a failure to listen ends the servers; otherwise they try again (O8).
     pub hard_fail: bool,
@@ -101,7 +102,7 @@ pub struct Listen {
 struct Shared(Arc<Mutex<ProxyHealth>>);
 
 impl Shared {
-    /// A panic of another thread leaves a whole value: every change to it is one assignment.
+    /// Locks the value, also after a panic of another thread: each change is one assignment, so the value is never half-changed.
     fn lock(&self) -> MutexGuard<'_, ProxyHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,54 +116,55 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A sync of the family was requested (L2).
+    /// Notes that a sync of the family was requested (L2).
     pub(crate) fn queued(&self, family: Family, now: Instant) {
         self.proxy.lock().queued(family, now);
     }
 
-    /// The sync loop of the family begins (L1), or a sync succeeded (L2).
+    /// Notes that the sync loop of the family begins (L1), or that a sync succeeded (L2).
     pub(crate) fn synced(&self, family: Family, now: SystemTime) {
         self.proxy.lock().synced(family, now);
     }
 
-    /// The sync thread begins to work: the proxy is unhealthy if it takes longer than the time-out until [`Reporter::waiting`] (L3).
+    /// Notes that the sync thread starts to work: the proxy is unhealthy if it works longer than the time-out before [`Reporter::waiting`]
+    /// is called (L3).
     pub(crate) fn working(&self, now: Instant) {
         self.proxy.lock().working(now);
     }
 
-    /// The sync thread waits for events.
+    /// Notes that the sync thread waits for events.
     pub(crate) fn waiting(&self) {
         self.proxy.lock().waiting();
     }
 
-    /// Whether the node is eligible for traffic; `None` while the node is unknown (L5).
+    /// Sets whether the node is eligible for traffic; `None` while the Node is unknown (L5).
     pub(crate) fn node(&self, eligible: Option<bool>) {
         self.proxy.lock().node(eligible);
     }
 
-    /// Syncs succeed: the rules are those that the cluster asks for.
+    /// Notes that syncs succeed: the rules are those that the cluster asks for.
     pub(crate) fn ready(&self) {
         self.proxy.lock().ready(None);
     }
 
-    /// Why the rules are not, or may not be, those that the cluster asks for; `/readyz` shows it until [`Reporter::ready`] or the next
-    /// reason. Part of a sentence without a full stop.
+    /// Sets why the rules are not, or may not be, those that the cluster asks for; `/readyz` shows the reason until [`Reporter::ready`] or
+    /// the next reason. It is a part of a sentence, without a full stop.
     pub(crate) fn not_ready(&self, reason: impl Into<String>) {
         self.proxy.lock().ready(Some(reason.into()));
     }
 
-    /// Why another program, such as another kube-proxy, keeps this one from syncing; `None` when it may sync. While there is a reason,
-    /// requests that wait do not make the proxy unhealthy.
+    /// Sets why another program, such as another kube-proxy, keeps this one from syncing; `None` when it may sync. While there is a reason,
+    /// pending requests do not make the proxy unhealthy.
     pub(crate) fn held_back(&self, reason: Option<String>, now: Instant) {
         self.proxy.lock().held_back(reason, now);
     }
 
-    /// The Services that are left out of the rules because the kernel refuses them; the responses name them.
+    /// Sets the Services that are left out of the rules because the kernel refuses them; the responses name them.
     pub(crate) fn quarantined<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
         self.proxy.lock().quarantined(services);
     }
 
-    /// The Services that are left out of the rules because they are too large; the responses name them.
+    /// Sets the Services that are left out of the rules because they are too large; the responses name them.
     pub(crate) fn oversized<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
         self.proxy.lock().oversized(services);
     }
@@ -183,15 +185,15 @@ impl Reporter {
     }
 }
 
-/// The servers, before they run.
+/// The servers before they are started.
 #[derive(Debug)]
 pub struct Servers {
     proxy: Shared,
     services: watch::Receiver<Arc<Snapshot>>,
 }
 
-/// A reporter and its servers. The proxy is unhealthy when a requested sync has not been done after `timeout`, or when the sync thread
-/// works for so long without waiting for events (L3).
+/// Makes a reporter and its servers. The proxy is unhealthy when a requested sync has not been done after `timeout`, or when the sync
+/// thread works that long without waiting for events (L3).
 #[must_use]
 pub fn new(timeout: Duration) -> (Reporter, Servers) {
     let proxy = Shared(Arc::new(Mutex::new(ProxyHealth::new(timeout))));

@@ -1,7 +1,7 @@
-//! The health of the proxy itself: whether the sync loop keeps up with the requests for syncs.
+//! The health of the proxy itself: whether the sync loop keeps up with the requested syncs.
 //!
-//! [`ProxyHealth`] is pure, the caller passes in the clocks: ages are measured with [`Instant`], which no clock change disturbs, and
-//! responses show [`SystemTime`].
+//! [`ProxyHealth`] is pure, the caller passes in both clocks: ages are measured with [`Instant`], which does not jump when the clock is
+//! set, and responses show [`SystemTime`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use rules::model::{Family, ObjectName};
 /// How Go prints a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The reason until the first sync.
+/// The reason for not being ready until the first sync.
 const NO_SYNC_YET: &str = "the first sync has not been done";
 
-/// What is known about the sync loop and the node.
+/// The state of the sync loop and of the node.
 #[derive(Clone, Debug)]
 pub(super) struct ProxyHealth {
     timeout: Duration,
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
-    /// Why the rules are not those that the cluster asks for.
+    /// Why the rules are not those that the cluster asks for; `None` when they are.
     not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
@@ -38,20 +38,20 @@ pub(super) struct ProxyHealth {
     api_server: Option<Problem>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
-    /// Why another program keeps this one from syncing.
+    /// Why another program keeps this one from syncing, if one does.
     held_back: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FamilyHealth {
-    /// The last success; at first the start of the sync loop (L1).
+    /// When the last sync succeeded; at first, when the sync loop started (L1).
     updated: SystemTime,
     /// The time of the oldest request that no sync has served (L2).
     waiting_since: Option<Instant>,
 }
 
 impl ProxyHealth {
-    /// No family is registered yet, the node is unknown, nothing is ready.
+    /// Makes the initial state: no family is registered, the node is unknown, nothing is ready.
     #[must_use]
     pub(super) fn new(timeout: Duration) -> Self {
         let not_ready = Some(NO_SYNC_YET.to_owned());
@@ -69,51 +69,51 @@ impl ProxyHealth {
         }
     }
 
-    /// A sync of a registered family was requested; only the oldest unserved request counts (L2).
+    /// Notes that a sync of a registered family was requested; only the oldest unserved request counts (L2).
     pub(super) fn queued(&mut self, family: Family, now: Instant) {
         if let Some(health) = self.families.get_mut(&family) {
             health.waiting_since.get_or_insert(now);
         }
     }
 
-    /// The family's loop begins, which registers it (L1), or a sync succeeded, which serves all its requests (L2).
+    /// Notes that the family's loop begins, which registers it (L1), or that a sync succeeded, which serves all its requests (L2).
     pub(super) fn synced(&mut self, family: Family, now: SystemTime) {
         self.families.insert(family, FamilyHealth { updated: now, waiting_since: None });
     }
 
-    /// The sync thread begins to work. It should wait for events again within the time-out (L3): a thread that is stuck cannot report the
-    /// requests that wait for it.
+    /// Notes that the sync thread starts to work. It should wait for events again within the time-out (L3): a stuck thread cannot report
+    /// the requests that wait for it.
     pub(super) fn working(&mut self, now: Instant) {
         self.busy_since = Some(now);
     }
 
-    /// The sync thread waits for events; it may do so for ever.
+    /// Notes that the sync thread waits for events; it may do so for ever.
     pub(super) fn waiting(&mut self) {
         self.busy_since = None;
     }
 
-    /// Another program keeps this one from syncing for this reason, or no longer does. Requests that wait count from now on.
+    /// Sets why another program keeps this one from syncing, or `None` if none does. The age of pending requests counts from now on.
     pub(super) fn held_back(&mut self, reason: Option<String>, now: Instant) {
         self.held_back = reason;
         self.families.values_mut().filter_map(|family| family.waiting_since.as_mut()).for_each(|since| *since = now);
     }
 
-    /// Whether the node is eligible for traffic; an unknown one is not (L5).
+    /// Sets whether the node is eligible for traffic; an unknown node is not (L5).
     pub(super) fn node(&mut self, eligible: Option<bool>) {
         self.eligible = eligible.unwrap_or(false);
     }
 
-    /// Why the rules are not those that the cluster asks for; `None` when they are.
+    /// Sets why the rules are not those that the cluster asks for; `None` when they are.
     pub(super) fn ready(&mut self, not_ready: Option<String>) {
         self.not_ready = not_ready;
     }
 
-    /// Services that are left out of the rules. The responses name them; the proxy stays healthy, because all other Services are served.
+    /// Sets the Services that the kernel refuses. The responses name them; the proxy stays healthy, because all other Services are served.
     pub(super) fn quarantined<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.quarantined = services.map(ToString::to_string).collect();
     }
 
-    /// Names the Services that are left out because they are too large.
+    /// Sets the Services that are left out because they are too large; the responses name them.
     pub(super) fn oversized<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         self.oversized = services.map(ToString::to_string).collect();
     }
@@ -177,7 +177,7 @@ impl ProxyHealth {
         stuck.or_else(|| self.held_back.clone())
     }
 
-    /// The fields of all responses. `lastUpdated` is now with status 200, else the time of the last sync.
+    /// The fields that all responses have. `lastUpdated` is the present time with status 200, else the time of the last sync.
     fn body(&self, good: bool, now: Instant, clock: SystemTime) -> Body<'_> {
         let newest = self.families.values().map(|family| family.updated).max();
         let status = self.families.iter().map(|(name, family)| {
@@ -199,7 +199,7 @@ impl ProxyHealth {
     }
 }
 
-/// The body of a response, in the order of its fields.
+/// The body of a response; the fields are in the order of the JSON text.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
@@ -207,7 +207,7 @@ struct Body<'a> {
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
-    /// For `/readyz`, which upstream does not have.
+    /// Only in `/readyz`, which upstream does not have.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<bool>,
     healthy: bool,
@@ -239,7 +239,7 @@ struct FamilyBody {
     healthy: bool,
 }
 
-/// As Go prints it: in UTC, with only as many decimals of the second as needed.
+/// Formats a time as Go does: in UTC, with only as many decimals of the second as needed.
 fn rfc3339(time: SystemTime) -> String {
     Timestamp::try_from(time).map_or_else(|_| NEVER.to_owned(), |time| time.to_string())
 }
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(body, expected);
     }
 
-    // Registration counts as updated now (L1).
+    // A family that has just been registered counts as updated now (L1).
     #[test]
     fn registration_counts_as_updated_now() {
         let (health, now) = registered(&Family::BOTH);
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(rfc3339(at(123_456_789)), "1970-01-01T00:00:00.123456789Z");
     }
 
-    /// The body with every time of the server's clock replaced.
+    /// Replaces every time of the server's clock in a response.
     fn without_times(answer: &str) -> String {
         answer
             .split('"')
@@ -453,13 +453,13 @@ mod tests {
             .join("\"")
     }
 
-    /// Runs the servers with this health; nothing but healthz is served.
+    /// Starts the servers with this health of the proxy; there are no health-check node ports.
     fn run(health: ProxyHealth, listen: Listen, notes: &Arc<Notes>) -> tokio::task::JoinHandle<std::io::Result<()>> {
         let (reporter, servers) = crate::health::new(TIMEOUT);
         let servers = Servers { proxy: Shared(Arc::new(Mutex::new(health))), ..servers };
         let notes = Arc::clone(notes);
         tokio::spawn(async move {
-            // Without a reporter, the servers of Services would end.
+            // Without a reporter, the health-check servers of Services would end.
             let _reporter = reporter;
             servers.run(listen, notes).await
         })
@@ -469,7 +469,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    // Responses over a socket (L4).
+    // The responses are exact over a socket, too (L4).
     #[tokio::test]
     async fn responses_over_a_socket() {
         let (mut health, _) = registered(&[Family::V4]);
@@ -499,7 +499,7 @@ mod tests {
         server.abort();
     }
 
-    // An address in use is fatal only with hard fail (O8).
+    // An address in use is fatal only with `hard_fail` (O8).
     #[tokio::test]
     async fn an_address_in_use_is_fatal_only_with_hard_fail() {
         let address = at(free_port());

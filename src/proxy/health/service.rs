@@ -1,7 +1,7 @@
 //! The servers on the health-check node ports: load balancers probe them to find the nodes that have endpoints of a Service.
 //!
-//! Takes [`Snapshot`]s, opens and closes a listener for each Service and address so that they match. Invariant: a listener whose port and
-//! address stay is never closed, whatever becomes of the others.
+//! Takes [`Snapshot`]s, and opens and closes a listener for each Service and address to match them. Invariant: a listener whose port and
+//! address stay is never closed, whatever happens to the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,13 +20,13 @@ use component::http::{self, Limits, Response};
 use component::logging::{V2, list};
 use rules::model::{Family, ObjectName};
 
-/// The header with the number of local endpoints, by which load balancers weigh the node.
+/// The header with the number of local endpoints, which load balancers use as the node's weight.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// Time until the next try to listen on ports that were not free, unless a sync comes first (K4).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Follows the snapshots until their sender is gone.
+/// Follows the snapshots until their sender is dropped.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     limits: Limits,
@@ -38,7 +38,7 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return },
-            // A former process may still have the port until it has ended.
+            // An earlier process may hold the port until it has ended.
             () = tokio::time::sleep(RETRY), if !all_open => {}
         }
         let snapshot = snapshots.borrow_and_update().clone();
@@ -47,7 +47,7 @@ pub(super) async fn run(
     }
 }
 
-/// The servers that are open.
+/// The open servers, and the listeners that failed.
 struct ServiceServers {
     limits: Limits,
     health: Shared,
@@ -63,11 +63,11 @@ struct Server {
     local_endpoints: Arc<Count>,
 }
 
-/// The number of local endpoints, shared with the listeners; none when the Service was deleted.
+/// The number of local endpoints, shared with the listeners; `None` when the Service was deleted.
 struct Count(AtomicUsize);
 
 impl Count {
-    /// Stands for a deleted Service: more endpoints than any Service has.
+    /// Means that the Service was deleted; no Service has that many endpoints.
     const DELETED: usize = usize::MAX;
 
     fn set(&self, count: Option<usize>) {
@@ -84,8 +84,8 @@ impl ServiceServers {
         Self { limits, health, observer, open: BTreeMap::new(), failing: Failing::default() }
     }
 
-    /// Opens and closes listeners so that they match the snapshot; those whose address and port stay the same go on (K1). Each is opened
-    /// by itself: what fails is told, and concerns no other (K4).
+    /// Opens and closes listeners so that they match the snapshot; those whose address and port stay keep running (K1). Each listener is
+    /// opened separately: a failure is reported and affects no other (K4).
     async fn follow(&mut self, snapshot: &Snapshot) {
         let listen: BTreeSet<IpAddr> = snapshot.listen.iter().copied().collect();
         let is_wanted = |name: &CheckName, address: SocketAddr| {
@@ -113,8 +113,8 @@ impl ServiceServers {
         })
     }
 
-    /// Comes first, and waits until the ports are free, because another Service may need them. Requests that have arrived get an empty
-    /// response if the Service was deleted.
+    /// Closes the listeners that are no longer needed. Done first, and waits until the ports are free, because another Service may need
+    /// them. If the Service was deleted, requests that have arrived get an empty response.
     async fn close_unwanted(&mut self, snapshot: &Snapshot, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         let mut unwanted = Vec::new();
         for (name, server) in &mut self.open {
@@ -145,7 +145,7 @@ impl ServiceServers {
         }
     }
 
-    /// Opens the listeners of a health check that are missing.
+    /// Opens the missing listeners of a health check.
     fn open(&mut self, name: &CheckName, check: &Check, mut missing: BTreeSet<SocketAddr>) {
         let open = self.open.get(name);
         missing.retain(|address| open.is_none_or(|server| !server.listeners.contains_key(address)));
@@ -188,7 +188,7 @@ impl ServiceServers {
     }
 }
 
-/// Where a server listens (K5).
+/// The addresses at which a server listens (K5).
 fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketAddr> {
     let of_family = snapshot.listen.iter().filter(|ip| Family::of(**ip) == family);
     of_family.map(|ip: &IpAddr| SocketAddr::new(*ip, port)).collect()
@@ -308,7 +308,7 @@ mod tests {
         assert!(!is_open(at(b)).await);
     }
 
-    // Connections to an unchanged server go on (K1).
+    // Connections to an unchanged server stay open (K1).
     #[tokio::test]
     async fn connections_to_an_unchanged_server_go_on() {
         let [a, b] = free_ports();
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    // A listener whose address stays goes on while addresses come and go (K1, K4).
+    // A listener whose address stays keeps running while other addresses come and go (K1, K4).
     #[tokio::test]
     async fn a_listener_whose_address_stays_goes_on_while_others_come_and_go() {
         let [port] = free_ports();
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(without_date(&get(v6, "/").await), expected("200 OK", 1, true));
     }
 
-    // Listeners are only on the addresses given (K5).
+    // Servers listen only on the given addresses (K5).
     #[tokio::test]
     async fn listeners_are_only_on_the_addresses_given() {
         let [port] = free_ports();
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(without_date(&answer), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     }
 
-    // An equal snapshot that is reported again makes another try (K1, K4).
+    // Reporting an equal snapshot again makes the servers try again to listen (K1, K4).
     #[tokio::test]
     async fn an_equal_snapshot_that_is_reported_again_makes_another_try() {
         let (reporter, all) = crate::health::new(Duration::from_secs(60));

@@ -1,14 +1,14 @@
-//! What differs between two contents of a Service, in the words of its manifest.
+//! Lists the fields in which two versions of a Service differ, named as in a manifest.
 
 use std::fmt::Display;
 
 use inspect::history::{FieldChange, cut};
 use rules::model::{Family, Service, ServicePort, TrafficPolicy};
 
-/// The value of a field as text.
+/// Formats the value of a field.
 type Value = fn(&Service) -> String;
 
-/// The fields that differ, in a fixed order. What is not part of [`Service`] has no influence on rules.
+/// The fields that differ, in a fixed order. Only the fields of [`Service`] are compared: others have no influence on the rules.
 #[must_use]
 pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
     let fields: [(&str, Value); 9] = [
@@ -32,7 +32,7 @@ pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
         .collect()
 }
 
-/// Adds what changed later. A field that is again what it was at first is no change.
+/// Adds later changes. A field that has its first value again counts as unchanged.
 pub fn merge(changes: &mut Vec<FieldChange>, later: Vec<FieldChange>) {
     for change in later {
         match changes.iter_mut().find(|known| known.field == change.field) {
@@ -55,7 +55,7 @@ fn policy(policy: TrafficPolicy) -> String {
     .to_owned()
 }
 
-/// `http:80/TCP`, with a node port `http:80/TCP (node port 30080)`.
+/// Formats a port as `http:80/TCP`, or with a node port as `http:80/TCP (node port 30080)`.
 fn port(port: &ServicePort) -> String {
     let name = if port.name.is_empty() { String::new() } else { format!("{}:", port.name) };
     let node_port = port.node_port.map(|number| format!(" (node port {number})")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Entries in the log: a line a changed Service from `-v=2` on, and a line an endpoint from `-v=4` on.
+//! Writes history entries to the log: one line for each changed Service from `-v=2` on, and one for each endpoint from `-v=4` on.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use component::logging::{V2, duration};
 use inspect::history::{Change, CommitOutcome, Entry, EntryKind, TriggerKind};
 use rules::model::ObjectName;
 
-/// Logs an entry, as far as the verbosity has it. `elapsed` is how long the sync took, without what it waited for. The API server's entries are in the
-/// log already.
+/// Logs an entry if the log is verbose enough. `elapsed` is how long the sync took, without the wait before it. Entries about the API
+/// server are skipped, because they are in the log already.
 pub fn log(entry: &Entry, elapsed: Duration) {
     if !enabled!(target: V2, Level::INFO) {
         return;
@@ -38,7 +38,7 @@ pub fn log(entry: &Entry, elapsed: Duration) {
     }
 }
 
-/// Logs an endpoint that came or went. An entry lists only some where there are many, the log each.
+/// Logs an endpoint that was added or removed. An entry lists only some of many endpoints; the log has each.
 pub(crate) fn endpoint(service: &ObjectName, endpoint: SocketAddr, is_new: bool) {
     if is_new {
         debug!(%service, %endpoint, "Endpoint added");

@@ -1,16 +1,16 @@
-//! What the running proxy did, for people who ask "what changed in the last minute?": entries, and the ring that keeps the latest.
+//! The history of what the running proxy did, for people who ask "what changed in the last minute?": a ring buffer of the latest entries.
 //!
 //! ```text
-//!  sync: before and after a transaction ──► Entry ──► Changes (ring) ──► /debug/changes ──► `kube-proxy changes`
+//!  sync: before and after a transaction ──► Entry ──► History (ring) ──► /debug/changes ──► `kube-proxy changes`
 //!  source: API server lost and found   ──►            │
 //!                                                     └──► log, from -v=2 on
 //! ```
 //!
-//! Takes what `sync` and `app` report, once the kernel has acknowledged or refused it; gives pages of entries ([`inspect::history`]). Pure:
-//! clocks are handed in.
+//! Takes the reports of `sync` and `app`, after the kernel has committed or refused a transaction; returns pages of entries
+//! ([`inspect::history`]). Pure: the caller passes in the time.
 //!
-//! Invariants: the ring keeps at most [`MAX_ENTRIES`] entries and [`MAX_BYTES`] bytes, whatever is reported; entries have the numbers 1,
-//! 2, 3 and so on, each once; the lock of the ring is held for no formatting and no I/O.
+//! Invariants: the ring keeps at most [`MAX_ENTRIES`] entries and [`MAX_BYTES`] bytes, whatever is reported; entries are numbered 1, 2, 3
+//! and so on without a gap; nothing is formatted or written while the ring is locked.
 
 mod fields;
 mod log;

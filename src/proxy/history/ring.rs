@@ -1,6 +1,6 @@
-//! The latest entries, in bounded memory.
+//! The ring buffer of the latest history entries, in bounded memory.
 //!
-//! One thread writes, or a few, and servers read. A reader copies references to the entries under the lock, and formats them after it.
+//! A few threads write, and servers read. A reader copies references to the entries under the lock, and formats them after releasing it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,15 +10,15 @@ use jiff::Timestamp;
 
 use inspect::history::{Entry, EntryKind, Query};
 
-/// Bytes of entries on a page, after which no further entry is added.
+/// Size of a page in bytes, after which no further entry is added to it.
 const PAGE: usize = 128 << 10;
 
-/// Entries that are kept.
+/// The most entries that are kept.
 pub const MAX_ENTRIES: usize = 4096;
-/// Bytes that they take at most; see [`Entry::size`].
+/// The most bytes that the kept entries take; see [`Entry::size`].
 pub const MAX_BYTES: usize = 2 << 20;
 
-/// The ring, as its writers and readers have it. Clones share it.
+/// A handle to the ring, for writers and readers. Clones share the ring.
 #[derive(Clone, Debug)]
 pub struct History(Arc<Shared>);
 
@@ -36,28 +36,28 @@ struct Ring {
     last: u64,
 }
 
-/// What the ring held at one moment.
+/// The content of the ring at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When the process began; another one for another ring.
+    /// When the process began; tells the rings of two processes apart.
     pub started: Timestamp,
-    /// The entries behind the one that was asked for, the oldest first.
+    /// The entries after the requested number, the oldest first.
     pub entries: Vec<Arc<Entry>>,
     /// The number of the oldest entry that is kept; one more than `last` when none is.
     pub first: u64,
-    /// The number of the last entry there ever was; 0 before the first.
+    /// The number of the last entry that was ever added; 0 before the first.
     pub last: u64,
 }
 
 impl History {
-    /// An empty ring of a process that began then.
+    /// Makes an empty ring for a process that began at `started`.
     #[must_use]
     pub fn new(started: SystemTime) -> Self {
         let started = Timestamp::try_from(started).unwrap_or_default();
         Self(Arc::new(Shared { started, ring: Mutex::default() }))
     }
 
-    /// Adds an entry; the oldest ones go if there is no room. Gives the entry.
+    /// Adds an entry, and drops the oldest ones if there is no room. Returns the entry with its number.
     pub fn push(&self, time: SystemTime, sync: Option<u64>, what: EntryKind) -> Arc<Entry> {
         let time = Timestamp::try_from(time).unwrap_or_default();
         let entry = Entry { number: 0, time, sync, what };
@@ -75,15 +75,15 @@ impl History {
         Snapshot { started: self.0.started, entries, first, last: ring.last }
     }
 
-    /// A panic of another thread leaves a ring that is whole: at worst its last entry is missing.
+    /// Locks the ring, also after a panic of another thread: at worst its last entry is missing.
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Snapshot {
-    /// The [`Page`](inspect::history::Page) of what the ring holds behind the entry `after`, as JSON. It has at most `PAGE` bytes and one
-    /// entry; the reader goes on behind its last entry.
+    /// Formats the entries after `after` as a [`Page`](inspect::history::Page) in JSON. The page ends with the entry that brings it to
+    /// `PAGE` bytes; the reader asks for the next page with the page's `last` as `after`.
     #[must_use]
     pub fn page(&self, query: &Query, now: SystemTime) -> String {
         let oldest = query.since.and_then(|since| now.checked_sub(since));
@@ -115,7 +115,7 @@ impl Ring {
             let Some((_, gone)) = self.entries.pop_front() else { break };
             self.bytes -= gone;
         }
-        // The API allows no name that long, but a manifest may have one.
+        // The API allows no name so long that an entry exceeds the ring, but a manifest may have one.
         if size <= MAX_BYTES {
             self.bytes += size;
             self.entries.push_back((Arc::clone(&entry), size));

@@ -1,4 +1,4 @@
-//! Properties of the ring: bounded, whatever is reported; nothing lost or twice for a reader that goes on; entries are read back.
+//! Tests of the ring: it is bounded, whatever is reported; a reader that continues gets each entry once; entries in JSON can be read back.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ fn name() -> impl Strategy<Value = ObjectName> {
     ("[a-z]{1,8}", "[a-z0-9-]{1,40}").prop_map(|(namespace, name)| ObjectName::new(namespace, name))
 }
 
-/// A text of others, sometimes as long as an entry has it.
+/// Any text, sometimes of the greatest length that an entry keeps.
 fn text() -> impl Strategy<Value = String> {
     (".{0,8}", 1..100_usize).prop_map(|(text, times)| cut(text.repeat(times)))
 }
@@ -50,7 +50,7 @@ fn outcome() -> impl Strategy<Value = CommitOutcome> {
     prop::sample::select(all)
 }
 
-/// Whole microseconds, as JSON has them.
+/// Durations in whole microseconds, the precision of the JSON.
 fn latency() -> impl Strategy<Value = Option<Duration>> {
     option::of((0..10_000_000_u64).prop_map(Duration::from_micros))
 }
@@ -214,7 +214,7 @@ fn an_entry_that_is_larger_than_the_ring_is_not_kept_and_counts_all_the_same() {
     assert_eq!(changes.snapshot(2).entries.len(), 1);
 }
 
-/// A change of a Service whose endpoint was replaced.
+/// A change that replaces a Service's only endpoint.
 fn replaced(service: &str) -> EntryKind {
     let (namespace, name) = service.split_once('/').unwrap();
     let mut endpoints = Endpoints { before: 1, after: 1, ..Endpoints::default() };

@@ -13,27 +13,27 @@ use tracing::{debug, error, warn};
 use super::relay::{self, Pipes};
 use super::target::Target;
 
-/// The time for an endpoint to take a connection, as upstream has it (R4).
+/// How long to wait for an endpoint to accept a connection, as upstream does (R4).
 const DIAL: Duration = Duration::from_secs(5);
-/// The time for an endpoint to take a connection while there are others to try.
+/// How long to wait for an endpoint to accept a connection while there are other endpoints to try.
 const DIAL_OF_MANY: Duration = Duration::from_secs(1);
-/// No further endpoint is tried after this time.
+/// After this time, no further endpoint is tried.
 const DIAL_ALL: Duration = Duration::from_secs(10);
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What all listeners share.
+/// The parts that all listeners share.
 #[derive(Clone, Debug)]
 pub(super) struct Common {
-    /// A permit for each connection.
+    /// Limits the connections: each holds a permit.
     pub(super) permits: Arc<Semaphore>,
     pub(super) pipes: Arc<Pipes>,
     /// True when the process is to end: then no further connection is accepted.
     pub(super) ending: watch::Receiver<bool>,
 }
 
-/// Accepts connections until the process is to end, then waits for those that are open. When the future is dropped, all are closed. Beyond
-/// the limit of connections, one waits here and the others in the kernel's queue.
+/// Accepts connections until the process is to end, then waits for the open ones. Dropping the future closes them all. Beyond the limit of
+/// connections, one connection waits here and the others wait in the kernel's queue.
 pub(super) async fn serve(listener: TcpListener, target: Arc<Target>, common: Common) {
     let mut connections = JoinSet::new();
     let mut ending = common.ending.clone();
@@ -92,7 +92,7 @@ async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
     }
 }
 
-/// A connection to the first endpoint that takes one: each is tried once (R4).
+/// Connects to the first endpoint that accepts; tries each endpoint once (R4).
 async fn dial(target: &Target) -> Option<TcpStream> {
     let start = Instant::now();
     let mut tried: Vec<SocketAddr> = Vec::new();

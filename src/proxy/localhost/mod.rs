@@ -1,4 +1,4 @@
-//! The userspace proxy of node ports on loopback addresses (section R of the contract; upstream's KEP-6032).
+//! The userspace proxy of node ports on loopback addresses (section R of `tests/BEHAVIOUR.md`; upstream's KEP-6032).
 //!
 //! ```text
 //! sync ── Feed ──► Proxy ──► one listener for each TCP node port and family, at 127.0.0.1 and ::1
@@ -7,10 +7,10 @@
 //!                    target: which endpoint ──► relay: bytes from socket to socket, through a pipe in the kernel
 //! ```
 //!
-//! Takes what was selected for Services, gives connections. It runs on a thread of its own, only when the feature gate and the list of
-//! node-port addresses ask for it.
+//! Takes the selected endpoints of Services, and serves connections. Runs on a thread of its own, only when the feature gate is on and
+//! `nodePortAddresses` names a loopback range.
 //!
-//! Invariants: it listens on 127.0.0.1 and ::1 and nowhere else; a port that cannot be listened on disturbs no other, and is tried again
+//! Invariants: it listens on 127.0.0.1 and ::1 and nowhere else; a port that cannot be listened on affects no other, and is tried again
 //! until it can; memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
 
 mod listener;
@@ -33,13 +33,13 @@ use rules::model::{Destination, Family, ObjectName, Protocol};
 
 pub(crate) use proxy::{OpenConnections, Proxy};
 
-/// How long open connections may go on after the end of the process was asked for.
+/// How long open connections may continue after the process was asked to end.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// The most connections at once.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// Descriptors for the listeners, and for all else that the process does; half of the limit, where that is less.
+/// File descriptors reserved for the listeners and everything else that the process does; at most half of the limit.
 const OTHER_FILES: u64 = 4_096;
-/// The descriptors that a connection may take: two sockets, and a pipe in each direction while its receiver does not read.
+/// The file descriptors that a connection may take: two sockets, and a pipe in each direction while its receiver does not read.
 const DESCRIPTORS: u64 = 6;
 
 /// A TCP node port that is to be served on the loopback address of its family.
@@ -47,15 +47,15 @@ const DESCRIPTORS: u64 = 6;
 pub(crate) struct NodePort {
     family: Family,
     port: u16,
-    /// `namespace/name:port` of its service port.
+    /// The service port as `namespace/name:port`.
     label: Arc<str>,
-    /// Never empty.
+    /// Never an empty list.
     endpoints: Vec<SocketAddr>,
-    /// Time-out of the session affinity, if there is affinity.
+    /// Time-out of the session affinity; `None` without affinity.
     affinity: Option<Duration>,
 }
 
-/// What is to be served for a Service in a family: the TCP node ports that have an endpoint. With external policy Local only endpoints on
+/// The node ports of a Service to serve in a family: TCP ports that have an endpoint. With external traffic policy Local, only endpoints on
 /// this node count (R3).
 pub(crate) fn node_ports(selection: &ServiceSelection, family: Family) -> Vec<NodePort> {
     let ports = selection.ports.iter().filter(|port| port.family == family && port.protocol == Protocol::Tcp);
@@ -81,8 +81,8 @@ fn of_port(port: &PortSelection) -> impl Iterator<Item = NodePort> {
     })
 }
 
-/// Brings what was selected to the proxy. Clones bring it to the same one. Never waits; what is replaced before the proxy takes it is
-/// dropped, so that it holds at most one list for each Service.
+/// Passes node ports from the sync loop to the proxy. Clones pass them to the same proxy. Never waits: newer node ports of a Service
+/// replace those that the proxy has not taken yet, so it holds at most one list for each Service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Feed(Arc<Waiting>);
 
@@ -93,8 +93,8 @@ struct Waiting {
 }
 
 impl Feed {
-    /// The node ports of these Services are now these; an empty list takes them away. Changes that are brought together are taken together,
-    /// so that a port may go from one Service to another.
+    /// Sets the node ports of these Services; an empty list removes them. The proxy takes changes of one call together, so that a port may
+    /// move from one Service to another.
     pub(crate) fn put(&self, changes: Vec<(ObjectName, Vec<NodePort>)>) {
         if changes.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! All listeners: which there are, and which cannot listen yet.
+//! The set of all listeners: starts and stops them as node ports change, and tries again where a port is busy.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,14 +18,14 @@ use crate::metrics::Metrics;
 use component::http::bind;
 use rules::model::{Family, ObjectName};
 
-/// The time from one attempt to listen on a busy port to the next (R6).
+/// The time between two attempts to listen on a busy port (R6).
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The userspace proxy. [`Self::run`] needs a tokio runtime of its own thread.
 pub(crate) struct Proxy {
     feed: Feed,
     metrics: Metrics,
-    /// The node ports of each Service that has some.
+    /// The node ports to serve, for each Service that has any.
     wanted: HashMap<ObjectName, Vec<NodePort>>,
     listeners: HashMap<(Family, u16), Listener>,
     connections: OpenConnections,
@@ -33,18 +33,18 @@ pub(crate) struct Proxy {
     common: Common,
 }
 
-/// The place of a node port.
+/// The listener of a node port, also while its port is busy.
 struct Listener {
-    /// Its service port.
+    /// The service port that it belongs to.
     label: Arc<str>,
     target: Arc<Target>,
     /// The task that serves it; `None` as long as the port cannot be listened on.
     serving: Option<JoinHandle<()>>,
-    /// Whether it was logged that it cannot.
+    /// Whether it was logged that the port is busy.
     is_busy: bool,
 }
 
-/// How many connections are open.
+/// Counts the open connections.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenConnections {
     permits: Arc<Semaphore>,
@@ -60,20 +60,21 @@ impl OpenConnections {
 
     /// Waits until no connection is open.
     async fn end(&self) {
-        // Never closed.
+        // The semaphore is never closed, so this cannot fail.
         let _ = self.permits.acquire_many(self.limit).await;
     }
 }
 
-/// How many connections a process may have at once that may have this many files open (R9). Half of a low limit is theirs: the reserve for
-/// all else, taken whole from it, would leave a node port with one connection.
+/// The most connections of a process that may have `open_files` files open (R9). If the limit is low, connections get half of it: the full
+/// reserve for everything else would leave almost nothing for them.
 pub(super) fn most_connections(open_files: u64) -> u32 {
     let limit = open_files.saturating_sub(OTHER_FILES.min(open_files / 2)) / DESCRIPTORS;
     u32::try_from(limit).unwrap_or(u32::MAX).clamp(1, MAX_CONNECTIONS)
 }
 
 impl Proxy {
-    /// A proxy that has nothing to serve yet, of a process that may have this many files open, and what tells how many connections it has.
+    /// Makes a proxy without node ports, and the count of its open connections. `open_files` is the number of files that the process may
+    /// have open.
     pub(crate) fn new(feed: Feed, metrics: Metrics, open_files: u64) -> (Self, OpenConnections) {
         let limit = most_connections(open_files);
         let permits = Arc::new(Semaphore::new(limit as usize));
@@ -116,7 +117,7 @@ impl Proxy {
         }
     }
 
-    /// Takes changes over. A listener that goes away closes its connections (R3); one whose port goes from one Service to another stays.
+    /// Takes changes over. A removed listener closes its connections (R3); one whose port moves to another Service stays.
     async fn take(&mut self) {
         for (service, ports) in self.feed.take() {
             if ports.is_empty() {
@@ -131,7 +132,7 @@ impl Proxy {
         let gone: Vec<JoinHandle<()>> = gone.filter_map(|(_, listener)| listener.serving).collect();
         gone.iter().for_each(JoinHandle::abort);
         for task in gone {
-            // Its port is free when it has ended, which is by the abort.
+            // The port is free once the task has ended, which the abort causes.
             let _ = task.await;
         }
         for (place, port) in wanted {
@@ -147,7 +148,7 @@ impl Proxy {
         self.listen();
     }
 
-    /// Listens where that is still to be done. A port that is busy is logged and counted when that begins.
+    /// Listens on each node port that is not served yet. A busy port is logged and counted only when that begins.
     fn listen(&mut self) {
         for ((family, port), listener) in self.listeners.iter_mut().filter(|(_, listener)| listener.serving.is_none()) {
             let address = SocketAddr::new(loopback(*family), *port);

@@ -1,8 +1,8 @@
 //! Moves bytes between two sockets without copying them into this process.
 //!
-//! Takes two connected sockets, and moves bytes in both directions until both sides have ended theirs. Each direction splices what has
-//! arrived into a pipe, and from there into the other socket. While the receiver takes nothing more, nothing more is read, so the sender has
-//! to wait as well. The end of a direction is passed on as such, and a reset as a reset.
+//! Takes two connected sockets, and moves bytes in both directions until both sides have ended theirs. Each direction splices the bytes
+//! that arrive into a pipe, and from there into the other socket. While the receiver accepts nothing more, nothing more is read, so the
+//! sender has to wait. The end of a direction is passed on as an end, and a reset as a reset.
 //!
 //! Invariant: a direction holds a pipe only while bytes are in it, so that a connection without traffic costs two descriptors.
 
@@ -18,14 +18,14 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
 
-/// The most bytes that are moved at once; what a pipe holds.
+/// The most bytes that are moved at once: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
-/// Pipes that are kept for later; more are closed.
+/// The most empty pipes that are kept for reuse; more are closed.
 const SPARE_PIPES: usize = 64;
-/// How often a peer that is silent is asked whether it is there, as Go does.
+/// The keepalive interval for silent peers, as in Go.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Empty pipes for later.
+/// Empty pipes for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pipes(Mutex<Vec<Pipe>>);
 
@@ -44,7 +44,7 @@ impl Pipes {
         Ok(Pipe { read, write })
     }
 
-    /// Keeps a pipe, which must be empty.
+    /// Keeps a pipe, which must be empty, for reuse.
     fn keep(&self, pipe: Pipe) {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < SPARE_PIPES {
@@ -65,7 +65,7 @@ pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes)
     outcome
 }
 
-/// Small messages go at once, and a peer that is gone without a word is found out.
+/// Sends small messages at once (`TCP_NODELAY`), and detects a peer that vanished (keepalive).
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -75,7 +75,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
 
 /// Has the socket reset its connection when it is closed.
 pub(super) fn reset(socket: &TcpStream) {
-    // A socket that is gone needs no reset.
+    // An error means that the connection is gone already and needs no reset.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
@@ -92,7 +92,7 @@ async fn both_ways(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io:
                 ended?;
                 down_ended = true;
             }
-            // Where nothing is read any more, a reset would not be seen otherwise.
+            // After a direction has ended, its socket is not read any more, so a reset would not be seen otherwise.
             error = failure(client), if up_ended => return error,
             error = failure(server), if down_ended => return error,
         }
@@ -106,7 +106,7 @@ async fn failure(socket: &TcpStream) -> io::Result<()> {
     Err(socket.take_error()?.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()))
 }
 
-/// Moves bytes until the sender ends, which is passed on.
+/// Moves bytes until the sender ends, and passes the end on.
 async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<()> {
     loop {
         // One connection that always has bytes must not keep the thread from the others.
@@ -128,7 +128,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<
     }
 }
 
-/// Moves what is in the pipe, waiting for the receiver for as long as the sender is there.
+/// Moves the bytes in the pipe to the receiver, and waits for it as long as the sender's connection has no error.
 async fn empty(pipe: &Pipe, mut bytes: usize, from: &TcpStream, to: &TcpStream) -> io::Result<()> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     while bytes > 0 {

@@ -1,6 +1,6 @@
-//! Which endpoint a connection goes to.
+//! Chooses the endpoint of a connection.
 //!
-//! Pure but for the random choice. Takes the endpoints of a node port as they change, gives one after the other until a connection
+//! Pure except for the random choice. Takes the endpoints of a node port as they change; returns one after the other until a connection
 //! succeeds.
 
 use std::net::SocketAddr;
@@ -17,7 +17,8 @@ pub(super) struct Target(Mutex<State>);
 struct State {
     endpoints: Vec<SocketAddr>,
     affinity: Option<Duration>,
-    /// The endpoint of all clients, and when it was last chosen. They are one client, because all come from one address (R4).
+    /// The endpoint of all clients, and when it was last chosen. All clients count as one, because all connect from the loopback address
+    /// (R4).
     pin: Option<(SocketAddr, Instant)>,
 }
 
@@ -25,7 +26,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) endpoint: SocketAddr,
-    /// Whether there are others that were not tried.
+    /// Whether there are other endpoints that were not tried.
     pub(super) has_others: bool,
 }
 
@@ -34,15 +35,16 @@ impl Target {
         Self(Mutex::new(State { endpoints: port.endpoints.clone(), affinity: port.affinity, pin: None }))
     }
 
-    /// Replaces the endpoints. An endpoint that is pinned stays so if it is still there.
+    /// Replaces the endpoints. A pinned endpoint stays pinned if it is still there.
     pub(super) fn update(&self, port: &NodePort) {
         let mut state = self.lock();
         state.endpoints.clone_from(&port.endpoints);
         state.affinity = port.affinity;
     }
 
-    /// The next endpoint for a connection that has tried some; `None` when all were tried. With session affinity it is the pinned one, and
-    /// the pin lasts for the time-out from now; any other choice moves the pin (R4). `random` gives a number below its argument.
+    /// The next endpoint for a connection that has tried some already; `None` when all were tried. With session affinity it is the pinned
+    /// endpoint, and the pin lasts for the time-out from now; any other choice moves the pin (R4). `random` returns a number below its
+    /// argument.
     pub(super) fn choose(
         &self,
         tried: &[SocketAddr],

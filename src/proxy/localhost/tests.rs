@@ -42,7 +42,7 @@ fn the_limit_of_open_files_decides_how_many_connections_there_are_and_half_of_a_
     }
 }
 
-/// The endpoint chosen after these were tried, when the random number is this one of those that are possible.
+/// The endpoint chosen after `tried` were tried; `random` picks it from the remaining ones.
 fn chosen(target: &Target, tried: &[u8], now: Instant, random: usize) -> Option<Choice> {
     let tried: Vec<SocketAddr> = tried.iter().copied().map(address).collect();
     target.choose(&tried, now, |count| random % count)
@@ -57,12 +57,13 @@ fn every_endpoint_is_tried_once() {
     assert_eq!(chosen(&target, &[2], now, 1), choice(3, true));
     assert_eq!(chosen(&target, &[2, 3], now, 5), choice(1, false));
     assert_eq!(chosen(&target, &[2, 3, 1], now, 0), None);
-    // What comes meanwhile is tried as well, what goes is not.
+    // Endpoints that are added meanwhile are tried as well, removed ones are not.
     target.update(&port(&[4], None));
     assert_eq!(chosen(&target, &[2, 3, 1], now, 0), choice(4, false));
 }
 
-// Session affinity pins one endpoint for all, for the time-out after the last use, and moves when it refuses or goes (R4).
+// Session affinity pins one endpoint for all clients, until the time-out after its last use; the pin moves when the endpoint refuses or is
+// removed (R4).
 #[test]
 fn affinity_pins_an_endpoint_until_its_last_use_is_too_long_ago() {
     let (target, start) = (Target::new(&port(&[1, 2, 3], Some(60))), Instant::now());
@@ -78,7 +79,7 @@ fn affinity_pins_an_endpoint_until_its_last_use_is_too_long_ago() {
     assert_eq!(endpoint(&[], 181, 1), address(2), "the pinned endpoint is gone");
 }
 
-// A listener for each TCP node port with endpoints: none for UDP, or without an endpoint (R3).
+// Each TCP node port with endpoints has a listener; UDP ports and ports without an endpoint have none (R3).
 #[test]
 fn tcp_node_ports_with_endpoints_are_served() {
     let mut state = State::new("here");
@@ -99,7 +100,7 @@ fn tcp_node_ports_with_endpoints_are_served() {
     assert_eq!(served(&state), [], "not TCP");
 }
 
-/// A client and a server that are connected through a relay.
+/// A client and a server that a relay connects.
 struct Through {
     client: TcpStream,
     server: TcpStream,
@@ -129,7 +130,7 @@ fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-// Half-closed connections work: the other direction goes on (R7).
+// Half-closed connections work: the other direction stays open (R7).
 #[tokio::test]
 async fn the_end_of_a_direction_is_passed_on_and_the_other_goes_on() {
     let Through { mut client, mut server, relay } = through().await;
@@ -197,7 +198,7 @@ async fn a_receiver_that_does_not_read_makes_the_sender_wait() {
         let Through { client, mut server, relay } = through().await;
         let mut sent = 0;
         let block = vec![7; 64 * 1024];
-        // The buffers of four sockets; the kernel lets each grow to some megabytes.
+        // Fills the buffers of four sockets; the kernel lets each grow to some megabytes.
         while let Ok(Ok(())) = timeout(Duration::from_millis(500), client.writable()).await {
             match client.try_write(&block) {
                 Ok(bytes) => sent += bytes,

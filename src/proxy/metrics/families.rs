@@ -1,6 +1,6 @@
-//! Every family's name, type, labels, buckets and help text, in one place.
+//! Declares the name, type, labels, buckets and help text of every metric family.
 //!
-//! Counters are registered without the `_total` of their samples: `text` adds it where the format has it.
+//! Counters are registered without the suffix `_total` of their samples; the module `text` adds it.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -19,10 +19,10 @@ use super::services::Latest;
 use cluster::source::KINDS;
 use rules::model::{Family, Protocol};
 
-/// The kind of an object that has none; only manifests have such objects.
+/// The label value for an object without a kind; only manifests have such objects.
 const NO_KIND: &str = "unknown";
 
-/// Kinds of failed transactions and dumps.
+/// The label values for failed transactions and dumps.
 const FAILURES: [&str; 7] = ["decode", "encode", "refused", "socket", "too_large", "unconfirmed", "unstable"];
 
 /// The status codes of the health server.
@@ -63,7 +63,7 @@ pub(super) struct ByProtocol {
 }
 
 impl ByProtocol {
-    /// Upstream writes protocols as the API does.
+    /// Makes the labels. Protocols are written as in the API, such as `TCP`, because upstream does so.
     pub(super) const fn new(family: Family, protocol: Protocol) -> Self {
         Self { ip_family: ip_family(family), protocol: protocol.api_name() }
     }
@@ -75,7 +75,7 @@ pub(super) struct ByCode {
     pub(super) code: u16,
 }
 
-/// Labels of the number of elements.
+/// Labels of `kubeproxy_nft_table_elements`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub(super) struct ByMap {
     pub(super) ip_family: &'static str,
@@ -91,7 +91,7 @@ pub(super) struct ByRequest {
     pub(super) method: &'static str,
 }
 
-/// Labels of the other `rest_client_...`.
+/// Labels of the other `rest_client_...` metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ByHost {
     pub(super) host: String,
@@ -141,12 +141,12 @@ struct ByStability {
 pub(super) type Histograms = Series<ByFamily, Histogram, fn() -> Histogram>;
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-/// 0.001 · 2^k seconds, k = 0 to 14, as upstream has for syncs.
+/// 0.001 · 2^k seconds, k = 0 to 14: upstream's buckets for syncs.
 fn sync_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-/// 0, ¼, ½, then 1 to 60, 120 and 300 seconds in steps of 1, 5 and 30, as upstream has for the latency of the network.
+/// 0, ¼, ½, then 1 to 60, 120 and 300 seconds in steps of 1, 5 and 30: upstream's buckets for the network programming latency.
 fn programming_buckets() -> Histogram {
     let whole = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
     Histogram::new([0.0, 0.25, 0.5].into_iter().chain(whole.map(f64::from)))
@@ -157,18 +157,18 @@ fn kernel_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 18))
 }
 
-/// Seconds of a request, as upstream's client has them.
+/// The buckets in seconds of upstream's client for requests.
 fn request_buckets() -> Histogram {
     Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
 }
 
-/// Bytes of an answer, as upstream's client has them.
+/// The buckets in bytes of upstream's client for response sizes.
 fn size_buckets() -> Histogram {
     let sizes = [64, 256, 512, 1024, 4096, 16384, 65536, 262_144, 1_048_576, 4_194_304, 16_777_216];
     Histogram::new(sizes.map(f64::from))
 }
 
-/// The requests to the API server, under the names that upstream's client has for them.
+/// The metrics of requests to the API server, under the names of upstream's client.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) requests: Series<ByRequest, Counter>,
@@ -216,7 +216,7 @@ impl Localhost {
     }
 }
 
-/// All families.
+/// All metric families.
 #[derive(Debug)]
 pub(super) struct Families {
     pub(super) registry: Registry,
@@ -244,7 +244,7 @@ pub(super) struct Families {
     pub(super) own: Own,
 }
 
-/// Node ports on loopback addresses.
+/// The metrics of node ports on loopback addresses.
 #[derive(Debug)]
 pub(super) struct Localhost {
     pub(super) listeners: Series<ByFamily, Gauge>,
@@ -252,7 +252,7 @@ pub(super) struct Localhost {
     pub(super) rejected: Series<ByProtocol, Counter>,
 }
 
-/// The families that upstream does not have.
+/// The metric families that upstream does not have.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) transactions: Counter,
@@ -288,7 +288,7 @@ struct Registrar {
 }
 
 impl Registrar {
-    /// A collector, whose families are not counted, because it has none before its first reading.
+    /// Registers a collector. Its families are not counted, because it has none before its first reading.
     fn collector<C: Collector + Clone + Default>(&mut self) -> C {
         let collector = C::default();
         self.registry.register_collector(Box::new(collector.clone()));
@@ -325,7 +325,7 @@ impl Registrar {
         self.add(name, help, Histograms::new_with_constructor(sync_buckets))
     }
 
-    /// Adds upstream's metrics about metrics: how many there are. None is hidden or disabled here.
+    /// Adds upstream's metrics about metrics: how many are registered. None is hidden or disabled here.
     fn finish(mut self) -> Registry {
         let registered = Series::<ByStability, Counter>::default();
         let help = "The count of registered metrics broken by stability level and deprecation version.";
@@ -340,7 +340,7 @@ impl Registrar {
     }
 }
 
-/// Has a counter show 0 for these labels, because alerts do not see the first event of a series that appears with it.
+/// Makes a counter show 0 for these labels, because alerts miss the first event if the series only appears with it.
 fn show_zero<L>(series: &Series<L, Counter>, labels: impl IntoIterator<Item = L>)
 where
     L: Clone + std::hash::Hash + Eq,

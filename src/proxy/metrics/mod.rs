@@ -1,11 +1,12 @@
 //! The metrics of this process, and the HTTP server that shows them.
 //!
-//! Takes plain numbers from the sync loop and the health servers, gives the text that Prometheus scrapes. Names, types, labels,
-//! buckets and help texts are upstream's; those that start with `kubeproxy_nft_` are our own. All of them are declared in `families`. A
-//! counter shows 0 from the start for all labels that are known in advance; any other labelled series appears when it is first used.
+//! Takes plain numbers from the sync loop and the health servers; returns the text that Prometheus scrapes. Names, types, labels, buckets
+//! and help texts are upstream's, except for metrics that start with `kubeproxy_nft_`, which only this program has. All are declared in
+//! `families`. A counter shows 0 from the start for all labels that are known in advance; any other labelled series appears when it is
+//! first used.
 //!
-//! Not there: most of `go_*`, because this is no Go program, and those of `rest_client_*` that describe parts of upstream's client library
-//! (its rate limiter, retries, transports and DNS look-ups). `deploy/METRICS.md` lists them.
+//! Left out: most `go_*` metrics, because this is no Go program, and the `rest_client_*` metrics that describe parts of upstream's client
+//! library (its rate limiter, retries, transports and DNS look-ups). `deploy/METRICS.md` lists them.
 
 mod families;
 mod process;
@@ -23,18 +24,18 @@ use families::{
     ByBuild, ByCode, ByFeature, ByHost, ByKind, ByMap, ByPolicy, ByProtocol, ByRequest, ByResource, Families, ip_family,
 };
 
-/// The transactions of a sync that were committed, together.
+/// The sum of the committed transactions of a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transactions {
-    /// Their number.
+    /// The number of transactions.
     pub(crate) count: u64,
     /// Elements added.
     pub(crate) added: u64,
     /// Elements removed.
     pub(crate) removed: u64,
-    /// Bytes of their netlink messages.
+    /// Bytes of the transactions' netlink messages.
     pub(crate) bytes: u64,
-    /// Time from sending the first one to the kernel's last answer.
+    /// Time from sending the first transaction to the kernel's last answer.
     pub(crate) kernel_time: Duration,
 }
 
@@ -64,18 +65,18 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Metrics at zero.
+    /// Makes the metrics, with all numbers at zero.
     #[must_use]
     pub fn new() -> Self {
         Self { inner: Arc::new(Families::new()) }
     }
 
-    /// A sync of a family was requested, or its loop starts.
+    /// Notes that a sync of a family was requested, or that its loop starts.
     pub(crate) fn sync_queued(&self, family: Family, at: SystemTime) {
         self.inner.last_queued_timestamp.get_or_create(&family.into()).set(seconds(at));
     }
 
-    /// A sync of a family ended.
+    /// Notes that a sync of a family ended.
     pub(crate) fn sync_finished(&self, family: Family, at: SystemTime, took: Duration, full: bool, ok: bool) {
         let labels = family.into();
         let kind = if full { &self.inner.full_duration } else { &self.inner.partial_duration };
@@ -89,33 +90,33 @@ impl Metrics {
         }
     }
 
-    /// The time from a change of an EndpointSlice until it was in force.
+    /// Notes the time from a change of an EndpointSlice until it was in force.
     pub(crate) fn programmed(&self, family: Family, latency: Duration) {
         self.inner.programming.get_or_create(&family.into()).observe(latency.as_secs_f64());
     }
 
-    /// A sync could not delete objects that earlier ones had emptied.
+    /// Counts a sync that could not delete objects that earlier syncs had emptied.
     pub(crate) fn cleanup_failed(&self, family: Family) {
         self.inner.cleanup_failures.get_or_create(&family.into()).inc();
     }
 
-    /// An event about an EndpointSlice of a served family arrived, whether it changed something or not.
+    /// Counts an event about an EndpointSlice of a served family, whether it changed something or not.
     pub(crate) fn endpoint_change(&self) {
         self.inner.endpoint_changes.inc();
     }
 
-    /// An event about a Service arrived; counted once for each served family.
+    /// Counts an event about a Service, once for each served family.
     pub(crate) fn service_change(&self, families: usize) {
         self.inner.service_changes.inc_by(u64::try_from(families).unwrap_or(u64::MAX));
     }
 
-    /// The numbers of EndpointSlices and of Services that changed since the last sync.
+    /// Sets the numbers of EndpointSlices and of Services that changed since the last sync.
     pub(crate) fn pending(&self, slices: usize, services: usize) {
         self.inner.endpoint_changes_pending.set(number(slices));
         self.inner.service_changes_pending.set(number(services));
     }
 
-    /// Service ports of a family with policy Local that have endpoints, but none that may be used here.
+    /// Sets the numbers of service ports of a family with traffic policy Local that have endpoints, but none on this node.
     pub(crate) fn no_local_endpoints(&self, family: Family, internal: usize, external: usize) {
         for (traffic_policy, count) in [("internal", internal), ("external", external)] {
             let labels = ByPolicy { ip_family: ip_family(family), traffic_policy };
@@ -123,29 +124,29 @@ impl Metrics {
         }
     }
 
-    /// The UDP flows of a family were checked, and stale ones deleted.
+    /// Notes that the UDP flows of a family were checked, and how many stale ones were deleted.
     pub(crate) fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
         let labels = family.into();
         self.inner.reconciler_duration.get_or_create(&labels).observe(took.as_secs_f64());
         self.inner.reconciler_deleted.get_or_create(&labels).inc_by(deleted);
     }
 
-    /// `/healthz` of the health server was answered with this HTTP status.
+    /// Counts a response of `/healthz` with this HTTP status.
     pub(crate) fn healthz(&self, code: u16) {
         self.inner.healthz.get_or_create(&ByCode { code }).inc();
     }
 
-    /// `/livez` of the health server was answered with this HTTP status.
+    /// Counts a response of `/livez` with this HTTP status.
     pub(crate) fn livez(&self, code: u16) {
         self.inner.livez.get_or_create(&ByCode { code }).inc();
     }
 
-    /// `/readyz` of the health server was answered with this HTTP status.
+    /// Counts a response of `/readyz` with this HTTP status.
     pub(crate) fn readyz(&self, code: u16) {
         self.inner.own.readyz.get_or_create(&ByCode { code }).inc();
     }
 
-    /// The version of this program; to be called once.
+    /// Sets the version of this program; to be called once.
     pub(crate) fn build_info(&self, build: Build) {
         let Build { major, minor, git_version, platform } = build;
         let unknown = String::new;
@@ -163,12 +164,12 @@ impl Metrics {
         self.inner.build_info.get_or_create(&labels).set(1);
     }
 
-    /// Whether a feature gate is on. `stage` is `ALPHA`, `BETA`, or empty for a feature that stays.
+    /// Sets whether a feature gate is on. `stage` is `ALPHA`, `BETA`, `DEPRECATED`, or empty for a stable feature.
     pub(crate) fn feature_enabled(&self, name: &'static str, stage: &'static str, enabled: bool) {
         self.inner.features.get_or_create(&ByFeature { name, stage }).set(i64::from(enabled));
     }
 
-    /// A sync was committed.
+    /// Adds the committed transactions of a sync.
     pub(crate) fn transactions(&self, transactions: Transactions) {
         let own = &self.inner.own;
         own.transactions.inc_by(transactions.count);
@@ -178,7 +179,7 @@ impl Metrics {
         own.kernel_time.observe(transactions.kernel_time.as_secs_f64());
     }
 
-    /// The sets and maps of a family's table and their numbers of elements. Series of all other maps of the family are removed.
+    /// Sets the numbers of elements of the sets and maps of a family's table. Series of all other maps of the family are removed.
     pub(crate) fn table_elements<'a>(&self, family: Family, counts: impl Iterator<Item = (&'a str, usize)>) {
         let own = &self.inner.own;
         let ip_family = ip_family(family);
@@ -188,7 +189,7 @@ impl Metrics {
             own.elements.get_or_create(&labels).set(number(count));
             named.insert(labels);
         }
-        // After a panic of another thread the set is still whole.
+        // After a panic of another thread the set is still consistent.
         let mut maps = own.maps.lock().unwrap_or_else(PoisonError::into_inner);
         maps.retain(|labels| {
             let stays = labels.ip_family != ip_family || named.contains(labels);
@@ -200,57 +201,57 @@ impl Metrics {
         maps.extend(named);
     }
 
-    /// Another program changed our tables.
+    /// Counts a change of this proxy's tables by another program.
     pub(crate) fn foreign_change(&self) {
         self.inner.own.foreign_changes.inc();
     }
 
-    /// A sync only repaired changes of another program.
+    /// Counts a sync that repaired changes of another program.
     pub(crate) fn repaired(&self) {
         self.inner.own.repairs.inc();
     }
 
-    /// All tables were read back and compared, and nothing was to be changed.
+    /// Sets when all tables were last read back and compared.
     pub(crate) fn verified(&self, at: SystemTime) {
         self.inner.own.verified.set(seconds(at));
     }
 
-    /// Number of Services that are left out because the kernel refuses them.
+    /// Sets the number of Services that are left out because the kernel refuses them.
     pub(crate) fn quarantined(&self, services: usize) {
         self.inner.own.quarantined.set(number(services));
     }
 
-    /// Number of addresses with a port, and node ports, that a Service claims and does not get.
+    /// Sets the number of addresses with a port, and node ports, that a Service claims and does not get.
     pub(crate) fn lost_claims(&self, claims: usize) {
         self.inner.own.lost_claims.set(number(claims));
     }
 
-    /// Number of Services that are left out because they need more elements than the limit.
+    /// Sets the number of Services that are left out because they need more elements than the limit.
     pub(crate) fn oversized(&self, services: usize) {
         self.inner.own.oversized.set(number(services));
     }
 
-    /// Number of listeners for node ports on loopback addresses.
+    /// Sets the number of listeners for node ports on loopback addresses.
     pub(crate) fn localhost_listeners(&self, family: Family, listeners: usize) {
         self.inner.localhost.listeners.get_or_create(&family.into()).set(number(listeners));
     }
 
-    /// A node port on a loopback address cannot be listened on.
+    /// Counts a node port on a loopback address that cannot be listened on.
     pub(crate) fn localhost_listen_failed(&self, family: Family) {
         self.inner.localhost.failures.get_or_create(&family.into()).inc();
     }
 
-    /// So many more packets to node ports on loopback addresses were refused.
+    /// Adds packets to node ports on loopback addresses that were refused.
     pub(crate) fn localhost_rejected(&self, family: Family, protocol: Protocol, packets: u64) {
         self.inner.localhost.rejected.get_or_create(&ByProtocol::new(family, protocol)).inc_by(packets);
     }
 
-    /// A transaction or a dump failed. `kind` is one of a few fixed words.
+    /// Counts a failed transaction or dump. `kind` is one of a few fixed words.
     pub(crate) fn netlink_error(&self, kind: &'static str) {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();
     }
 
-    /// A request to the API server at a URL was answered with this status, or failed without one.
+    /// Counts a request to the API server at a URL, with the HTTP status of the response; `None` if there was no response.
     pub(crate) fn api_request(&self, method: &'static str, url: &str, code: Option<u16>, took: Duration) {
         let client = &self.inner.client;
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
@@ -258,35 +259,35 @@ impl Metrics {
         client.duration.get_or_create(&ByHost { host: host(url), verb: method }).observe(took.as_secs_f64());
     }
 
-    /// The API server's answer to a GET had so many bytes.
+    /// Notes the size of the API server's response to a GET.
     pub(crate) fn api_answer_size(&self, url: &str, bytes: usize) {
         let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
         self.inner.client.response_size.get_or_create(&ByHost { host: host(url), verb: "GET" }).observe(bytes);
     }
 
-    /// Whether the watch of a kind of objects is connected. `resource` is the kind, such as `Service`.
+    /// Sets whether the watch of a kind of objects is connected. `resource` is the kind, such as `Service`.
     pub(crate) fn source_connected(&self, resource: &'static str, is: bool) {
         self.inner.own.connected.get_or_create(&ByResource { resource }).set(i64::from(is));
         // The series exists as soon as the kind is watched; 0 means that nothing was received yet.
         drop(self.inner.own.last_received.get_or_create(&ByResource { resource }));
     }
 
-    /// The API server sent something about a kind of objects: objects, changes or bookmarks.
+    /// Sets when the API server last sent something about a kind of objects: objects, changes or bookmarks.
     pub(crate) fn source_received(&self, resource: &'static str, at: SystemTime) {
         self.inner.own.last_received.get_or_create(&ByResource { resource }).set(seconds(at));
     }
 
-    /// The source connected or listed again. `resource` is the kind, such as `Service`.
+    /// Counts that the source connected or listed again. `resource` is the kind, such as `Service`.
     pub(crate) fn source_reconnected(&self, resource: &'static str) {
         self.inner.own.reconnects.get_or_create(&ByResource { resource }).inc();
     }
 
-    /// A new problem with an object, of which a part cannot be used. `kind` is the object's, such as `Service`, or `unknown`.
+    /// Counts a new problem with an object of which a part cannot be used. `kind` is the object's kind, such as `Service`, or `unknown`.
     pub(crate) fn object_rejected(&self, kind: &'static str) {
         self.inner.own.rejected.get_or_create(&ByKind { kind }).inc();
     }
 
-    /// A number of log lines was dropped.
+    /// Adds log lines that were dropped.
     pub(crate) fn log_lines_dropped(&self, lines: u64) {
         self.inner.own.log_lines_dropped.inc_by(lines);
     }
@@ -296,13 +297,13 @@ impl Metrics {
         self.inner.own.counted.set(counted);
     }
 
-    /// Everything in the classic text format of Prometheus, version 0.0.4.
+    /// All metrics in the classic text format of Prometheus, version 0.0.4.
     #[must_use]
     pub fn text(&self) -> String {
         text::classic(&self.open_metrics())
     }
 
-    /// Everything in the text format of OpenMetrics, version 1.0.0.
+    /// All metrics in the text format of OpenMetrics, version 1.0.0.
     #[must_use]
     pub(crate) fn open_metrics(&self) -> String {
         text::open_metrics(&self.inner.registry)
@@ -317,7 +318,7 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// The name or address of the server of a URL, with the port that it has there.
+/// The host name or address in a URL, with the port if the URL has one.
 fn host(url: &str) -> String {
     let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     behind_scheme.split('/').next().unwrap_or_default().to_owned()

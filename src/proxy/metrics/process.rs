@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 /// Clock ticks a second in `/proc`: Linux shows 100 to user space on every architecture that this program runs on.
 const TICKS: f64 = 100.0;
 
-/// This process.
+/// The collector of this process's metrics.
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -59,12 +59,12 @@ fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-/// The used fields of `/proc/self/stat`.
+/// The fields of `/proc/self/stat` that are used.
 #[derive(Debug, Default, PartialEq)]
 struct Stat {
-    /// Time in user and system mode.
+    /// CPU time in user and system mode, in seconds.
     cpu_seconds: Option<f64>,
-    /// Start of the process after the boot of the machine.
+    /// Time from the boot of the machine to the start of the process, in clock ticks.
     start_ticks: Option<f64>,
 }
 
@@ -74,7 +74,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The second field is a name in parentheses that may hold anything; behind it comes the third.
+        // The second field is a name in parentheses that may contain anything; the third field follows it.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let cpu_seconds = field(14).zip(field(15)).map(|(user, system)| (user + system) / TICKS);
@@ -89,18 +89,18 @@ fn boot_time() -> Option<f64> {
 }
 
 fn open_fds() -> Option<f64> {
-    // The directory is open while it is read.
+    // Without the descriptor of this directory, which is open while it is read.
     let count = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
     u32::try_from(count).ok().map(f64::from)
 }
 
-/// The first of the two limits; -1 if there is none, as upstream.
+/// The soft limit, which is the first number of the line; -1 if it is unlimited, as in upstream.
 fn soft_limit(limits: &str, name: &str) -> Option<f64> {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(-1.0) } else { soft.parse().ok() }
 }
 
-/// A line such as `VmRSS:     5120 kB`.
+/// The value in bytes of a line such as `VmRSS:     5120 kB`.
 fn kibibytes(status: &str, name: &str) -> Option<f64> {
     count(status, name).map(|kibibytes| kibibytes * 1024.0)
 }

@@ -1,7 +1,7 @@
-//! The series of service ports, when the rules count (`nftables.counters`).
+//! The metrics of service ports, if the rules have counters (`nftables.counters`).
 //!
-//! Takes the numbers of the busiest service ports and of all others together, as they were read last, and gives their series. There are
-//! none before the first reading.
+//! Takes the latest numbers of the busiest service ports, and of all others together; returns their series. There are none before the first
+//! reading.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +13,18 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelValue, EncodeMet
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// What was counted last; `None` before the first reading. Clones share it.
+/// The latest counts; `None` before the first reading. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest(Arc<Mutex<Option<Counted>>>);
 
 impl Latest {
     pub(super) fn set(&self, counted: Counted) {
-        // After a panic of another thread the value is still whole.
+        // After a panic of another thread the value is still consistent.
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
     }
 }
 
-/// The labels of a service port. Those of all others together are empty.
+/// The labels of a service port; all empty for the sum of the other service ports.
 fn labels(label: &str) -> [(&'static str, String); 3] {
     let (namespace, rest) = label.split_once('/').unwrap_or(("", label));
     let (name, port) = rest.split_once(':').unwrap_or((rest, ""));
@@ -43,11 +43,11 @@ impl Collector for Latest {
     }
 }
 
-/// The series of what was counted.
+/// Writes the series of the latest counts.
 struct Series<'a>(&'a Counted);
 
 impl Series<'_> {
-    /// The service ports and their numbers, at last those of all others together, without a label.
+    /// The busiest service ports with their numbers, and last the sum of all others, with an empty label.
     fn all(&self) -> impl Iterator<Item = (&str, &ServiceCounts)> {
         self.0.services.iter().map(|(label, counts)| (&**label, counts)).chain([("", &self.0.others)])
     }

@@ -1,22 +1,22 @@
 //! The two text formats of Prometheus.
 //!
-//! prometheus-client writes OpenMetrics. The classic format differs in three ways: counters are described under the name of
-//! their samples, whole numbers in `le` have no fraction (series of upstream and ours must not differ), and there is no end mark. The
-//! full stop that prometheus-client adds to each help text is removed as well.
+//! prometheus-client writes OpenMetrics. The classic format differs in three ways: HELP and TYPE of a counter have the name of its samples,
+//! whole numbers in `le` have no fraction (as in upstream, so that both proxies' series are the same), and there is no end mark. The full
+//! stop that prometheus-client adds to each help text is removed as well.
 
 use std::fmt::Write as _;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// Everything in a registry, as OpenMetrics 1.0.0.
+/// All metrics of a registry, as OpenMetrics 1.0.0.
 pub(super) fn open_metrics(registry: &Registry) -> String {
     let mut text = String::new();
     encode(&mut text, registry).expect("writing to a String does not fail");
     text
 }
 
-/// The classic text, version 0.0.4, of OpenMetrics as prometheus-client writes it.
+/// Converts OpenMetrics, as prometheus-client writes it, to the classic text format, version 0.0.4.
 pub(super) fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + 256);
     let mut lines = open_metrics.lines().peekable();
@@ -37,12 +37,12 @@ pub(super) fn classic(open_metrics: &str) -> String {
     text
 }
 
-/// Without the full stop; only the help texts of the registry, which start with a stability tag, have it.
+/// Removes the full stop at the end. Only help texts of the registry, which start with a stability tag, have one.
 fn plain_help(help: &str) -> &str {
     if help.starts_with('[') { help.strip_suffix('.').unwrap_or(help) } else { help }
 }
 
-/// `le="1.0"` becomes `le="1"`.
+/// Writes a sample, with `le="1.0"` changed to `le="1"`.
 fn push_sample(text: &mut String, line: &str) {
     let bound = line.split_once("le=\"").and_then(|(before, rest)| Some((before, rest.split_once(".0\"")?)));
     match bound {

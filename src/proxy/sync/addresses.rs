@@ -1,27 +1,27 @@
-//! When the node's addresses are listed.
+//! Decides when to list the node's addresses.
 //!
-//! Takes what the kernel reported about them, gives whether it is time. Pure: the caller passes in the time. This has a clock of its own,
-//! because a cluster that changes all the time must not keep an address that came from being served (G11).
+//! Takes the kernel's reports of address changes, and returns whether a listing is due. Pure: the caller passes in the time. Listings have
+//! their own timer: a cluster that changes all the time must not keep a new address of the node from being served (G11).
 
 use std::time::{Duration, Instant};
 
 use node::kernel::AddressNews;
 
-/// Time between two lists while the kernel reports changes: a report could be lost.
+/// Time between two listings while the kernel reports changes. A report could be lost, so a listing is due even without one.
 const WATCHED: Duration = Duration::from_secs(60);
-/// Time between two lists while it does not, and after one that failed.
+/// Time between two listings while the kernel does not report changes, and after a listing that failed.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
-/// What is known of the lists so far.
+/// When the addresses were last listed, and whether that failed.
 #[derive(Debug, Default)]
 pub(super) struct AddressChecks {
     last: Option<Instant>,
-    /// The last list failed.
+    /// Whether the last listing failed.
     has_failed: bool,
 }
 
 impl AddressChecks {
-    /// Whether the addresses are to be listed now; then that counts as done, unless [`AddressChecks::failed`] says otherwise.
+    /// Returns whether to list the addresses now. If so, counts the listing as done, unless [`AddressChecks::failed`] is called.
     pub(super) fn is_due(&mut self, news: AddressNews, now: Instant) -> bool {
         let every = if news == AddressNews::Unwatched || self.has_failed { UNWATCHED } else { WATCHED };
         let is_due = news == AddressNews::Changed || self.last.is_none_or(|last| now.duration_since(last) >= every);
@@ -31,7 +31,7 @@ impl AddressChecks {
         is_due
     }
 
-    /// The list that was due failed.
+    /// Notes that the listing that was due has failed.
     pub(super) fn failed(&mut self) {
         self.has_failed = true;
     }
@@ -43,7 +43,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds of two minutes, each of which has five passes of the loop, in which the addresses are listed.
+    /// Returns in which seconds of two minutes the addresses are listed; the loop makes five passes a second.
     fn listed(news: impl Fn(u32) -> AddressNews, fails: bool) -> Vec<u32> {
         let (mut checks, start) = (AddressChecks::default(), Instant::now());
         let is_due = |pass: &u32| {
@@ -56,7 +56,7 @@ mod tests {
         (0..600).filter(is_due).map(|pass| pass / 5).collect()
     }
 
-    // The clock does not depend on how often the loop has something to do (G11).
+    // The time between two listings does not depend on how often the loop has something to do (G11).
     #[test]
     fn addresses_are_listed_when_the_kernel_reports_a_change_and_once_a_minute() {
         let changes = |pass| if pass == 151 { AddressNews::Changed } else { AddressNews::None };

@@ -1,8 +1,7 @@
-//! Services that are too large, and that are left out so that the others are programmed.
+//! Services that are over the limit of elements. They are left out, so that the others are programmed.
 //!
-//! Takes the state and a Service's name, gives whether it is within the limit. The size is counted before records are made for the
-//! Service, so one that is over the limit costs next to nothing at each of its changes. What is wanted stays a function of the
-//! cluster's state: nothing of a Service that is over the limit, however it came to be.
+//! The size of a Service is counted before records are made for it, so a Service over the limit costs next to nothing at each of its
+//! changes. The desired tables depend only on the cluster's state: a Service over the limit has nothing in them, whatever it had before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +16,9 @@ use rules::ruleset::{Balancing, Layout};
 pub struct Oversized {
     /// The Service.
     pub service: ObjectName,
-    /// About how many elements would stand for it.
+    /// About how many elements its rules need.
     pub size: u64,
-    /// How many may.
+    /// How many elements a Service may have.
     pub limit: u64,
 }
 
@@ -34,32 +33,32 @@ impl fmt::Display for Oversized {
     }
 }
 
-/// About how many elements stand for a Service.
+/// About how many elements the rules of a Service need.
 pub(super) fn size(gathered: &Gathered<'_>, layout: Layout, balancing: Balancing) -> u64 {
     sizes(gathered).iter().fold(0, |sum: u64, port| sum.saturating_add(layout.weight(balancing, port)))
 }
 
-/// Which Services are over the limit.
+/// The limit, and the Services that are over it.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Elements; `u64::MAX` for no limit.
+    /// In elements; `u64::MAX` for no limit.
     limit: u64,
     over: BTreeMap<ObjectName, u64>,
     news: Vec<Oversized>,
 }
 
 impl Budget {
-    /// A limit of this many elements for each Service.
+    /// Makes a budget with this limit of elements for each Service.
     pub(super) fn new(limit: u64) -> Self {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }
 
-    /// The size that a Service may have.
+    /// The number of elements that a Service may have.
     pub(super) const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Takes over the size of a Service.
+    /// Notes the size of a Service, and thereby whether it is over the limit.
     pub(super) fn note(&mut self, name: &ObjectName, size: u64) {
         if size <= self.limit {
             self.over.remove(name);

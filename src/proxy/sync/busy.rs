@@ -1,6 +1,6 @@
-//! Two minutes of a cluster that changes five times a second, with a clock of the test: all that the loop does now and then comes in time.
+//! Simulates two minutes of a cluster that changes five times a second, and checks that all periodic work of the loop is done in time.
 //!
-//! The pure parts of the loop, asked in the order in which [`super::Sync`] asks them. `tests/hostile` has the same with a real process.
+//! Calls the pure parts of the loop in the order in which [`super::Sync`] calls them. `tests/hostile` tests the same with a real process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use node::kernel::AddressNews;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const LASTS: u32 = 120_000;
-/// Milliseconds between two changes of the cluster, two writes of another program, and two changes of the addresses.
+/// Milliseconds between two changes of the cluster (`EVENT`), two writes of another program (`WRITE`), two changes of addresses
+/// (`ADDRESS`).
 const EVENT: u32 = 200;
 const WRITE: u32 = 7_000;
 const ADDRESS: u32 = 13_000;
-/// The time between two comparisons of everything here.
+/// The time between two full comparisons in this test.
 const COMPARISON: Duration = Duration::from_secs(30);
 
-/// What happened, and when: in milliseconds.
+/// The milliseconds at which each kind of work was done.
 type Happened = BTreeMap<&'static str, Vec<u32>>;
 
 struct Loop {
@@ -38,7 +39,7 @@ struct Loop {
 }
 
 impl Loop {
-    /// What happens in one millisecond.
+    /// Simulates one millisecond of the loop.
     fn pass(&mut self, ms: u32, now: Instant) {
         let map: Arc<str> = "clients".into();
         let mut done = Vec::new();
@@ -51,10 +52,10 @@ impl Loop {
             done.push(if compares { "everything is compared" } else { "a sync" });
             self.repairs.started(now);
             if !compares {
-                // It takes an endpoint away whose clients are remembered.
+                // This sync removes an endpoint for which session affinity remembers clients.
                 self.checks.changed(&Owner::Node, &map, now);
             }
-            // The first one reads everything back.
+            // The first sync also reads everything back.
             let is_first = !self.happened.contains_key("a sync");
             self.schedule.finished(now, if compares || is_first { End::Compared } else { End::Done });
             self.cleanup.synced(now);

@@ -1,15 +1,15 @@
-//! Work that waits for the first successful sync, and is called again for as long as it asks for it.
+//! Runs work after the first successful sync, and again for as long as the work asks for another call.
 //!
-//! Takes the work and the time, gives when its next turn is. Pure but for the work itself: the caller passes in the time. Before the first
-//! successful sync it is not called; once it is done, it is not called any more.
+//! Takes the work and the time; returns when the next call is due. Pure except for the work itself: the caller passes in the time. The work
+//! is not called before the first successful sync, nor after it is done.
 
 use std::time::{Duration, Instant};
 
-/// Does a piece of work, which may hold the sync loop up for as long as a commit does. Gives after how long it wants its next turn;
-/// `None` when it is done.
+/// Does one step of work, which may block the sync loop for as long as a commit does. Returns the delay until its next call; `None` when it
+/// is done.
 pub(crate) type CleanupStep = Box<dyn FnMut() -> Option<Duration> + Send>;
 
-/// The work, if there is any left.
+/// The work, if it is not done yet, and the time of its next call.
 #[derive(Default)]
 pub(super) struct Cleanup {
     work: Option<CleanupStep>,
@@ -17,19 +17,19 @@ pub(super) struct Cleanup {
 }
 
 impl Cleanup {
-    /// Work that waits.
+    /// Holds the work until the first successful sync.
     pub(super) fn new(work: CleanupStep) -> Self {
         Self { work: Some(work), due: None }
     }
 
-    /// A sync succeeded: the first one makes the work due.
+    /// Notes a successful sync. The first one makes the work due.
     pub(super) fn synced(&mut self, now: Instant) {
         if self.work.is_some() {
             self.due.get_or_insert(now);
         }
     }
 
-    /// How long until the next turn; `None` when there is none to come, as far as is known.
+    /// The time until the next call; `None` before the first successful sync and after the work is done.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(now))
     }

@@ -1,14 +1,14 @@
-//! The report about Services that do not get a frontend that they claim.
+//! Builds the report about Services that do not get a frontend (an address with port, or a node port) that they claim.
 //!
-//! Takes what arose at contested frontends, gives lines for the log and texts for events: one text for each Service that is named, however
-//! many ports it has, and one line for all Services that lose the same frontend.
+//! Takes the contests over frontends; returns lines for the log and texts for events: one text for each Service that is named, however many
+//! ports it has, and one line for all Services that lose the same frontend.
 //!
-//! What is said is shared among the namespaces of the losers, because whoever may create Services in one can contest any number of frontends,
-//! and may do so again and again: it must neither fill the log nor hide what others lose.
+//! The losers' namespaces share the space of a report. A user who may create Services in one namespace can contest any number of frontends,
+//! again and again: that must neither fill the log nor hide what other namespaces lose.
 //!
-//! Invariants: a report has a line of each namespace before a second one of any, at most [`LINES`] in all but for the first of each of
-//! [`NAMESPACES`], with at most [`NAMED`] Services each, however many Services and frontends there are; what is said about a frontend to
-//! a namespace is limited by [`TOLD`]; memory is bounded.
+//! Invariants: each namespace gets a line before any gets a second one; a report has at most [`LINES`] lines, or more only to give each of
+//! up to [`NAMESPACES`] namespaces its first; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is reported to
+//! a namespace; memory is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use foldhash::HashMap;
 use super::rates::{Budget, Rate};
 use rules::model::{Conflict, Contest, Frontend, ObjectName};
 
-/// Services that are named of those that lose one frontend.
+/// The most Services that are named for one lost frontend.
 pub(super) const NAMED: usize = 5;
-/// Lines of one report.
+/// The most lines of a report.
 const LINES: usize = 16;
-/// Namespaces that have a line in one report, also when these are more lines.
+/// The number of namespaces that each get a line in a report, even if that is more than [`LINES`] lines.
 const NAMESPACES: usize = 64;
-/// How often a namespace is told of the same frontend.
+/// How often a namespace gets a report about the same frontend.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
-/// How often there is a line about those of which nothing is said.
+/// How often a line gives the number of frontends that were not reported.
 const SUMMARIES: Rate = Rate { at_once: 1, then_every: Duration::from_secs(60) };
-/// Frontends of namespaces whose rate is remembered.
+/// The most pairs of frontend and namespace whose rate is remembered.
 const REMEMBERED: usize = 4096;
 
 /// A Service that does not get all the frontends that it claims.
@@ -37,31 +37,31 @@ const REMEMBERED: usize = 4096;
 pub struct LostClaims {
     /// The Service.
     pub service: ObjectName,
-    /// One of the frontends with the reason, and the number of the others.
+    /// Why it lost one of the frontends, and how many others it lost.
     pub reason: String,
 }
 
-/// Services that do not get the same frontend.
+/// A frontend that Services claim and do not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostFrontend {
     /// The frontend.
     pub frontend: Frontend,
     /// The Services that the report names; at least one.
     pub services: Vec<LostClaims>,
-    /// Who gets the frontend, why, and who does not.
+    /// Which Service gets the frontend, why, and which do not.
     pub reason: String,
 }
 
-/// What there is to say of claims that lose.
+/// The lost claims to report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostReport {
-    /// In order of the frontends.
+    /// Sorted by frontend.
     pub frontends: Vec<LostFrontend>,
-    /// The number of frontends of which is said nothing, because there are too many.
+    /// The number of lost frontends that are not in the report, because there are too many.
     pub left_out: usize,
 }
 
-/// What is said of these contests. A Service stands with the first frontend that it loses.
+/// Builds the report about these contests. A Service is listed only at the first frontend that it loses.
 pub(super) fn report(contests: &[Contest]) -> LostReport {
     let mut by_loser: BTreeMap<&ObjectName, (&Conflict, usize)> = BTreeMap::new();
     for conflict in contests.iter().flat_map(|contest| &contest.conflicts) {
@@ -80,7 +80,7 @@ pub(super) fn report(contests: &[Contest]) -> LostReport {
     LostReport { frontends, left_out: by_frontend.len() - chosen.len() }
 }
 
-/// The frontends that are reported: in turn one that each namespace loses.
+/// Chooses the frontends to report: takes one lost frontend from each namespace in turn.
 fn chosen(by_frontend: &BTreeMap<Frontend, Vec<(&Conflict, usize)>>) -> BTreeSet<Frontend> {
     let mut lost_by: BTreeMap<&str, BTreeSet<Frontend>> = BTreeMap::new();
     for (frontend, losers) in by_frontend {
@@ -101,12 +101,12 @@ fn chosen(by_frontend: &BTreeMap<Frontend, Vec<(&Conflict, usize)>>) -> BTreeSet
     chosen
 }
 
-/// What was said lately, so that changes which follow each other at the same frontends are not told one by one.
+/// Remembers what was reported lately, so that changes in quick succession at the same frontends are not reported one by one.
 #[derive(Debug)]
 pub(super) struct RecentReports {
     by_frontend: HashMap<(Frontend, Arc<str>), Budget>,
     summaries: Budget,
-    /// The number of frontends of which nothing was said since the last summary.
+    /// The number of lost frontends that were not reported since the last summary.
     left_out: usize,
 }
 
@@ -117,7 +117,7 @@ impl Default for RecentReports {
 }
 
 impl RecentReports {
-    /// What of a report is to be said now.
+    /// Reduces a report to what may be reported now.
     pub(super) fn limited(&mut self, report: LostReport, now: Instant) -> LostReport {
         let mut frontends = Vec::new();
         self.left_out += report.left_out;
@@ -198,7 +198,7 @@ mod tests {
         assert!(reports[1].reason.ends_with("external IP"), "{}", reports[1].reason);
     }
 
-    /// A Service that claims these external IPs, younger than those with a smaller number.
+    /// A Service that claims these external IPs; the Service with the smallest `created` is the oldest and wins.
     fn claimant(service_name: &str, own: u8, ips: impl Iterator<Item = u8>, created: i64) -> Event {
         let external_ips = ips.map(|ip| std::net::IpAddr::from([192, 0, 2, ip])).collect();
         let own = format!("10.96.0.{own}");
@@ -241,7 +241,7 @@ mod tests {
         let mut state = state([claimant("a/owner", 1, 7..8, 1000), claimant("victim/web", 2, 7..8, 2000)]);
         let (mut lines, mut events, mut summaries) = (0, 0, 0);
         for n in 0..200_u8 {
-            // Each is older than the one before, and wins; each second one is younger than all, and loses.
+            // In turn, a Service that is older than all before, and wins, and one that is younger than all, and loses.
             let created = if n % 2 == 0 { 999 - i64::from(n) } else { 3000 + i64::from(n) };
             state.apply(claimant(&format!("tenant/t-{n}"), 3 + n, 7..8, created));
             let said = told.limited(report(&state.take_conflicts(NAMED)), now);
@@ -251,7 +251,7 @@ mod tests {
             now += Duration::from_millis(100);
         }
         assert!((3..=9).contains(&lines) && events <= 9 * NAMED && summaries == 1, "{lines} {events} {summaries}");
-        // Another frontend is told at once, and this one again after a while.
+        // A loss at another frontend is reported at once, and one at this frontend again after a while.
         state.apply(claimant("victim/other", 220, 8..9, 1));
         state.apply(claimant("tenant/other", 221, 8..9, 0));
         assert_eq!(namespaces(&told.limited(report(&state.take_conflicts(NAMED)), now)), ["victim"]);

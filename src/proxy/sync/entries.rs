@@ -1,4 +1,4 @@
-//! The entries of the ring of changes ([`crate::history`]) from what a sync did.
+//! Makes the entries of the history ([`crate::history`]) from what a sync did.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use inspect::history::{CommitOutcome, EntryKind, Repair, SyncRun, Trigger, Trigg
 use node::kernel::Kernel;
 
 impl<K: Kernel> Sync<K> {
-    /// Tells what a sync did, and what it did not do. `is_first` says that no sync before it was committed.
+    /// Enters into the history what a sync changed, or that it failed. `is_first` says that no sync was committed before this one.
     pub(super) fn tell(&mut self, outcome: Result<&Report, &SyncError>, took: Duration, is_first: bool) {
         let SyncSummary { changes, unlisted, repair, reason } = self.engine.journal.take();
         let trigger = match (reason, &changes[..]) {
@@ -39,13 +39,14 @@ impl<K: Kernel> Sync<K> {
             if repair.is_some() && self.repairs.is_nameless() {
                 self.metrics.foreign_change();
             }
-            // One that no write of another program was noticed before; others are told together with these.
+            // A repair without a noticed foreign write is entered here; the others are entered together with the log record about the
+            // write.
             let unnoticed = self.repairs.done(repair);
             unnoticed.into_iter().for_each(|repair| self.enter(EntryKind::Repair(repair), took));
         }
     }
 
-    /// Tells of the repairs that are logged now.
+    /// Enters the repairs that are logged now into the history.
     pub(super) fn tell_repairs(&mut self, unlogged: &mut Unlogged) {
         let found = &unlogged.found;
         if let Some(repair) = unlogged.repair.take() {
@@ -54,14 +55,14 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Enters what a sync of this duration did.
+    /// Enters something that a sync of duration `took` did into the history, and logs it.
     fn enter(&self, what: EntryKind, took: Duration) {
         let entry = self.changes.push(SystemTime::now(), Some(self.syncs), what);
         history::log(&entry, took);
     }
 }
 
-/// The numbers of a sync.
+/// Summarises a sync: its trigger, counts, duration and result.
 fn run(outcome: Result<&Report, &SyncError>, trigger: Trigger, took: Duration) -> SyncRun {
     let report = outcome.ok();
     SyncRun {

@@ -14,7 +14,7 @@ pub enum SyncError {
     Commit {
         /// The kernel's answer.
         error: CommitError,
-        /// The families of which it refused to delete what was not wanted any more.
+        /// The families in which the kernel refused to delete a chain or set that is no longer needed.
         cleanup: BTreeSet<Family>,
     },
     /// The tables could not be read back.
@@ -22,7 +22,7 @@ pub enum SyncError {
     Read(ReadError),
 }
 
-// The text of the cause is part of this text already: as a source it would be printed twice.
+// Written by hand, because the message already contains the text of the cause: as `source` it would be printed twice.
 impl From<ReadError> for SyncError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
@@ -30,7 +30,7 @@ impl From<ReadError> for SyncError {
 }
 
 impl SyncError {
-    /// The kernel did not commit these commands.
+    /// Makes the error for a transaction with these commands that the kernel did not commit.
     pub(super) fn commit(error: CommitError, commands: &[Command]) -> Self {
         Self::Commit { cleanup: refused_deletions(&error, commands), error }
     }
@@ -49,7 +49,7 @@ impl SyncError {
         }
     }
 
-    /// The families of which the kernel refused to delete what was not wanted any more.
+    /// The families in which the kernel refused to delete a chain or set that is no longer needed.
     pub fn cleanup(&self) -> impl Iterator<Item = Family> {
         let cleanup = match self {
             Self::Commit { cleanup, .. } => Some(cleanup),
@@ -59,7 +59,7 @@ impl SyncError {
     }
 }
 
-/// The families of the deletions of chains and sets among the commands that the kernel refused.
+/// The families in which the kernel refused to delete a chain or a set.
 fn refused_deletions(error: &CommitError, commands: &[Command]) -> BTreeSet<Family> {
     let CommitError::Refused(refusals) = error else { return BTreeSet::new() };
     let refused = refusals.iter().filter_map(|refusal| commands.get(refusal.command?));

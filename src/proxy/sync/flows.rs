@@ -1,7 +1,9 @@
-//! UDP flows after a sync: the flows of which Services are examined, which frontends the sync took away, and when to try again.
+//! Deletes stale UDP conntrack flows after a sync: notes which Services to examine and which frontends the sync removed, and when to try
+//! again.
 //!
-//! What went is told by the tables, and not by the state: a frontend is gone once the kernel carried out the transaction that takes it away,
-//! whoever had it. A process that takes over the tables of another one finds there what went meanwhile.
+//! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
+//! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed in
+//! between.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -20,17 +22,19 @@ use rules::ruleset::reading;
 /// The pause after a listing or a deletion that failed; each further failure doubles it, up to the second value.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// Frontends, and endpoints, that are remembered as gone while flows cannot be examined. Flows of further ones end by themselves.
+/// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to further ones end by their
+/// timeout.
 const MOST: usize = 1 << 16;
 
-/// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, and what is gone.
+/// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, and which frontends and
+/// endpoints are gone.
 #[derive(Debug, Default)]
 pub(super) struct UdpFlows {
     known: HashSet<ObjectName>,
-    /// By name, whether it is to be looked at: one that is left out is not.
+    /// By name; the value says whether to examine the Service, which is `false` for one that is left out.
     changed: BTreeMap<ObjectName, bool>,
     gone: Gone,
-    /// When to try again after a failure, and the pause before that.
+    /// When to try again after a failure, and the pause until then.
     retry: Option<(Instant, Duration)>,
 }
 
@@ -46,7 +50,7 @@ pub struct Reconciled {
 }
 
 impl UdpFlows {
-    /// A slice had this content, and has another one now, or is gone.
+    /// Notes that a slice with the content `before` changed or was deleted.
     pub(super) fn slice_gone(&mut self, before: &EndpointSlice) {
         if self.gone.endpoints.len() < MOST {
             self.gone.add_endpoints(before);
@@ -58,8 +62,8 @@ impl UdpFlows {
         self.known.contains(name)
     }
 
-    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). `has_udp_endpoints` is `None` for one that
-    /// is left out, because it is too large to be looked at: its frontends are gone.
+    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). `has_udp_endpoints` is `None` for a Service
+    /// that is left out because it is too large: its frontends are gone.
     pub(super) fn service_changed(&mut self, name: &ObjectName, has_udp_endpoints: Option<bool>) {
         let has = has_udp_endpoints.unwrap_or(false);
         if !has && self.known.is_empty() {
@@ -71,12 +75,13 @@ impl UdpFlows {
         }
     }
 
-    /// Notes that flows may have been made under another program's rules, or to endpoints that clients were still remembered for.
+    /// Marks all Services with UDP endpoints as changed: flows may have been made under another program's rules, or to removed endpoints
+    /// because of session affinity.
     pub(super) fn all_changed(&mut self) {
         self.changed.extend(self.known.iter().map(|name| (name.clone(), true)));
     }
 
-    /// The kernel carried out a transaction, and the tables do not know it yet: notes which UDP frontends it took away.
+    /// Notes which UDP frontends a transaction removed. Called after the kernel committed it, and before `tables` takes it over.
     pub(super) fn committed(&mut self, tables: &Tables) {
         let Self { changed, gone, .. } = self;
         let mut wanted = Vec::new();
@@ -104,12 +109,13 @@ impl UdpFlows {
         }
     }
 
-    /// When to examine flows again because that failed, if it did.
+    /// When to examine flows again after a failure; `None` if nothing failed.
     pub(super) fn next_try(&self) -> Option<Instant> {
         self.retry.map(|(at, _)| at)
     }
 
-    /// Deletes the flows that lead to no endpoint, and those to what is gone (J1, J10). What fails is logged and tried again (J8).
+    /// Deletes the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10). A failure is logged and
+    /// tried again (J8).
     pub(super) fn reconcile(
         &mut self,
         state: &State,
@@ -161,7 +167,7 @@ impl UdpFlows {
         results
     }
 
-    /// Everything was examined.
+    /// Forgets all changes, because all flows were examined.
     fn done(&mut self) {
         self.changed.clear();
         self.gone = Gone::default();
@@ -169,18 +175,18 @@ impl UdpFlows {
     }
 }
 
-/// The UDP frontend of a key of a set of frontends.
+/// Decodes a key of a set of frontends; `None` if the frontend is not UDP.
 fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option<Frontend> {
     set.frontend(family, key).filter(|frontend| frontend.protocol == Protocol::Udp)
 }
 
-/// The UDP frontend that an entry of a record is about, if it is about one.
+/// The UDP frontend that an entry of a record belongs to, if it belongs to one.
 fn changed_frontend(table: ChangedIn<'_>, entry: Entry<'_>) -> Option<Frontend> {
     let Content::Element(element) = entry.content else { return None };
     udp_frontend(reading::frontend_set(table.set_name(entry))?, table.family, element.key())
 }
 
-/// Adds the UDP frontends that were read of the tables and are not wanted, with the endpoints that these had there.
+/// Adds the UDP frontends that the tables held when they were read and should not hold, with the endpoints that they had there.
 fn add_read(tables: &Tables, gone: &mut Gone) {
     for (family, dump, records) in tables.each_read() {
         let mut frontends: HashSet<Frontend> = HashSet::new();
@@ -214,8 +220,8 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
             });
             gone.endpoints.extend(endpoints.take(MOST));
         }
-        // In layout `chains` an endpoint may be a chain. Which frontends lead to it is not followed: a flow is deleted only if it goes to
-        // a frontend that is gone, too.
+        // In the ruleset layout `chains` an endpoint may be a chain. Which frontends jump to it is not followed: a flow is deleted only if
+        // its frontend is gone, too.
         let rules = dump.chains.values().flat_map(|(_, rules)| rules);
         gone.endpoints.extend(rules.filter_map(reading::rule_endpoint).take(MOST));
         gone.frontends.extend(frontends);
@@ -236,7 +242,7 @@ mod tests {
     use rules::model::Event;
     use rules::model::testing::{self, name, port, slice, slice_port};
 
-    /// A kernel that tracks one flow in each family, which leads to no endpoint, and records the calls.
+    /// A fake kernel that has one flow in each family, which leads to no endpoint, and records the calls.
     #[derive(Default)]
     struct Tracker {
         listed: Vec<Family>,
@@ -281,7 +287,7 @@ mod tests {
         }
     }
 
-    /// A DNS Service with an endpoint, and one that only has TCP.
+    /// A DNS Service with a UDP endpoint, and a Service that only has TCP.
     fn cluster() -> State {
         let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
         dns.ports = vec![port("dns/udp", 53)];
@@ -294,7 +300,7 @@ mod tests {
         ])
     }
 
-    /// Notes a change of a Service that is small enough, or of one that is not.
+    /// Notes a change of a Service; `fits` says whether the Service is within the limit of elements.
     fn changed(flows: &mut UdpFlows, state: &State, service: &str, fits: bool) {
         let service = name(service);
         flows.service_changed(&service, fits.then(|| Gathered::of(state, &service).has_udp_endpoints()));
@@ -341,7 +347,7 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
     }
 
-    // A listing that fails is repeated after ever longer times, with what changed meanwhile, and without any other change (J8).
+    // A failed listing is repeated after growing pauses until it works, without any further change of the cluster (J8).
     #[test]
     fn a_list_that_fails_is_repeated_until_it_works() {
         let (state, mut flows) = (cluster(), UdpFlows::default());

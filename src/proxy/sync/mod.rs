@@ -67,10 +67,10 @@ use repairs::Repairs;
 use rules::model::{Event, Node};
 use writer_lock::{LockNews, WriterLock};
 
-/// Events taken over before a sync that is due: a flood must not put the sync off for ever.
+/// The most events taken before a sync that is due: a flood of events must not put the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
 
-/// The pause before more events are taken over, while objects of the initial lists are missing.
+/// The pause in which more events gather, while objects of the initial lists are missing.
 const GATHER: Duration = Duration::from_millis(2);
 
 /// The sync loop.
@@ -81,15 +81,15 @@ pub struct Sync<K> {
     health: Reporter,
     last_end: Option<Instant>,
     started: Instant,
-    /// Whether a process before this one left rules; `None` until the kernel was asked.
+    /// Whether an earlier process left rules; `None` until the kernel was asked.
     has_previous_rules: Option<bool>,
-    /// Checks this node's Node when it is first known.
+    /// Checks this node's Node object when it first arrives.
     on_node: Option<OnNode>,
-    /// The end of the last sync that took into account that a second had passed.
+    /// The end of the last sync for which [`Engine::second_passed`] was called.
     last_second: Option<Instant>,
     /// The last check for emptied chains.
     last_check: Option<Instant>,
-    /// When the node's addresses are listed, and whether it was logged that they cannot be.
+    /// When to list the node's addresses; `no_addresses` has the last logged error about that.
     addresses: AddressChecks,
     no_addresses: Once<String>,
     repairs: Repairs,
@@ -99,18 +99,18 @@ pub struct Sync<K> {
     node_is_missing: bool,
     /// Called with each Service that is left out.
     on_refused_service: Option<OnRefusedService>,
-    /// Called with each Service that does not get a frontend.
+    /// Called with each Service that does not get a frontend that it claims.
     on_lost_claims: Option<OnLostClaims>,
     recent_reports: RecentReports,
-    /// What waits for the first successful sync.
+    /// The work that waits for the first successful sync.
     cleanup: Cleanup,
     /// Called when another kube-proxy is found to write to the same tables.
     on_other_proxy: Option<OnOtherProxy>,
-    /// Whether another process writes, so that this one must not.
+    /// Whether another process holds the writer lock, so that this one must not write.
     writer_lock: WriterLock,
-    /// What was done, for those who ask later.
+    /// The history of what the loop did, which `kube-proxy changes` shows.
     changes: History,
-    /// Syncs so far, the one under way among them.
+    /// The number of syncs so far, including the one under way.
     syncs: u64,
 }
 
@@ -120,24 +120,24 @@ pub(crate) type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 /// Reports a Service that the kernel refuses, or that is too large.
 pub(crate) type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
 
-/// Reports that another kube-proxy, which knows no lock, writes to the same tables.
+/// Reports that another kube-proxy, which does not use the writer lock, writes to the same tables.
 pub(crate) type OnOtherProxy = Box<dyn Fn() + Send>;
 
-/// Checks this node's Node when it is first known; an error ends the loop.
+/// Checks this node's Node object when it first arrives; an error ends the loop.
 pub(crate) type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 
 /// How long after a sync the chains that it emptied are deleted (F8), and the longest wait for an event.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How often the loop looks at least for writes of other programs (G10). A look takes some microseconds; half of this time passes until a write
-/// is found.
+/// How often at least the loop looks for writes of other programs (G10). A look takes some microseconds; on average, a write is found after
+/// half of this time.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// How long after the start the Node may be unknown before it is asked whether there are rules from before.
+/// How long after the start the Node may be unknown before the kernel is asked whether an earlier process left rules.
 const NODE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<K: Kernel> Sync<K> {
-    /// A loop that has not begun.
+    /// Makes a loop that has not started.
     pub fn new(engine: Engine<K>, schedule: Schedule, metrics: Metrics, health: Reporter, on_node: OnNode) -> Self {
         Self {
             engine,
@@ -166,35 +166,35 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Enters what is done into this ring, which others read.
+    /// Enters what the loop does into this history.
     #[must_use]
     pub fn telling(mut self, changes: History) -> Self {
         self.changes = changes;
         self
     }
 
-    /// Has work done after the first successful sync, on the loop's thread.
+    /// Sets the work to do after the first successful sync, on the loop's thread.
     #[must_use]
     pub(crate) fn after_first_sync(mut self, cleanup_step: CleanupStep) -> Self {
         self.cleanup = Cleanup::new(cleanup_step);
         self
     }
 
-    /// Has each Service reported that is left out because the kernel refuses it, once for each reason.
+    /// Sets the callback for each Service that is left out, because the kernel refuses it or it is too large; called once for each reason.
     #[must_use]
     pub fn on_refused_service(mut self, on_refused_service: OnRefusedService) -> Self {
         self.on_refused_service = Some(on_refused_service);
         self
     }
 
-    /// Has each Service reported that loses a claim on a frontend.
+    /// Sets the callback for each Service that loses a claim on a frontend.
     #[must_use]
     pub(crate) fn on_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
         self.on_lost_claims = Some(on_lost_claims);
         self
     }
 
-    /// Has it reported when another kube-proxy writes to the same tables.
+    /// Sets the callback for another kube-proxy that writes to the same tables.
     #[must_use]
     pub(crate) fn on_other_proxy(mut self, on_other_proxy: OnOtherProxy) -> Self {
         self.on_other_proxy = Some(on_other_proxy);
@@ -204,7 +204,7 @@ impl<K: Kernel> Sync<K> {
     /// Takes events and syncs until the sender of the events is gone.
     ///
     /// # Errors
-    /// What is wrong with this node.
+    /// The error of the check of this node's Node.
     pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         self.families_synced();
         self.health.working(self.started);
@@ -231,8 +231,8 @@ impl<K: Kernel> Sync<K> {
         Ok(())
     }
 
-    /// Whether the node is eligible for traffic. While there is no answer from the API server, a node with rules of a process before
-    /// this one is: it forwards, and load balancers should not take it out for a restart.
+    /// Returns whether the node is eligible for traffic. While the API server does not answer, a node with the rules of an earlier process
+    /// is eligible: it forwards, and load balancers should not take it out because of a restart.
     fn node_eligible(&mut self) -> Option<bool> {
         let known = self.engine.state.node().map(|node| node.eligible);
         if known.is_some()
@@ -257,13 +257,13 @@ impl<K: Kernel> Sync<K> {
         has_previous_rules.then_some(true)
     }
 
-    /// Whether every object has arrived (G1), and no other process holds the lock.
+    /// Whether all initial objects have arrived (G1), and no other process holds the writer lock.
     fn may_sync(&self) -> bool {
         self.engine.state.is_complete() && !self.writer_lock.is_standby()
     }
 
-    /// Checks now and then whether this process has the lock, and takes it when it is free. Before every object has arrived there is
-    /// nothing to write: then it is left to a process that has something.
+    /// Checks periodically whether this process has the writer lock, and takes it when it is free. Before all initial objects have arrived
+    /// there is nothing to write, so the lock is left to other processes.
     fn ask_for_writer_lock(&mut self) {
         let now = Instant::now();
         if !self.engine.state.is_complete() || !self.writer_lock.is_due(now) {
@@ -298,11 +298,11 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Waits for events, the next sync or the next check, and takes over the events that are there.
+    /// Waits for events, the next sync or the next check, and takes over the events in the queue.
     fn wait(&mut self, events: &Receiver<Event>) -> Result<(), SourceEnded> {
         let now = Instant::now();
         let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
-        // Nothing is checked until this process may sync, however long that is overdue.
+        // Session-affinity clients are not checked until this process may sync, even if a check is overdue.
         let client_check = self.may_sync().then(|| self.engine.next_client_check()).flatten();
         let client_check = client_check.map_or(MOMENT, |next| next.saturating_duration_since(now));
         let cleanup_step = self.cleanup.wait(now).unwrap_or(MOMENT);
@@ -312,7 +312,7 @@ impl<K: Kernel> Sync<K> {
             (false, false) => MOMENT,
         };
         let timeout = due.unwrap_or(most).min(most).min(client_check).min(cleanup_step);
-        // A thread that does anything else for too long is stuck, which `/livez` reports.
+        // Only this wait may take long: a thread that works for too long is stuck, which `/livez` reports.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
         self.health.working(Instant::now());
@@ -325,7 +325,7 @@ impl<K: Kernel> Sync<K> {
             match events.try_recv() {
                 Ok(event) => self.take(event),
                 Err(TryRecvError::Empty) => {
-                    // Nothing is written before all objects are there: let some gather, so that not each of them wakes this thread.
+                    // Nothing is written before all objects have arrived: let events gather, so that not each of them wakes this thread.
                     if !self.engine.state.is_complete() {
                         thread::sleep(GATHER);
                     }
@@ -355,15 +355,15 @@ impl<K: Kernel> Sync<K> {
         self.report_queued();
     }
 
-    /// Checks what no event reports: writes of other programs, remembered clients, the node's addresses, and chains that the last sync
-    /// emptied.
+    /// Checks what no event reports: writes of other programs, clients that session affinity remembers, the node's addresses, and chains
+    /// that the last sync emptied.
     fn check_what_no_event_reports(&mut self) {
         if !self.may_sync() {
             return;
         }
         let now = Instant::now();
         if let Some(programs) = self.engine.foreign_writes() {
-            // Without a name it is known after the comparison whether our tables were changed.
+            // If the program is unknown, only the comparison shows whether it changed this proxy's tables.
             if !programs.is_empty() {
                 self.metrics.foreign_change();
             }
@@ -371,14 +371,14 @@ impl<K: Kernel> Sync<K> {
             self.schedule.request_at(self.repairs.noticed(by, now));
             self.report_queued();
         }
-        // No sync: the next one need not wait for the minimum interval because of it.
+        // This is not a sync, so the next sync need not keep the minimum interval from it.
         if let Some(report) = self.engine.check_clients(Instant::now()) {
             self.count(&report);
         }
         self.log_foreign_writes(now);
         self.check_addresses(now);
         let is_checked = self.last_check.is_some_and(|look| now.duration_since(look) < MOMENT);
-        // While syncs follow each other, these delete what was emptied a second before.
+        // While syncs follow each other, each deletes the chains that were emptied a second before.
         if is_checked || self.schedule.is_requested() || !self.is_after_pause() {
             return;
         }
@@ -388,8 +388,8 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Lists the node's addresses if the kernel reported a change, or when that was long ago; whatever else happens (G11). The first sync
-    /// lists them itself.
+    /// Lists the node's addresses if the kernel reported a change, or if the last listing is long ago, however busy the loop is (G11). The
+    /// first sync lists them itself.
     fn check_addresses(&mut self, now: Instant) {
         if self.last_end.is_none() || !self.addresses.is_due(self.engine.kernel.address_news(), now) {
             return;
@@ -409,7 +409,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Whether the last sync was at least a moment ago.
+    /// Whether the last sync ended at least [`MOMENT`] ago.
     fn is_after_pause(&self) -> bool {
         self.last_end.is_some_and(|end| end.elapsed() >= MOMENT)
     }
@@ -457,7 +457,7 @@ impl<K: Kernel> Sync<K> {
                 self.health.services(self.engine.observers.health_checks.snapshot());
                 self.report(&report, took);
                 if !report.full && !self.engine.tables.known() {
-                    // What was counted wrong is put right soon, and not with the next change.
+                    // The bookkeeping of the tables was wrong: a full comparison follows soon, without waiting for the next change.
                     self.schedule.request_cleanup();
                 }
                 if is_first {
@@ -473,7 +473,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// The loop begins, or a sync succeeded (L1, L2).
+    /// Reports all families as synced: at the start of the loop, and after each successful sync (L1, L2).
     fn families_synced(&self) {
         self.engine.tables.families().for_each(|family| self.health.synced(family, SystemTime::now()));
     }

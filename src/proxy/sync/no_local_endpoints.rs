@@ -1,4 +1,4 @@
-//! Counts the service ports that have endpoints in the cluster, but none that their policy Local allows here.
+//! Counts the service ports that have endpoints in the cluster, but none on this node although their traffic policy is `Local`.
 
 use foldhash::HashMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Counts {
     pub(super) external: usize,
 }
 
-/// Counts the ports of a Service, by family; `None` when it is gone.
+/// Counts the ports of a Service that lack a local endpoint, by family; all 0 when the Service is gone (`None`).
 pub(super) fn counts(selection: Option<&ServiceSelection>) -> [Counts; 2] {
     let ports = selection.map_or(&[][..], |selection| &selection.ports);
     Family::BOTH.map(|family| {
@@ -26,12 +26,12 @@ pub(super) fn counts(selection: Option<&ServiceSelection>) -> [Counts; 2] {
     })
 }
 
-/// The counts of each Service and family where they are not 0.
+/// The counts that are not 0, by Service and family.
 #[derive(Debug, Default)]
 pub(super) struct NoLocalEndpoints(HashMap<(ObjectName, Family), Counts>);
 
 impl NoLocalEndpoints {
-    /// Takes over the counts of a Service, by family.
+    /// Sets the counts of a Service, by family.
     pub(super) fn set_service(&mut self, name: &ObjectName, counts: [Counts; 2]) {
         for (family, counts) in Family::BOTH.into_iter().zip(counts) {
             if counts != Counts::default() {
@@ -42,12 +42,12 @@ impl NoLocalEndpoints {
         }
     }
 
-    /// Whether any port of a Service counts in a family.
+    /// Whether a Service has a port without a local endpoint in a family.
     pub(super) fn has(&self, name: &ObjectName, family: Family) -> bool {
         !self.0.is_empty() && self.0.contains_key(&(name.clone(), family))
     }
 
-    /// Over all Services.
+    /// The sum over all Services.
     pub(super) fn total(&self, family: Family) -> Counts {
         let of_family = self.0.iter().filter(|((_, other), _)| *other == family);
         of_family.fold(Counts::default(), |sum, (_, counts)| Counts {
@@ -57,12 +57,12 @@ impl NoLocalEndpoints {
     }
 }
 
-/// Whether there are endpoints, but none on this node, so that traffic to the cluster IP is dropped (D2).
+/// Whether the cluster has endpoints for the port, but none on this node, so that traffic to the cluster IP is dropped (D2).
 fn lacks_internal(port: &PortSelection) -> bool {
     port.frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp && frontend.action == Action::Drop)
 }
 
-/// Whether traffic from elsewhere is dropped because no endpoint is on this node (D3, D6).
+/// Whether external traffic is dropped because no endpoint is on this node (D3, D6).
 fn lacks_external(port: &PortSelection) -> bool {
     port.local.is_empty() && port.frontends.iter().any(|frontend| frontend.action == Action::ByOrigin)
 }

@@ -1,9 +1,9 @@
-//! Who learns of a Service once its rules are committed: health-check node ports, node ports on loopback addresses, the count of ports without a local
-//! endpoint, and the examination of UDP flows.
+//! Passes on the effects of a Service once its rules are committed: to health-check node ports, node ports on loopback addresses, the count
+//! of ports without a local endpoint, and the examination of UDP flows.
 //!
-//! Takes with each [plan](super::planned) what follows from the Service's endpoints beside its rules ([`Effects`]), and keeps it until the kernel has
-//! committed the rules. So what an observer says is always about the rules in force (G9): nothing is told while syncs fail, and of a Service that
-//! the kernel refuses only what its rules of before say.
+//! Takes with each [plan](super::planned) the Service's [`Effects`], and keeps them until the kernel has committed the rules. So an
+//! observer always reflects the rules in force (G9): it learns nothing while syncs fail, and for a Service that the kernel refuses it keeps
+//! the effects of the old rules.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use super::tables::Tables;
 use crate::localhost::Feed;
 use rules::model::{Change, Family, ObjectName};
 
-/// All observers of commits, and what they are not told yet.
+/// All observers of commits; `open` holds the effects that are planned and not committed yet.
 #[derive(Default)]
 pub(super) struct Observers {
     open: BTreeMap<ObjectName, Effects>,
     pub(super) health_checks: HealthChecks,
     pub(super) no_local_endpoints: NoLocalEndpoints,
     pub(super) udp: UdpFlows,
-    /// Where the TCP node ports for loopback addresses go, if these are served.
+    /// The channel for the TCP node ports on loopback addresses, if these are served.
     pub(super) localhost: Option<Feed>,
 }
 
 impl Observers {
-    /// An event changed the state.
+    /// Notes an event that changed the state.
     pub(super) fn changed(&mut self, change: &Change) {
         if let Change::Slice { before: Some(before), .. } = change {
             self.udp.slice_gone(before);
         }
     }
 
-    /// The rules of a Service are planned anew. A Service that means nothing to any observer, before and now, is not kept: most have neither health
-    /// checks nor UDP ports.
+    /// Notes the new plan of a Service. A Service that has no effects, now and before, is not kept: most have neither health checks nor UDP
+    /// ports.
     pub(super) fn planned(&mut self, name: &ObjectName, effects: Effects, families: &[Family]) {
         let is_nothing = Effects { has_udp_endpoints: Some(false), ..Effects::default() } == effects;
         if is_nothing && !self.knows(name, families) {
@@ -53,20 +53,20 @@ impl Observers {
                 .any(|family| self.health_checks.has(name, *family) || self.no_local_endpoints.has(name, *family))
     }
 
-    /// The kernel carried out a transaction of this sync, and the tables do not know it yet.
+    /// Notes a transaction of this sync that the kernel committed and `tables` has not taken over yet.
     pub(super) fn transaction(&mut self, tables: &Tables, deletes_clients: bool) {
         for (name, effects) in &self.open {
             self.udp.service_changed(name, effects.has_udp_endpoints);
         }
         self.udp.committed(tables);
         if deletes_clients {
-            // Until now, a client that was remembered there could make a flow to an endpoint that is gone.
+            // Until now, session affinity could send a client to an endpoint that is gone, which makes a flow to it.
             self.udp.all_changed();
         }
     }
 
-    /// The sync succeeded, but for these Services, which the kernel refuses; for each of these, whether it has rules from before, which then stay in
-    /// force with all that follows from them.
+    /// Notes that the sync succeeded, except for the Services in `held_back`, which the kernel refuses. The value says whether the Service
+    /// has older rules, which then stay in force with all their effects.
     pub(super) fn committed(&mut self, held_back: &BTreeMap<&ObjectName, bool>, families: &[Family]) {
         self.health_checks.forget_adopted();
         let mut localhost = Vec::new();
@@ -104,7 +104,7 @@ mod tests {
         Observers { localhost: Some(Feed::default()), ..Observers::default() }
     }
 
-    /// What follows from a Service with policy Local and these endpoints, `local` of them on this node.
+    /// The effects of a Service with policy Local that has `local` endpoints on this node and `elsewhere` on others.
     fn effects(health_port: u16, local: usize, elsewhere: usize) -> Effects {
         let mut web = service("ns/web", &["172.30.0.1"]);
         web.external_policy = TrafficPolicy::Local;
@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    /// What health-check node ports answer, how many ports lack a local endpoint, and the numbers of node ports on loopback that were brought since
-    /// the last call.
+    /// Returns port and number of local endpoints of each health check, how many ports lack a local endpoint, and how many loopback node
+    /// ports each Service got since the last call.
     fn told(observers: &Observers) -> (Vec<(u16, usize)>, usize, Vec<usize>) {
         let checks = observers.health_checks.snapshot();
         let checks = checks.checks.values().map(|check| (check.port, check.local_endpoints)).collect();
@@ -137,7 +137,8 @@ mod tests {
         (checks, lacking, fed.values().map(Vec::len).collect())
     }
 
-    // What is not committed does not count; a Service that is held back keeps what follows from its rules, or has nothing without rules (G9).
+    // Effects count once they are committed; a Service that the kernel refuses keeps the effects of its old rules, or has none without
+    // rules (G9).
     #[test]
     fn observers_know_the_rules_in_force() {
         let [web, late] = ["ns/web", "ns/late"].map(name);

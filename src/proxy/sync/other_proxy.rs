@@ -1,12 +1,14 @@
-//! Another kube-proxy, the Go program in mode nftables, that writes to the same tables while this one does.
+//! Handles another kube-proxy, upstream's in mode nftables, that writes to the same tables while this one runs.
 //!
-//! Takes what was read back after a foreign write; recognises that program by the names of its chains and sets (`proxier.go` in
-//! `pkg/proxy/nftables` of Kubernetes), and sets its objects aside: for as long as it runs they stay, and only what it changed of this
-//! proxy's objects is put back. It knows no lock, and writes what it misses again at the next change of any endpoint; were its objects
-//! removed each time, both programs would rewrite the tables again and again. Packets do not reach its objects, because this proxy's base
-//! chains lead elsewhere. Its two base chains before the translation (source ranges of load balancers) are left to it.
+//! Takes the tables as they were read back after a foreign write; recognises upstream's objects by the names of its chains and sets
+//! (`proxier.go` in `pkg/proxy/nftables` of Kubernetes), and takes them out of the comparison: while upstream's proxy runs they stay, and
+//! only what it changed of this proxy's objects is put back. Upstream's proxy does not use the writer lock, and writes what it misses again
+//! at the next change of any endpoint; if its objects were removed each time, both programs would rewrite the tables again and again.
+//! Packets do not reach its objects, because this proxy's base chains lead elsewhere. Its two base chains before DNAT (source ranges of
+//! load balancers) are left in place.
 //!
-//! Invariant: objects are set aside only after a write by another program, and for ten minutes after its last one. Then they go.
+//! Invariant: upstream's objects are kept only after a write by another program, and for ten minutes after its last one. Then they are
+//! removed.
 
 use std::time::{Duration, Instant};
 
@@ -36,14 +38,14 @@ const SETS: [&str; 7] = [
     "service-nodeports",
 ];
 
-/// What is known of another kube-proxy.
+/// The state of another kube-proxy, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct OtherProxy {
     /// The time of its last write.
     seen: Option<Instant>,
-    /// Another program wrote since the tables were last read.
+    /// Whether another program wrote since the tables were last read.
     foreign_write: bool,
-    /// It was detected, which was not reported yet.
+    /// Whether the other proxy was detected and that was not reported yet.
     news: bool,
 }
 
@@ -53,22 +55,22 @@ impl OtherProxy {
         self.foreign_write = true;
     }
 
-    /// Whether another kube-proxy is there, as far as is known.
+    /// Whether another kube-proxy counts as running.
     pub(super) fn is_present(&self, now: Instant) -> bool {
         self.seen.is_some_and(|seen| now.saturating_duration_since(seen) < PRESENT)
     }
 
-    /// Whether it has come since the last call.
+    /// Whether another kube-proxy was detected since the last call.
     pub(super) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
-    /// Takes its objects out of what was read of a table, if it may be there. Says whether there were any.
+    /// Takes the other proxy's objects out of a table's dump, if that proxy may be running. Returns whether there were any.
     pub(super) fn set_aside(&self, dump: &mut TableDump, now: Instant) -> bool {
         (self.foreign_write || self.is_present(now)) && take_out(dump)
     }
 
-    /// All tables were read, and objects of it were found or not.
+    /// Notes that all tables were read, and whether objects of the other proxy were found.
     pub(super) fn tables_read(&mut self, found: bool, now: Instant) {
         if std::mem::take(&mut self.foreign_write) && found {
             self.news |= !self.is_present(now);
@@ -77,7 +79,7 @@ impl OtherProxy {
     }
 }
 
-/// Takes that program's objects out of a dump. Says whether there were any.
+/// Takes the other proxy's objects out of a dump. Returns whether there were any chains among them.
 fn take_out(dump: &mut TableDump) -> bool {
     let before = dump.chains.len();
     dump.chains.retain(|name, _| !is_chain(name));
@@ -96,12 +98,12 @@ fn is_set(name: &str) -> bool {
     SETS.contains(&name) || is_of_a_service(name, &["affinity"])
 }
 
-/// `service-4AT6LBPK-shop/web/tcp/http`: a kind, eight characters of a hash in base 32, a service port.
+/// Recognises names such as `service-4AT6LBPK-shop/web/tcp/http`: a kind, eight characters of a hash in base 32, a service port.
 fn is_of_a_service(name: &str, kinds: &[&str]) -> bool {
     let Some((kind, rest)) = name.split_once('-') else { return false };
     let Some((hash, port)) = rest.split_once('-') else { return false };
     let is_base_32 = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
-    // In this proxy's own names a namespace stands there: it may consist of digits, but has no capitals.
+    // In this proxy's own names the namespace is at this position: it may consist of digits, but has no capitals.
     let is_hash = hash.len() == 8 && hash.bytes().all(is_base_32) && hash.bytes().any(|byte| byte.is_ascii_uppercase());
     kinds.contains(&kind) && is_hash && port.contains('/')
 }

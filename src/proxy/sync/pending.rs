@@ -1,6 +1,6 @@
-//! What changed since the last sync, for the metrics: how much, and since when.
+//! Tracks for the metrics what changed since the last sync: how much, and since when.
 //!
-//! Takes what each event changed. Nothing here has an influence on what is written.
+//! Takes the change that each event made. Has no influence on what is written to the kernel.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,10 +8,10 @@ use foldhash::{HashMap, HashSet};
 
 use rules::model::{Change, Event, Family, ObjectName, State};
 
-/// Samples that are kept while syncs fail; further ones are lost.
+/// The most samples that are kept while syncs fail; further ones are lost.
 const MAX_SAMPLES: usize = 10_000;
 
-/// What the metrics count an event as.
+/// How the metrics count an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// A change of a Service.
@@ -23,25 +23,25 @@ pub enum Counted {
 /// Changes that no sync has taken over yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Nanoseconds since the epoch. A change that was triggered before this process started gives no sample.
+    /// The start of this process, in nanoseconds since the epoch. A change that was triggered before it gives no sample.
     start: i64,
     families: Vec<Family>,
     slices: usize,
     services: HashSet<ObjectName>,
-    /// When the changes were triggered that no successful sync has taken over yet.
+    /// The trigger times of the changes that no successful sync has taken over yet, by Service and family.
     triggers: HashMap<(ObjectName, Family), Vec<i64>>,
     samples: usize,
 }
 
 impl Pending {
-    /// For these families, and triggers from `start` on.
+    /// Tracks changes in these families that were triggered after `start`.
     pub(super) fn new(families: &[Family], start: SystemTime) -> Self {
         let families = families.to_vec();
         let start = nanoseconds(start);
         Self { start, families, slices: 0, services: HashSet::default(), triggers: HashMap::default(), samples: 0 }
     }
 
-    /// What the metrics count an event as. Of a deletion the family is not known before the state has taken it; it counts until then.
+    /// How the metrics count an event. The family of a deleted slice is not known here, so every deletion counts.
     pub(super) fn counted(&self, event: &Event) -> Option<Counted> {
         match event {
             Event::ServiceApplied(_) | Event::ServiceDeleted(_) => Some(Counted::Service),
@@ -51,7 +51,8 @@ impl Pending {
         }
     }
 
-    /// Notes a change, which the state knows already. Gives whether it is one of a Service, or of a slice of a family that is served.
+    /// Notes a change that the state already contains. Returns whether it is a change of a Service, or of a slice of a family that is
+    /// served.
     pub(super) fn note(&mut self, state: &State, change: &Change) -> bool {
         let (name, before) = match change {
             Change::Service { name, .. } => {
@@ -79,18 +80,18 @@ impl Pending {
         true
     }
 
-    /// The number of changed slices, each change counted, and of changed Services since the last sync.
+    /// The number of slice changes, and of Services that changed, since the last sync.
     pub(super) fn numbers(&self) -> (usize, usize) {
         (self.slices, self.services.len())
     }
 
-    /// A sync has taken over the changes; whether it succeeds is not known yet.
+    /// Notes that a sync has taken over the changes; whether it succeeds is not known yet.
     pub(super) fn taken(&mut self) {
         self.slices = 0;
         self.services.clear();
     }
 
-    /// A sync has succeeded: how long each change had been waited for.
+    /// Notes a successful sync. Returns how long each change waited for it.
     pub(super) fn succeeded(&mut self, now: SystemTime) -> Vec<(Family, Duration)> {
         let now = nanoseconds(now);
         self.samples = 0;
@@ -120,7 +121,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(n)
     }
 
-    /// A state and what is pending in it, for a process that began at second 100.
+    /// A state and the pending changes in it, for a process that started at second 100.
     struct World {
         state: State,
         pending: Pending,
@@ -131,7 +132,7 @@ mod tests {
             Self { state: State::new("here"), pending: Pending::new(families, second(100)) }
         }
 
-        /// Takes an event, and gives whether it counts as a change.
+        /// Applies an event, and returns whether it counts as a change.
         fn take(&mut self, event: Event) -> bool {
             let change = self.state.apply(event);
             change.is_some_and(|change| self.pending.note(&self.state, &change))

@@ -1,8 +1,8 @@
-//! What follows from the state for each Service that is to be written: its size, its health checks, and its records.
+//! Plans each Service that is to be written: computes its size, its effects such as health checks, and its records.
 //!
-//! Takes the state and the tables as they are, and names; gives a [`Planned`] for each name, in their order. Pure: no Service's result
-//! depends on that of another one, so many Services are computed by two threads. Each Service's selection is dropped at once,
-//! and only what is kept of it takes memory.
+//! Takes the state, the tables and names; returns a [`Planned`] for each name, in the same order. Pure: no Service's result depends on that
+//! of another one, so two threads share the work if there are many Services. Each Service's selection of endpoints is dropped at once, to
+//! save memory.
 
 use std::panic::resume_unwind;
 use std::thread::{self, available_parallelism};
@@ -14,22 +14,22 @@ use super::tables::{ServiceRecords, Tables};
 use rules::endpoints::Gathered;
 use rules::model::{ObjectName, State};
 
-/// From so many Services on a second thread saves more than it costs to start it, which is some 50 us; a Service takes 2 us or more.
+/// From this number of Services on, a second thread saves more than its start costs, which is some 50 us; a Service takes 2 us or more.
 const MANY: usize = 256;
 
-/// What follows for one Service.
+/// The plan for one Service.
 pub(super) struct Planned {
-    /// About how many elements stand for it.
+    /// About how many elements its rules need.
     pub(super) size: u64,
-    /// Whether it is within the limit; all below is empty for one that is not, and for one that is gone.
+    /// Whether its size is within the limit; all fields below are empty for a Service that is over it, and for one that is deleted.
     pub(super) fits: bool,
-    /// What follows from its endpoints beside its rules.
+    /// The effects of its endpoints beyond its rules.
     pub(super) effects: Effects,
-    /// What the tables should hold for it.
+    /// The records that the tables should hold for it.
     pub(super) records: ServiceRecords,
 }
 
-/// Computes what follows for each of these Services. `limit` is the size that one may have.
+/// Plans each of these Services. `limit` is the number of elements that a Service may have.
 pub(super) fn all(state: &State, tables: &Tables, limit: u64, names: &[ObjectName]) -> Vec<Planned> {
     map(names, |name| one(state, tables, limit, name))
 }
@@ -50,8 +50,8 @@ fn one(state: &State, tables: &Tables, limit: u64, name: &ObjectName) -> Planned
     Planned { size, fits, effects, records }
 }
 
-/// The results of a function for each item, in their order. Many items are shared between this thread and a second one, if there is a
-/// processor for it and the system has a thread.
+/// Applies a function to each item; returns the results in the order of the items. A second thread takes half of many items, if there is a
+/// second processor and the thread can be started.
 fn map<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if items.len() < MANY || available_parallelism().map_or(1, usize::from) < 2 {
         return items.iter().map(each).collect();

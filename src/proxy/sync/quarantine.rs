@@ -1,7 +1,7 @@
 //! Services that the kernel refuses, and that are left out so that the others are programmed.
 //!
-//! Takes names and reasons, says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
-//! caller passes in the time. What is wanted stays a function of the cluster's state; this is kept beside it.
+//! Takes names and reasons, and says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
+//! caller passes in the time. The desired tables stay a function of the cluster's state; this list is kept beside it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,19 +22,19 @@ pub struct RefusedService {
     pub reason: String,
 }
 
-/// What a failed transaction says about its content.
+/// The cause of a failed transaction, as far as its content is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Something in it is refused for what it is.
+    /// The kernel refuses something in the transaction, and would refuse it again.
     Content,
-    /// Such a refusal often passes by itself.
+    /// The kernel refuses something for a reason that often passes by itself, such as a lack of memory.
     Passing,
-    /// It is not about the content.
+    /// The cause is not the content: for example a missing privilege, or an error of the socket.
     Elsewhere,
 }
 
 impl Cause {
-    /// The cause of a failure.
+    /// Finds the cause of a failure.
     pub(super) fn of(error: &CommitError) -> Self {
         let refusals = match error {
             CommitError::Refused(refusals) => refusals,
@@ -43,20 +43,20 @@ impl Cause {
             CommitError::TooLarge { .. } => return Self::Content,
             CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
-        // A missing right is the process's, whichever command the kernel names.
+        // A missing privilege concerns the whole process, whichever command the kernel names.
         if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
             return Self::Elsewhere;
         }
         if refusals.iter().all(Refusal::is_passing) { Self::Passing } else { Self::Content }
     }
 
-    /// Whether a failure may only be for outdated knowledge of what the kernel holds: another program may have changed that.
+    /// Whether the only cause of a failure may be outdated knowledge of what the kernel holds, which another program may have changed.
     pub(super) fn may_be_outdated(error: &CommitError) -> bool {
         matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
     }
 
-    /// Failed syncs in a row before the refused Services are looked for: the first may be for outdated knowledge of what the kernel
-    /// holds.
+    /// How many syncs in a row must have failed before the refused Services are searched for; `None` for no search. The first failure may
+    /// come from outdated knowledge of what the kernel holds.
     fn failures_before_search(self) -> Option<u32> {
         match self {
             Self::Content => Some(1),
@@ -70,7 +70,7 @@ impl Cause {
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     left_out: BTreeMap<ObjectName, (Instant, String)>,
-    /// The Services that are tried again since the last successful sync.
+    /// The Services that were tried again since the last successful sync, with the reason for which they had been left out.
     retried: BTreeMap<ObjectName, String>,
     news: Vec<RefusedService>,
     /// Failed syncs in a row.
@@ -78,7 +78,7 @@ pub(super) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Whether the Services that are refused are to be looked for after a failure with this cause.
+    /// Whether to search for the refused Services after a failure with this cause.
     pub(super) fn is_time(&self, cause: Cause) -> bool {
         let known = cause == Cause::Content && !self.retried.is_empty();
         cause.failures_before_search().is_some_and(|least| known || self.failures >= least)
@@ -92,7 +92,7 @@ impl Quarantine {
         }
     }
 
-    /// A Service is left out from now on.
+    /// Leaves a Service out from now on.
     pub(super) fn add(&mut self, service: ObjectName, reason: String, now: Instant) {
         if self.retried.remove(&service).as_ref() != Some(&reason) {
             self.news.push(RefusedService { service: service.clone(), reason: reason.clone() });
@@ -100,7 +100,7 @@ impl Quarantine {
         self.left_out.insert(service, (now, reason));
     }
 
-    /// A Service is tried again.
+    /// Stops leaving a Service out, so that the next sync tries it again.
     pub(super) fn retry(&mut self, service: &ObjectName) {
         if let Some((service, (_, reason))) = self.left_out.remove_entry(service) {
             self.retried.insert(service, reason);

@@ -1,4 +1,4 @@
-//! How often something may happen: some times at once, and then once in a while.
+//! Limits how often something may happen: a number of times at once, and then once in each interval.
 //!
 //! Pure: the caller passes in the time.
 
@@ -16,7 +16,7 @@ pub(super) struct Rate {
 #[derive(Debug)]
 pub(super) struct Budget {
     rate: Rate,
-    /// When the whole number `at_once` is allowed again.
+    /// When all `at_once` uses are allowed again.
     full: Option<Instant>,
 }
 
@@ -25,18 +25,18 @@ impl Budget {
         Self { rate, full: None }
     }
 
-    /// The earliest moment for the next time.
+    /// The earliest moment of the next use.
     pub(super) fn next(&self, now: Instant) -> Instant {
         let head_start = self.rate.then_every * (self.rate.at_once - 1);
         self.full.and_then(|full| full.checked_sub(head_start)).map_or(now, |next| next.max(now))
     }
 
-    /// Uses one up.
+    /// Takes one use.
     pub(super) fn take(&mut self, now: Instant) {
         self.full = Some(self.full.map_or(now, |full| full.max(now)) + self.rate.then_every);
     }
 
-    /// Uses one up, if there is one now.
+    /// Takes one use, if one is allowed now. Returns whether it was.
     pub(super) fn try_take(&mut self, now: Instant) -> bool {
         let is_allowed = self.next(now) <= now;
         if is_allowed {
@@ -45,7 +45,7 @@ impl Budget {
         is_allowed
     }
 
-    /// Whether nothing of it is in use any more, so that it is like a new one.
+    /// Whether all uses are allowed again, as in a new budget.
     pub(super) fn is_unused(&self, now: Instant) -> bool {
         self.full.is_none_or(|full| full <= now)
     }

@@ -1,8 +1,8 @@
-//! How often changes of the tables by other programs are repaired, and how often that is logged.
+//! Decides how often changes of the tables by other programs are repaired, and how often they are logged.
 //!
-//! Takes each finding that the tables were changed, gives the moment of the repair and, now and then, what is to be logged. The first
-//! changes are repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with
-//! their number. Pure: the caller passes in the time.
+//! Takes each notice that the tables were changed; returns when to repair them and, now and then, what to log. The first changes are
+//! repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with their number. Pure:
+//! the caller passes in the time.
 //!
 //! Invariant: memory is bounded, whatever other programs do.
 
@@ -18,10 +18,10 @@ const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) 
 /// How many log records are written at once, and the least time between two further ones.
 const RECORDS: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
 
-/// How long a change of which no program is known waits for its log record: the program is named if it writes again meanwhile.
+/// How long the log record about a change by an unknown program waits: if the program writes again meanwhile, the record names it.
 const NAMELESS: Duration = Duration::from_secs(1);
 
-/// Programs and findings that a log record names.
+/// The most programs, and findings, that a log record names.
 const NAMED: usize = 16;
 
 /// Changes of the tables by other programs that have not been repaired or not been logged.
@@ -29,25 +29,25 @@ const NAMED: usize = 16;
 pub(super) struct Repairs {
     repairs: Budget,
     records: Budget,
-    /// A change waits for its repair.
+    /// Whether a change waits for its repair.
     waiting: bool,
     /// The programs of the changes that no sync has repaired yet, if there are such changes.
     unrepaired: Option<BTreeSet<Program>>,
     unlogged: Unlogged,
-    /// When the first change was noticed that the next log record is about.
+    /// When the first change that the next log record covers was noticed.
     since: Option<Instant>,
 }
 
-/// What the next log record is about.
+/// The content of the next log record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unlogged {
-    /// Times that the tables were found changed.
+    /// How often the tables were found changed.
     pub(super) times: u64,
     /// The programs that changed them, as far as they are known.
     pub(super) by: BTreeSet<String>,
-    /// What was found in the tables, where it is more than other rules and elements.
+    /// Findings in the tables other than changed rules and elements, such as a foreign counter.
     pub(super) found: BTreeSet<String>,
-    /// The repairs that were necessary; none when the changes were not to what this proxy wrote.
+    /// The repairs that were necessary; `None` when the changes did not touch what this proxy wrote.
     pub(super) repair: Option<Repair>,
 }
 
@@ -58,7 +58,7 @@ impl Repairs {
         Self { repairs, records, waiting: false, unrepaired: None, unlogged, since: None }
     }
 
-    /// The tables were changed by these programs, or may have been. Gives the moment of the repair.
+    /// Notes that these programs changed the tables, or may have done so. Returns when to repair.
     pub(super) fn noticed(&mut self, by: impl IntoIterator<Item = Program>, now: Instant) -> Instant {
         self.waiting = true;
         self.unlogged.times += 1;
@@ -71,13 +71,13 @@ impl Repairs {
         self.repairs.next(now)
     }
 
-    /// Whether there are changes to repair of which no program is known.
+    /// Whether there are changes to repair, and none of the programs that made them is known.
     pub(super) fn is_nameless(&self) -> bool {
         self.unrepaired.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
-    /// A sync was committed, with this repair if one was necessary. Gives it back when no write of another program was noticed before;
-    /// else it belongs to the next log record, and is named with the programs.
+    /// Notes a committed sync, with its repair if one was necessary. Returns the repair if no write of another program was noticed before;
+    /// otherwise keeps it for the next log record, together with the programs.
     pub(super) fn done(&mut self, repair: Option<Repair>) -> Option<Repair> {
         let by = self.unrepaired.take();
         let repair = repair?;
@@ -89,20 +89,20 @@ impl Repairs {
         None
     }
 
-    /// A sync begins, and with it the repair if there is one to do.
+    /// Notes that a sync begins, which makes the repair if one waits.
     pub(super) fn started(&mut self, now: Instant) {
         if std::mem::take(&mut self.waiting) {
             self.repairs.take(now);
         }
     }
 
-    /// This was found in the tables.
+    /// Notes findings in the tables.
     pub(super) fn found(&mut self, what: impl IntoIterator<Item = String>) {
         extend(&mut self.unlogged.found, what);
     }
 
-    /// What is to be logged now. A change is logged after the sync that repaired it, together with what that found; one of which no
-    /// program is known a second after it was noticed.
+    /// Returns what to log now. A change is logged after the sync that repaired it, together with the findings of that sync; a change by an
+    /// unknown program is logged no sooner than a second after it was noticed.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Unlogged> {
         if self.waiting || self.unlogged == Unlogged::default() || self.records.next(now) > now {
             return None;
@@ -133,7 +133,7 @@ mod tests {
         Program { name: "nft".to_owned(), pid }
     }
 
-    /// What a program causes that changes the tables once a millisecond for this many seconds: repairs, log records.
+    /// Simulates a program that changes the tables once a millisecond. Returns the number of repairs, and the log records.
     fn attack(seconds: u64) -> (usize, Vec<Unlogged>) {
         let (mut repairs, start) = (Repairs::new(), Instant::now());
         let (mut done, mut logged) = (0, Vec::new());

@@ -1,6 +1,6 @@
-//! What the loop reports: to the log, the metrics, the health server, and the functions that make Kubernetes events.
+//! Sends the loop's reports to the log, the metrics, the health server, and the functions that make Kubernetes events.
 //!
-//! Takes what a sync or a check gave and changes nothing of it. Each thing that is left out or lost is reported once.
+//! Takes the result of a sync or a check and does not change it. Each Service that is left out or loses a frontend is reported once.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -186,7 +186,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Puts what a successful sync did into the metrics.
+    /// Adds the results of a successful sync to the metrics.
     pub(super) fn count(&self, report: &Report) {
         for (family, latency) in &report.programmed {
             self.metrics.programmed(*family, *latency);
@@ -219,7 +219,7 @@ impl<K: Kernel> Sync<K> {
     }
 }
 
-/// A count as metrics want it.
+/// Converts a count for the metrics.
 fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

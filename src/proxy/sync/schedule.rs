@@ -1,28 +1,28 @@
-//! When to sync: at most so often, again after a failure, and once in a while without a reason.
+//! Decides when to sync: not too often, again after a failure, and once in a while without a request.
 //!
-//! Pure: the caller passes in the time. Requests are coalesced into one (G2); between the end of a run that an event asked for and the
-//! start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up to the sync
-//! period (G5); about an hour after everything was last read back and compared, that is done again (G4).
+//! Pure: the caller passes in the time. A run is one sync. Requests are coalesced into one (G2); between the end of a run that an event
+//! asked for and the start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up
+//! to the sync period (G5); about an hour after the last full comparison, which reads the tables back, comes the next one (G4).
 //!
-//! The comparison is measured from the last one and not from the last run, because on a live cluster runs never end. It takes as long as a
-//! first sync, so it waits for a moment in which no event waits; after [`PATIENCE`] it is done together with the next run.
+//! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
+//! as a first sync, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the next run.
 //!
-//! Invariant: a run that no event asked for (a clean-up, a repair, one for the node's addresses, a new try, the hourly one) delays none that
-//! an event asks for. A clean-up keeps the minimum interval from every run before it, a repair and one for addresses from none.
+//! Invariant: a run that no event asked for (a clean-up, a repair, one for the node's addresses, a retry, the hourly one) delays no run
+//! that an event asks for. A clean-up keeps the minimum interval from every run before it; a repair and a run for addresses do not.
 
 use std::time::{Duration, Instant};
 
-/// Time between two comparisons of everything (G4), before jitter of a quarter. Upstream syncs everything once an hour.
+/// Time between two full comparisons (G4), before jitter of a quarter. Upstream does a full sync once an hour.
 const COMPARISON: Duration = Duration::from_secs(3600);
 
-/// The share of the time between two comparisons by which it may be longer or shorter, so that the nodes of a cluster that were started
-/// together do not read back together.
+/// The share by which the time between two comparisons may be longer or shorter, so that nodes that were started together do not read their
+/// tables back at the same time.
 const JITTER: f64 = 0.25;
 
-/// How long a comparison waits for a moment without an event that waits: events may come faster than runs take.
+/// How long a comparison is put off while events wait for a run: events may come faster than runs take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Delay before the first new try of a failed run; it doubles with each further failure.
+/// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
 /// When the next run is due.
@@ -30,10 +30,10 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 pub struct Schedule {
     min_interval: Duration,
     max_retry: Duration,
-    /// The time between two comparisons of everything.
+    /// The time between two full comparisons.
     comparison: Duration,
     wanted: Wanted,
-    /// What the run that takes place was asked for.
+    /// The reasons for the run under way.
     running: Wanted,
     last_end: Option<Instant>,
     /// The end of the last run that an event asked for.
@@ -49,25 +49,25 @@ pub struct Schedule {
 struct Wanted {
     /// Something changed.
     event: bool,
-    /// What an earlier run left for later.
+    /// An earlier run left work for later.
     cleanup_step: bool,
-    /// What cannot wait for the minimum interval: not before this moment.
+    /// When a run is due that does not wait for the minimum interval: for a repair, or for changed addresses.
     urgent: Option<Instant>,
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What was asked for is done.
+    /// The run did what was requested.
     Done,
-    /// What was asked for is done, and everything was read back and compared.
+    /// The run did what was requested, and read back and compared everything.
     Compared,
-    /// It is to be tried again. It then reads everything back, because it is not known what the kernel holds.
+    /// The run failed, and is to be tried again. The retry reads everything back, because it is not known what the kernel holds.
     Failed,
 }
 
 impl Schedule {
-    /// A schedule with `nftables.minSyncPeriod` and `nftables.syncPeriod`, that has everything compared once an hour.
+    /// Makes a schedule from `nftables.minSyncPeriod` and `nftables.syncPeriod`, with a full comparison once an hour.
     #[must_use]
     pub fn new(min_interval: Duration, max_retry: Duration) -> Self {
         let (wanted, running) = (Wanted::default(), Wanted::default());
@@ -84,13 +84,13 @@ impl Schedule {
         }
     }
 
-    /// This schedule with `comparison` between two comparisons of everything.
+    /// Returns this schedule with another time between two full comparisons.
     #[must_use]
     pub(crate) const fn comparing_every(self, comparison: Duration) -> Self {
         Self { comparison, ..self }
     }
 
-    /// This schedule with 45 to 75 minutes between two comparisons of everything; `chance` is in 0..1.
+    /// Returns this schedule with 45 to 75 minutes between two full comparisons; `chance` is in 0..1.
     #[must_use]
     pub(crate) fn with_jitter(self, chance: f64) -> Self {
         self.comparing_every(COMPARISON.mul_f64((2.0 * chance - 1.0).mul_add(JITTER, 1.0)))
@@ -101,19 +101,18 @@ impl Schedule {
         self.wanted.event = true;
     }
 
-    /// Asks for a run that finishes what an earlier one left for later.
+    /// Asks for a run that finishes work that an earlier one left for later.
     pub(crate) fn request_cleanup(&mut self) {
         self.wanted.cleanup_step = true;
     }
 
-    /// Asks for a run at this moment, because another program changed the tables. After a failed run it
-    /// waits as long as that does.
+    /// Asks for a run at this moment, because another program changed the tables. After a failed run, the request waits for the retry.
     pub(crate) fn request_at(&mut self, at: Instant) {
         self.wanted.urgent = Some(self.wanted.urgent.map_or(at, |before| before.min(at)));
     }
 
-    /// Asks for a run because the node's addresses changed: at once, or after a failed run as an event does. What made that run fail may
-    /// have nothing to do with addresses, and its new try may be far away.
+    /// Asks for a run because the node's addresses changed: at once or, after a failed run, as early as for an event. The failure may have
+    /// nothing to do with addresses, and its retry may be far away.
     pub(crate) fn request_for_addresses(&mut self, now: Instant) {
         if self.failures == 0 {
             self.request_at(now);
@@ -137,18 +136,18 @@ impl Schedule {
         let event = self.wanted.event.then_some(spaced);
         let cleanup_step = self.wanted.cleanup_step.then_some(end + self.min_interval);
         let urgent = self.wanted.urgent.filter(|_| self.failures == 0);
-        // A new try compares everything itself, and an event goes first.
+        // A retry compares everything itself, and an event goes first.
         let comparison = self.comparison_due().filter(|_| self.failures == 0 && !self.wanted.event);
         [retry, event, cleanup_step, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
     }
 
-    /// When everything is to be compared again; `None` before the first run, which does that.
+    /// When the next full comparison is due; `None` before the first run, which compares everything.
     fn comparison_due(&self) -> Option<Instant> {
         Some(self.last_compared.or(self.last_end)? + self.comparison)
     }
 
-    /// Notes that a run takes place now: requests from here on are for the next one. Gives whether this one is to compare everything
-    /// because that was long ago.
+    /// Notes that a run starts now: later requests are for the next run. Returns whether this run is to compare everything, because the
+    /// last comparison is long ago.
     pub fn started(&mut self, now: Instant) -> bool {
         let is_over = |due: Instant| now >= if self.wanted.event { due + PATIENCE } else { due };
         let compares = self.failures == 0 && self.comparison_due().is_some_and(is_over);
@@ -184,7 +183,7 @@ mod tests {
     const MAX: Duration = Duration::from_secs(30);
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A schedule after its first run, which reads everything back, and when that ended.
+    /// A schedule after its first run, which reads everything back, and the time at which that run ended.
     fn after_a_run(how: End) -> (Schedule, Instant) {
         let now = Instant::now();
         let mut schedule = Schedule::new(MIN, MAX);
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!(schedule.due(end + HOUR), end + 2 * HOUR);
     }
 
-    // The nodes of a cluster that are started together do not read back together (G4).
+    // Nodes that are started together do not read their tables back at the same time (G4).
     #[test]
     fn the_hour_is_less_or_more_by_chance_and_each_time_the_same_for_a_process() {
         let due = |chance| {
@@ -258,15 +257,15 @@ mod tests {
         }
     }
 
-    /// A cluster with an event every so often, of which a run with its event takes so long. Gives the age of the last comparison just
-    /// before each next one, and whether an event waited for it.
+    /// Simulates a cluster with an event each `every`, whose runs take `takes`. Returns for each comparison how long ago the one before
+    /// ended, and whether an event was waiting.
     fn live(min: Duration, every: Duration, takes: Duration, lasts: Duration, chance: f64) -> Vec<(Duration, bool)> {
         let start = Instant::now();
         let mut schedule = Schedule::new(min, MAX).with_jitter(chance);
         schedule.finished(start, End::Compared);
         let (mut now, mut next_event, mut compared, mut found) = (start, start + every, start, Vec::new());
         while now < start + lasts {
-            // As the loop does: it takes the events that are there, and then looks whether a run is due.
+            // As in the loop: takes the events that are there, and then checks whether a run is due.
             while next_event <= now {
                 schedule.request();
                 next_event += every;
@@ -352,7 +351,8 @@ mod tests {
         assert!(schedule.due(end + MIN) <= end + MIN);
     }
 
-    // A new try reads everything back anyway, so it is not taken for the hourly comparison, which blames other programs (G4, G5).
+    // A retry reads everything back anyway, so it does not count as the hourly comparison, which blames differences on other programs (G4,
+    // G5).
     #[test]
     fn a_new_try_is_never_the_hourly_comparison() {
         let (mut schedule, end) = after_a_run(End::Compared);

@@ -1,9 +1,9 @@
-//! Whether this process may write, as the sync loop sees it: how often it tries to take the lock, and what is logged.
+//! Decides how often the sync loop tries to take the writer lock, and what is logged about it.
 //!
-//! Takes the state of the lock, gives what to do about it. Pure: the caller passes in the time.
+//! Takes the result of each try, and returns what to do about it. Pure: the caller passes in the time.
 //!
-//! While this process holds the lock it is checked once a second; while another process does, every 50 ms, so that the take-over comes
-//! at once. A wait is logged when it begins, when the holder changes, and every five minutes.
+//! While this process holds the lock, the lock is checked once a second; while another process holds it, every 50 ms, so that this one
+//! takes over at once. A wait is logged when it begins, when the holder changes, and every five minutes.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,18 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Time between two log records about the same wait.
 const REPEAT: Duration = Duration::from_secs(300);
 
-/// What is new about the lock.
+/// The change of the lock's state to act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LockNews {
-    /// The lock is as it was at the last check.
+    /// There is nothing new to act on.
     None,
-    /// The wait is over; it lasted so long.
+    /// The wait is over, and this process has the lock; the duration is that of the wait.
     Ours(Duration),
-    /// This process must not write, for this reason, which is to be logged now.
+    /// This process must not write; the reason is to be logged now.
     Waits(String),
 }
 
-/// The state of the wait.
+/// The time of the next check, and the wait for the lock, if this process waits.
 #[derive(Debug, Default)]
 pub(super) struct WriterLock {
     next_check: Option<Instant>,
@@ -45,12 +45,12 @@ impl WriterLock {
         self.next_check.is_none_or(|next| next <= now)
     }
 
-    /// Whether another process may write now and this one may not.
+    /// Whether this process waits for the lock and must not write.
     pub(super) fn is_standby(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// Takes the result of a try to take the lock: `None` if this process has it, else the reason why not.
+    /// Notes the result of a try to take the lock: `None` if this process has it, else the reason why not.
     pub(super) fn answered(&mut self, refused: Option<String>, now: Instant) -> LockNews {
         self.next_check = Some(now + if refused.is_some() { POLL } else { CHECK });
         match (refused, &mut self.wait) {

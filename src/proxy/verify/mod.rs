@@ -1,10 +1,10 @@
-//! `kube-proxy verify`: whether the kernel holds what it should.
+//! `kube-proxy verify`: checks whether the kernel's tables hold what they should.
 //!
-//! Takes the cluster's objects, from the API server or a directory, and the node's own configuration; gives what of both tables is not as
-//! a proxy with these would have it. Reads the kernel and never writes.
+//! Takes the cluster's objects, from the API server or a directory, and the node's own configuration; returns how both tables differ from
+//! what a proxy with these objects and this configuration would write. Reads the kernel and never writes.
 //!
-//! A proxy may be at work meanwhile: what the first look finds counts only if a second one, after the least time between two of the
-//! proxy's syncs and a second more, finds it too. The objects are followed until then.
+//! A proxy may be writing meanwhile: a difference counts only if a second look finds it too. That look comes a second more than
+//! `minSyncPeriod` after the first, and the objects are followed until then.
 
 mod objects;
 pub(crate) mod report;
@@ -33,7 +33,7 @@ Examples:
 
 Give it the flags of the proxy itself. Exit codes: 0 everything is as it should be, 1 something differs, 2 could not look.";
 
-/// The kernel has another second beyond the proxy's least time between two syncs.
+/// How much longer than `minSyncPeriod` the second look waits.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Compare the kernel's tables with what they should hold: equal, or the differences by Service, in words and as nft commands
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 /// When the objects or the tables cannot be read.
 pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let mut config = args.proxy.config()?;
-    // Which process may write to the tables makes no difference to what they do.
+    // Table ownership does not change what the rules do, so it is not compared.
     config.own_tables = false;
     let settle = config.min_sync_period + MOMENT;
     let mut look = Verification::begin(config, Duration::from_secs(args.timeout))?;
@@ -85,7 +85,7 @@ struct Verification {
 }
 
 impl Verification {
-    /// Waits for all objects.
+    /// Opens the sockets and the source of objects, and waits until all objects have arrived.
     fn begin(config: Config, patience: Duration) -> Result<Self> {
         let connection = Connection::open().context("cannot open a netfilter netlink socket")?;
         let mut objects = Objects::follow(&config)?;
@@ -98,7 +98,7 @@ impl Verification {
         Ok(Self { engine, connection, objects })
     }
 
-    /// Applies the changes of objects that arrive during this time, and reads the node's addresses after it.
+    /// Applies the changes of objects that arrive during this time, and then reads the node's addresses.
     fn follow(&mut self, time: Duration) -> Result<()> {
         let engine = &mut self.engine;
         self.objects.follow_for(time, |event| {
@@ -109,7 +109,7 @@ impl Verification {
     }
 
     fn look(&mut self) -> Result<Vec<DescribedDifference>> {
-        // A difference that comes from a change under way is gone at the second look.
+        // The table may change while it is read: a difference that comes from that is gone at the second look.
         let read =
             |table| self.connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));
         let dumps: Vec<Option<TableDump>> =

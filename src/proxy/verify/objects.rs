@@ -1,6 +1,6 @@
-//! The cluster's objects as a proxy with this configuration gets them, and follows them.
+//! Gets the cluster's objects, and follows their changes, as a proxy with this configuration does.
 //!
-//! Takes the configuration, gives events: until all objects have arrived, and then for as long as is asked for.
+//! Takes the configuration; passes on events until all objects have arrived, and then for a given time.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,28 +15,28 @@ use component::config::{Config, DetectLocal};
 use component::supervise::{self, Failures};
 use rules::model::Event;
 
-/// Events that wait for this thread.
+/// Capacity of the queue of events to this thread.
 const QUEUE: usize = 4096;
-/// How long the reason of an end may take to arrive.
+/// How long to wait for the error of a source that ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A source of objects that is followed.
 pub(super) struct Objects {
     events: Receiver<Event>,
     failures: Failures,
-    /// Where the objects come from, in words.
+    /// The directory or "the API server", for messages.
     place: String,
     _source: Source,
 }
 
-/// Ends the source when it is dropped.
+/// The handle of the source, which ends it when dropped.
 enum Source {
     Manifests { _handle: manifests::Handle },
     Api { _handle: api::Handle },
 }
 
 impl Objects {
-    /// Begins to follow the source of the configuration.
+    /// Starts the source of objects that the configuration names.
     ///
     /// # Errors
     /// When credentials or the directory cannot be read.
@@ -64,7 +64,7 @@ impl Objects {
         Ok(Self { events, failures, place, _source: source })
     }
 
-    /// Hands over each event until all objects have arrived.
+    /// Calls `each` with each event until all objects have arrived.
     ///
     /// # Errors
     /// When they do not arrive in time.
@@ -84,7 +84,7 @@ impl Objects {
         )
     }
 
-    /// Hands over each event of this time.
+    /// Calls `each` with each event that arrives during this time.
     ///
     /// # Errors
     /// When the source ends.
@@ -96,7 +96,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The next event before this time.
+    /// The next event; `None` if none arrives before `end`.
     fn next(&mut self, end: Instant) -> Result<Option<Event>> {
         match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(event) => Ok(Some(event)),
@@ -105,7 +105,7 @@ impl Objects {
         }
     }
 
-    /// Why the source ended.
+    /// The error with which the source ended.
     fn failure(&mut self) -> anyhow::Error {
         let runtime = Builder::new_current_thread().enable_time().build();
         let told = runtime.map(|runtime| runtime.block_on(async { timeout(LAST_WORDS, self.failures.next()).await }));
@@ -116,7 +116,7 @@ impl Objects {
     }
 }
 
-/// Nothing is counted.
+/// An observer that counts nothing.
 struct Silent;
 
 impl api::Observer for Silent {

@@ -1,6 +1,6 @@
-//! Differences as text for people and as JSON for programs: of `verify` and of `render --diff`.
+//! Prints the differences that `verify` and `render --diff` found: as text for people, or as JSON for programs.
 //!
-//! Takes differences, prints them in the order of their subjects: the tables, the node, the Services. Pure but for the output.
+//! The differences are sorted by subject: the tables, the node, the Services. Pure except for the output.
 
 use serde::Serialize;
 
@@ -13,11 +13,11 @@ use inspect::output::{Format, Output, Tone};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DescribedDifference {
     subject: Subject,
-    /// The table that it is in.
+    /// The table with the difference.
     table: String,
-    /// The sentence.
+    /// The sentence that describes the difference.
     text: String,
-    /// nft commands, one a line.
+    /// The nft commands that repair the difference, one per line.
     command: String,
 }
 
@@ -40,7 +40,7 @@ impl DescribedDifference {
     }
 }
 
-/// The JSON of both commands; the names of the fields are fixed.
+/// The JSON of `verify` and `render --diff`; the names of the fields are fixed.
 #[derive(Serialize)]
 struct Report<'a> {
     equal: bool,
@@ -55,7 +55,7 @@ struct Entry<'a> {
     command: &'a str,
 }
 
-/// The differences in words, in order.
+/// Describes the differences in words, sorted.
 pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<DescribedDifference> {
     let tell = |difference: &TableDifference| DescribedDifference {
         subject: difference.subject.clone(),
@@ -68,7 +68,8 @@ pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Describ
     told
 }
 
-/// Prints them. `equal` and `differs` are the line for people when there are none, and the one behind them when there are some.
+/// Prints the differences as text or as JSON. In the text, `equal` is the only line if there are none, and `differs` is the last line if
+/// there are some.
 ///
 /// # Errors
 /// When the output cannot be written.
@@ -99,7 +100,7 @@ pub(crate) fn print(
     out.text(format_args!("{differs}\n"))
 }
 
-/// Prints what a change of manifests changes on a node, on standard output. Gives whether it changes anything.
+/// Prints to standard output what a change of manifests changes on a node. Returns whether it changes anything.
 ///
 /// # Errors
 /// When the output cannot be written.

@@ -1,4 +1,4 @@
-//! Tables that another program changed, as values: each change is found, told in words, and put right by the commands.
+//! Tests with tables that another program changed: each change is found, described in words, and repaired by the printed commands.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn dumps(engine: &mut Engine<NoKernel>) -> Vec<Option<TableDump>> {
     engine.content().tables.iter().map(as_read).map(Some).collect()
 }
 
-/// What is found when the first table is changed like this.
+/// The differences that are found after `change` has changed the first table.
 fn found(layout: &str, change: impl FnOnce(&mut TableDump)) -> Vec<DescribedDifference> {
     let mut engine = engine(layout, &ENDPOINTS);
     let mut dumps = dumps(&mut engine);
@@ -93,7 +93,7 @@ fn found(layout: &str, change: impl FnOnce(&mut TableDump)) -> Vec<DescribedDiff
     told(&engine.differences(dumps, None), Tense::Wrong)
 }
 
-/// The sentences, each behind the Service that it names.
+/// The sentences, each after the name of the Service that it is about.
 fn sentences(told: &[DescribedDifference]) -> Vec<String> {
     told.iter().map(|told| format!("{}| {}", told.service().unwrap_or("-"), told.text())).collect()
 }
@@ -110,7 +110,7 @@ fn set<'a>(dump: &'a mut TableDump, name: &str) -> &'a mut Set {
     &mut dump.sets.get_mut(name).unwrap().0
 }
 
-/// The first chain or set with this beginning.
+/// The first chain or set whose name starts with `start`.
 fn named<'a>(names: impl Iterator<Item = &'a Arc<str>>, start: &str) -> Arc<str> {
     let mut names = names.filter(|name| name.starts_with(start));
     Arc::clone(names.next().unwrap_or_else(|| panic!("nothing begins with {start}")))

@@ -1,7 +1,7 @@
-//! A difference of a table in words, and the nft commands that put it right.
+//! Describes a difference of a table in words, and with the nft commands that repair it.
 //!
-//! Takes what differs, gives a sentence: for `verify` about the kernel, which is not as it should be, and for `render --diff` about the
-//! rules, which become different. Pure. A set that no sentence knows is shown in nft syntax.
+//! Takes a difference, returns a sentence: for `verify` about what is wrong in the kernel, and for `render --diff` about what will change
+//! in the rules. Pure. A set of unknown kind is shown in nft syntax.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -14,22 +14,22 @@ use rules::model::{Destination, Family, Frontend};
 use rules::ruleset::kinds::SetKind;
 use rules::ruleset::reading::{self, Key};
 
-/// The meaning of a sentence.
+/// What a sentence describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tense {
-    /// It says what is wrong with the present table.
+    /// The sentence says what is wrong with the present table.
     Wrong,
-    /// It says what a change of the manifests will change.
+    /// The sentence says what a change of the manifests will change.
     Change,
 }
 
-/// A sentence about a difference.
+/// The sentence that describes a difference.
 pub(crate) fn text(difference: &TableDifference, tense: Tense) -> String {
     let words = Words { table: &difference.table, subject: &difference.subject, tense };
     words.sentence(&difference.what)
 }
 
-/// The nft commands that put it right, one a line.
+/// The nft commands that repair the difference, one per line.
 pub(crate) fn command(difference: &TableDifference) -> String {
     let commands = difference.what.commands(&difference.table);
     commands.iter().map(Command::to_string).collect::<Vec<_>>().join("\n")
@@ -77,7 +77,7 @@ impl Words<'_> {
         }
     }
 
-    /// The subject with something that it should have.
+    /// A sentence that the subject lacks something, or will get it.
     fn missing(&self, what: &str) -> String {
         match (self.subject, self.tense) {
             (Subject::Table, Tense::Wrong) => format!("{what} is missing in the table {}", self.table),
@@ -86,7 +86,7 @@ impl Words<'_> {
         }
     }
 
-    /// The subject with something that it should not have.
+    /// A sentence that the subject has something that it should not have, or will lose it.
     fn surplus(&self, what: &str) -> String {
         match (self.subject, self.tense) {
             (Subject::Table, Tense::Wrong) => format!("{what} in the table {} is not this program's", self.table),
@@ -95,7 +95,7 @@ impl Words<'_> {
         }
     }
 
-    /// The subject in front of a sentence that names something else.
+    /// Puts the subject's name in front of a sentence, unless the subject is the table.
     fn about(&self, sentence: impl Display) -> String {
         match self.subject {
             Subject::Table => sentence.to_string(),
@@ -136,7 +136,7 @@ impl Words<'_> {
         self.about(format_args!("the chain {name} {} {is} in place of {instead}", self.verb()))
     }
 
-    /// Which rules of a chain are missing, and which are not wanted.
+    /// Describes which rules a chain lacks, and which it should not have.
     fn rules(&self, chain: &str, wanted: &[Rule], present: &[RuleDump]) -> String {
         let family = self.table.family;
         let wanted_dumps: Vec<RuleDump> = wanted.iter().map(|rule| rule.to_dump(family)).collect();
@@ -196,7 +196,7 @@ impl Words<'_> {
         let place = ours.place(&wanted.element);
         let (is, instead) = (ours.led_to(this), ours.led_to(other));
         if is != instead {
-            // The number of the slot says nothing.
+            // The slot number, an endpoint's index in its map, tells the reader nothing.
             let of = match ours.is_slotted() {
                 true => format!("of {}", ours.frontend(&wanted.element)),
                 false => format!("for {place}"),
@@ -234,7 +234,7 @@ fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// `the hook prerouting (nat, priority -100)`.
+/// Formats the hook of a base chain, such as `the hook prerouting (nat, priority -100)`.
 fn hook(chain: &Chain) -> String {
     let Some(base) = &chain.base else { return "no hook".to_owned() };
     let hook = format!("{:?}", base.hook).to_lowercase();
@@ -245,7 +245,7 @@ fn kind(set: &Set) -> &'static str {
     if set.value.is_some() { "map" } else { "set" }
 }
 
-/// In what a set differs from the wanted one.
+/// Describes how a set differs from what it should be.
 fn set_differences(wanted: &Set, present: &Set) -> String {
     let of = |differs: bool, text: &'static str| differs.then_some(text);
     let differences = [
@@ -260,11 +260,11 @@ fn set_differences(wanted: &Set, present: &Set) -> String {
         of(wanted.comment != present.comment, "another comment"),
     ];
     let differences: Vec<&str> = differences.into_iter().flatten().collect();
-    // How much room there is counts only in a set of the right kind.
+    // The size matters only if nothing else differs.
     if differences.is_empty() { "another size".to_owned() } else { differences.join(", ") }
 }
 
-/// Fields of a key or value with points between them, as nft prints them.
+/// Formats the fields of a key or value with points between them, as nft does.
 fn plain(types: &Types, data: &Data) -> String {
     let mut fields = Vec::new();
     let mut rest = data.as_slice();
@@ -292,7 +292,7 @@ fn field_text(data_type: DataType, bytes: &[u8]) -> String {
     known.unwrap_or_else(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `10.96.0.10:80/tcp`, or `node port 30080/tcp`.
+/// Formats a frontend as `10.96.0.10:80/tcp`, or as `node port 30080/tcp`.
 fn frontend_text(frontend: Frontend) -> String {
     let Frontend { destination, protocol, port } = frontend;
     match destination {
@@ -301,7 +301,7 @@ fn frontend_text(frontend: Frontend) -> String {
     }
 }
 
-/// A set or map of the table of a family.
+/// A set or map of this program's table in one family.
 #[derive(Clone, Copy)]
 struct OurSet<'a> {
     family: Family,
@@ -320,12 +320,12 @@ impl<'a> OurSet<'a> {
         Some((kind, reading::key(kind, self.family, element.key.as_slice())?))
     }
 
-    /// Whether it has endpoints by frontend and slot.
+    /// Whether the map holds endpoints, with frontend and slot number (the endpoint's index) as key.
     fn is_slotted(self) -> bool {
         matches!(self.kind, Some(SetKind::Endpoints(..)))
     }
 
-    /// The frontend of an element, or its key when it has none.
+    /// The frontend in an element's key, or the whole key when it has no frontend.
     fn frontend(self, element: &Element) -> String {
         match self.key(element).and_then(|(_, key)| key.frontend()) {
             Some(frontend) => frontend_text(frontend),
@@ -371,7 +371,7 @@ impl<'a> OurSet<'a> {
         }
     }
 
-    /// Where an element leads: an endpoint by its address, or what its value is.
+    /// The destination of an element: an endpoint's address, or else the element's value.
     fn led_to(self, held: &LedElement) -> String {
         let endpoint = held.leads_to.as_deref().and_then(|comment| comment.split_once(" -> "));
         match (&held.element.value, endpoint) {
@@ -382,7 +382,7 @@ impl<'a> OurSet<'a> {
         }
     }
 
-    /// The value of an element; an endpoint as address and port.
+    /// The value of an element; for an endpoint, its address and port.
     fn value(self, element: &Element) -> String {
         let (Value::Data(data), Some(ValueType::Data(types))) = (&element.value, &self.set.value) else {
             return String::new();
@@ -394,7 +394,7 @@ impl<'a> OurSet<'a> {
         endpoint.map_or_else(|| plain(types, data), |endpoint| endpoint.to_string())
     }
 
-    /// The range of addresses of an element, as a network where it is one.
+    /// The address range of an element, as a CIDR if it is one.
     fn range(self, element: &Element) -> String {
         let range = self.kind.and_then(|kind| reading::range(kind, self.family, element));
         let Some((first, last)) = range else { return plain(&self.set.key, &element.key) };

@@ -1,7 +1,7 @@
-//! The difference of new and committed records, where the kernel holds what was committed.
+//! Computes the commands from the committed records to the new ones, assuming that the kernel's table equals the committed records.
 //!
-//! Takes only the records that changed, so that its cost does not grow with the table. An element that moves from one owner to another
-//! with the same content is no change.
+//! Reads only the records that changed, so the cost does not grow with the table. An element that moves from one owner to another
+//! with the same content needs no command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -22,11 +22,11 @@ use crate::table::ChainContent;
 /// An owner, its new record, and the committed one.
 type ChangedRecord<'a, Owner> = (&'a Owner, &'a Record, Option<&'a Record>);
 
-/// The commands from the committed records to the new ones.
+/// The commands that change the table from the committed records to the new ones.
 pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, collect: Collect) -> Vec<Command> {
     let mut plan = Plan::new(&records.static_rules);
     let mut changed: Vec<ChangedRecord<'_, Owner>> = records.changed().collect();
-    // Equal inputs give equal commands.
+    // Sorted, so that equal inputs give equal commands.
     changed.sort_unstable_by(|a, b| a.0.cmp(b.0));
     let mut difference = Difference::of(records, &changed);
     let outgrown = difference.outgrown(records);
@@ -51,7 +51,7 @@ pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>,
     plan.into_commands()
 }
 
-/// Deletes chains that were emptied before. A chain that is wanted again stays.
+/// Deletes chains whose rules an earlier transaction deleted, unless a new record has the chain again.
 fn remove_emptied<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -71,11 +71,11 @@ fn remove_emptied<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// The differences in the sets of the static rules.
+/// The changes in the sets of the static rules.
 #[derive(Default)]
 struct Difference {
     sets: BTreeMap<u16, SetChanges>,
-    /// Owners that came less owners that went, for keys of shared sets.
+    /// For each key of a shared set, the number of owners that got it minus the number of owners that lost it.
     owners: BTreeMap<ElementKey, i64>,
 }
 
@@ -93,7 +93,7 @@ impl Difference {
             });
         }
         difference.settle_owners(records);
-        // An element may move from one owner to another one. With a single owner the entries are in order already.
+        // An element may move from one owner to another. With a single owner this cannot happen, and the entries are sorted already.
         if changed.len() > 1 {
             for changes in difference.sets.values_mut() {
                 settle(changes);
@@ -110,7 +110,7 @@ impl Difference {
         }
     }
 
-    /// A key of a shared set comes with its first owner, and goes with its last one.
+    /// Adds a key of a shared set when its first owner gets it, and deletes it when its last owner loses it.
     fn settle_owners<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>) {
         for (key, change) in std::mem::take(&mut self.owners) {
             let before = i64::from(records.totals.owners(&key));
@@ -123,7 +123,7 @@ impl Difference {
         }
     }
 
-    /// The sets that have to be made anew because they are too small for what is wanted, and how much that is.
+    /// The sets that must be created again because they are too small, each with the number of its wanted elements.
     fn outgrown<Owner: Clone + Eq + Hash + Ord>(&self, records: &Records<Owner>) -> BTreeMap<u16, usize> {
         let mut outgrown = BTreeMap::new();
         for (set, changes) in &self.sets {
@@ -136,7 +136,7 @@ impl Difference {
     }
 }
 
-/// Sorts both lists, and leaves out elements that move from one owner to another one without a change.
+/// Sorts both lists, and removes elements that are in both because they move from one owner to another without a change.
 fn settle(changes: &mut SetChanges) {
     let (delete, add) = (changes.delete.sorted(), changes.add.sorted());
     let added: HashSet<&[u8]> = add.iter().map(ElementRef::packed).collect();
@@ -156,7 +156,7 @@ fn settle(changes: &mut SetChanges) {
     }
 }
 
-/// Chains, sets and maps that belong to one owner.
+/// Changes the chains, sets and maps that belong to one owner only.
 fn own_objects<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -190,7 +190,7 @@ fn own_objects<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// How much the kernel has of a chain of an owner.
+/// The state in the kernel of a chain that belongs to one owner.
 fn present_chain<Owner: Clone + Eq + Hash + Ord>(
     records: &Records<Owner>,
     before: &Record,
@@ -205,7 +205,7 @@ fn present_chain<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Takes sets that became too small out of the table: rules that use them go first.
+/// Deletes sets that are too small, after the rules that use them.
 fn detach<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -237,7 +237,7 @@ fn detach<Owner: Clone + Eq + Hash + Ord>(
     plan.detach(sets.into_values().cloned(), users);
 }
 
-/// Whether a rule of a chain looks at one of these sets.
+/// Whether a rule of a chain uses one of these sets.
 fn uses(content: &ChainContent, sets: &BTreeMap<&str, &Arc<Set>>, family: nft::Family) -> bool {
     for rule in &content.rules {
         for expr in rule.to_dump(family).exprs {
@@ -249,7 +249,7 @@ fn uses(content: &ChainContent, sets: &BTreeMap<&str, &Arc<Set>>, family: nft::F
     false
 }
 
-/// Writes the rules again that were deleted because of a set that is made anew.
+/// Adds the rules again that were deleted because they use a set that is created again.
 fn rewrite_detached<Owner: Clone + Eq + Hash + Ord>(plan: &mut Plan<'_>, records: &Records<Owner>) {
     let detached: BTreeSet<Arc<str>> = plan.detached();
     if detached.is_empty() {
@@ -269,7 +269,7 @@ fn rewrite_detached<Owner: Clone + Eq + Hash + Ord>(plan: &mut Plan<'_>, records
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The commands of the difference of new and committed records: what the kernel holds is what was committed.
+    /// The commands that change the table from the committed records to the new ones, assuming that the kernel has the committed records.
     #[must_use]
     pub fn changes(&self, collect: Collect) -> Vec<Command> {
         commands(self, collect)

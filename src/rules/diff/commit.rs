@@ -1,4 +1,4 @@
-//! Makes new records the committed ones, once the kernel has carried out a transaction.
+//! Turns new records into committed ones after the kernel has carried out a transaction.
 
 use std::hash::Hash;
 
@@ -9,7 +9,8 @@ use super::totals::Totals;
 use super::wanted::Wanted;
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The kernel has carried out these commands, which [`Records::changes`] or, with what was read, [`Records::comparison`] gave.
+    /// Updates the records after the kernel has carried out `commands` from [`Records::changes`] or [`Records::comparison`]. After a
+    /// comparison, `compared` is the table that it compared with.
     pub fn committed(&mut self, commands: &[Command], compared: Option<Option<&TableDump>>) {
         for (owner, record) in &self.open {
             let before = self.committed.get(owner);
@@ -35,7 +36,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The new records take the place of the committed ones.
+    /// Replaces the committed records by the new ones.
     fn close(&mut self) {
         if self.committed.is_empty() {
             self.committed = std::mem::take(&mut self.open);
@@ -50,7 +51,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The chains of a table that no record and no program has, and that no element leads to on demand.
+    /// The chains of a table that neither a record nor the static rules have, and that are not chains on demand.
     fn unwanted_chains(&self, dump: Option<&TableDump>) -> Vec<std::sync::Arc<str>> {
         let mut names = Vec::new();
         if let Some(dump) = dump {

@@ -1,11 +1,11 @@
-//! All records compared with what was read from the kernel: at the start, after a failure, and when another program wrote.
+//! Compares all records with the table that was read from the kernel: at the start, after a failure, and after another program changed it.
 //!
-//! A table whose fixed part cannot be changed into the wanted one is deleted and made anew within the same transaction, and packets see
-//! the old table or the new one: one with another kind of set, a base chain elsewhere, objects that this proxy never makes, or another
-//! ownership than the wanted one.
+//! Some tables cannot be corrected: a set has another type, a base chain has another hook, or there are objects that this proxy never
+//! creates, or the table has the wrong ownership. Such a table is deleted and created in one transaction, so packets see either the old
+//! table or the new one.
 //!
-//! A dormant table is made active in the first command: the kernel registers its base chains again. It takes no new base chain in that
-//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is made anew.
+//! The first command makes a dormant table active: the kernel registers its base chains again. The kernel accepts no new base chain in that
+//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is deleted and created again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -26,7 +26,8 @@ use super::wanted::{Wanted, elements_of};
 use super::{set_size, slot_number};
 use crate::table::{ChainContent, StaticRules};
 
-/// The commands from the table that was read to the records. The records take the numbers of slots that the kernel has.
+/// The commands that change the table that was read into that of the records. Values in the records get the numbers that they have in
+/// the kernel.
 pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(
     records: &mut Records<Owner>,
     dump: Option<&TableDump>,
@@ -57,7 +58,7 @@ pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(
     plan.into_commands()
 }
 
-/// Makes a table active and ours, and takes out of it what nothing wants.
+/// Makes a table active and owned if needed, and removes surplus objects, chains and sets from it.
 fn correct<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -81,7 +82,7 @@ fn correct<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Whether the fixed part of a table can be completed or corrected without making the table anew.
+/// Whether a table can be corrected without deleting and creating it.
 fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
     let static_rules = wanted.static_rules;
     let refused = if static_rules.owned { Ownership::Unowned } else { Ownership::Orphaned };
@@ -129,7 +130,7 @@ fn has_rules(present: &[RuleDump], wanted: &ChainContent, family: nft::Family) -
     true
 }
 
-/// Gives the records the numbers of slots and verdicts that the kernel has, so that nothing moves without need.
+/// Gives values and verdicts in the records the numbers that they have in the kernel, so that no element changes without need.
 fn arrange<Owner: Clone + Eq + Hash + Ord>(
     records: &mut Records<Owner>,
     view: &ReadView<'_>,
@@ -154,7 +155,7 @@ fn arrange<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Makes the sets of the static rules what they should be.
+/// Adds the sets of the static rules or corrects their elements; creates sets that are too small again.
 fn sets<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -177,14 +178,14 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     }
     detach(plan, dump, outgrown);
     for (set, changes) in records.static_rules.sets.iter().zip(changes) {
-        // Elements that rules added to a dynamic set stay.
+        // Rules add the elements of a dynamic set while they process packets, so these stay.
         if !set.flags.dynamic {
             plan.elements(set, changes);
         }
     }
 }
 
-/// Takes sets that became too small out of the table: rules that use them go first.
+/// Deletes sets that are too small, after the rules that use them.
 fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str, Arc<Set>>) {
     let Some(dump) = dump.filter(|_| !outgrown.is_empty()) else { return };
     let uses = |rule: &RuleDump| rule.exprs.iter().filter_map(Expr::set).any(|set| outgrown.contains_key(&**set));
@@ -197,14 +198,14 @@ fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str
     plan.detach(outgrown.into_values(), users);
 }
 
-/// The result of a comparison, by number of a set.
+/// The result of a comparison, by the number of the set.
 struct Compared {
     changes: Vec<SetChanges>,
-    /// Elements that are wanted.
+    /// The number of wanted elements.
     lens: Vec<usize>,
 }
 
-/// The differences in each set of the static rules. Removes wanted elements from the view, so that surplus ones are left.
+/// Compares each set of the static rules. Removes wanted elements from `view`, so that the surplus elements are left in it.
 fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut ReadView<'_>) -> Compared {
     let count = records.static_rules.sets.len();
     let mut changes = Vec::with_capacity(count);
@@ -263,20 +264,20 @@ fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[&Elemen
         }
         changes.add.push_joined([wanted.prefix, &slot_number(slot)[..]], Some(value));
     }
-    // All that is left lies behind the last wanted slot, because the loop above takes the elements in order of their slots.
+    // The loop takes elements in the order of their numbers, so the remaining elements have numbers after the last wanted one.
     for element in rest {
         changes.delete.push(element);
     }
 }
 
-/// Whether an element holds this value, and nothing that another program may have added.
+/// Whether an element has this value, and no other attribute, which another program may have added.
 fn is_just(element: &Element, value: &[u8]) -> bool {
     let Element { key: _, key_end, value: present, timeout, comment } = element;
     let is_it = matches!(present, Value::Data(present) if present.as_slice() == value);
     is_it && key_end.is_none() && timeout.is_none() && comment.is_none()
 }
 
-/// Deletes what no record has, in the order of keys.
+/// Deletes the elements that no record has, sorted by key.
 fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
     let mut surplus = Elements::default();
     for element in view.elements.into_values() {
@@ -293,8 +294,8 @@ fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The commands of the difference of all records and what was read from the kernel. The records take the numbers of slots that the
-    /// kernel has.
+    /// The commands that change the table that was read from the kernel into that of the records. Values in the records get the numbers
+    /// that they have in the kernel.
     pub fn comparison(&mut self, dump: Option<&TableDump>, collect: Collect) -> Vec<Command> {
         commands(self, dump, collect)
     }

@@ -1,4 +1,4 @@
-//! The whole table that the records stand for, as nft prints it.
+//! Builds the whole content of a table from the records, such as for printing it in nft's syntax.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -12,10 +12,10 @@ use super::records::Records;
 use super::{add_chains, set_size, slot_key};
 use crate::table::{ChainContent, VerdictMap};
 
-/// The objects of the records, each list in the order of names or keys.
+/// The objects of all records, sorted by name or key.
 #[derive(Default)]
 struct Objects<'a> {
-    /// By the number of the set.
+    /// The elements of each set, by the number of the set.
     elements: Vec<BTreeMap<Data, Element>>,
     chains: BTreeMap<&'a str, &'a ChainContent>,
     dynamic_sets: BTreeMap<&'a str, &'a Arc<Set>>,
@@ -45,7 +45,7 @@ impl<'a> Objects<'a> {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// Everything: sets with their elements, and chains, each in a fixed order.
+    /// The whole content of the table: sets with their elements, and chains, each in a fixed order.
     #[must_use]
     pub fn content(&self) -> TableContent {
         let objects = Objects::of(self);
@@ -74,7 +74,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     }
 }
 
-/// Adds the elements of an entry.
+/// Adds the elements of an entry, which may be a group.
 fn add_elements(elements: &mut BTreeMap<Data, Element>, entry: Entry<'_>) {
     match entry.content {
         Content::Element(element) => {
@@ -91,7 +91,7 @@ fn add_elements(elements: &mut BTreeMap<Data, Element>, entry: Entry<'_>) {
     }
 }
 
-/// The chains that elements lead to, each once, from the last name to the first.
+/// The names of the chains that elements go to, each once, sorted in reverse order.
 fn targets(elements: &[Element]) -> Vec<Arc<str>> {
     let mut targets: Vec<Arc<str>> = Vec::new();
     for element in elements {

@@ -1,14 +1,14 @@
-//! The differences between a table that was read and the records, one by one, each with its owner.
+//! Lists the differences between the records and a table that was read from the kernel, each with its owner.
 //!
-//! Takes the records and a table as it was read, gives [`Difference`]s. For commands that look; the sync writes what `comparison` gives.
-//! Elements and rules are found by that comparison too, so both agree on what is equal. A fault for which it would make the whole table
-//! anew (another kind of set, a base chain elsewhere, an object of another program) is a difference of its own here, and is taken for
-//! right after that, so that everything else is still compared.
+//! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
+//! Differences of elements and rules come from `comparison` too, so both agree on what is equal. For some faults `comparison` would
+//! delete and create the whole table (a set of another type, a base chain with another hook, an object of another program). Here such a
+//! fault is one difference, and is then corrected in the dump, so that everything else is still compared.
 //!
-//! Invariants: no difference if and only if the comparison gives no commands; equal inputs give equal differences.
+//! Invariants: there are no differences if and only if `comparison` returns no commands; equal inputs give equal differences.
 //!
-//! No differences: chains on demand that nothing leads to, emptied chains that wait to be deleted, clients that rules remember. A client
-//! that is remembered for an endpoint that its map must not hold is one.
+//! Not differences: chains on demand that no element goes to, chains without rules that wait to be deleted, clients that session affinity
+//! has recorded. But a client that is recorded with an endpoint that its map must not have is a difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -26,86 +26,86 @@ use super::records::Records;
 use super::{Collect, set_size, verdicts};
 use crate::table::{ChainContent, fit};
 
-/// Something that differs.
+/// A difference between the records and the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference<Owner> {
-    /// The owner of the object that differs; `None` when it belongs to the fixed part, or to nobody.
+    /// The owner (Service or node) of the object that differs; `None` if it belongs to the fixed part or to no record.
     pub owner: Option<Owner>,
-    /// The object, and how it differs.
+    /// The object that differs, and how it differs.
     pub what: DifferenceKind,
 }
 
-/// A thing that differs: what is wanted, and what is there.
+/// The object that differs: its wanted and its present form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// There is no table.
+    /// The table does not exist.
     NoTable,
-    /// The table has the flag `dormant`: no packet passes it.
+    /// The table has the flag `dormant`: its rules are not in effect.
     Dormant,
-    /// The table has another comment, or flags that are not known.
+    /// The table has another comment, or flags that this program does not know.
     Table(TableState),
-    /// An object that no table of this program has.
+    /// An object of a type that this program never creates.
     Object(NamedObject),
-    /// Something that cannot be read, because this program never writes such a thing.
+    /// An object that cannot be decoded, because this program never writes such an object.
     Unreadable(DecodeError),
-    /// A chain that is not there.
+    /// A chain is missing.
     NoChain(ChainContent),
-    /// A chain that should not be there; of one without a hook only its rules should go.
+    /// A chain that should not exist, with the number of its rules. If it is not a base chain, only its rules must be deleted now.
     SurplusChain(Chain, usize),
     /// A chain with another hook, priority or comment.
     OtherChain {
-        /// As it should be.
+        /// The wanted chain.
         wanted: Chain,
-        /// As it is.
+        /// The chain in the kernel.
         present: Chain,
     },
     /// A chain with other rules.
     Rules {
-        /// The chain with the rules that it should have.
+        /// The chain with its wanted rules.
         wanted: ChainContent,
-        /// The rules that it has.
+        /// The rules that the chain has in the kernel.
         present: Vec<RuleDump>,
     },
-    /// A set or map that is not there.
+    /// A set or map is missing.
     NoSet(Arc<Set>),
-    /// A set or map that should not be there.
+    /// A set or map that should not exist.
     SurplusSet(Arc<Set>),
-    /// A set or map of another type, with other flags, another comment, or without room for its elements.
+    /// A set or map has another type, other flags, another comment, or is too small for its elements.
     OtherSet {
-        /// As it should be.
+        /// The wanted set.
         wanted: Arc<Set>,
-        /// As it is.
+        /// The set in the kernel.
         present: Arc<Set>,
     },
-    /// An element: one of both is there, or they differ.
+    /// An element is missing, should not exist, or has another value.
     Element {
-        /// Its set or map.
+        /// The set or map of the element.
         set: Arc<Set>,
-        /// As it should be.
+        /// The wanted element; `None` if it should not exist.
         wanted: Option<LedElement>,
-        /// As it is.
+        /// The element in the kernel; `None` if it is missing.
         present: Option<LedElement>,
     },
-    /// A client that is remembered for an endpoint that the map must not hold.
+    /// A session affinity entry of a client whose endpoint the map must not have.
     StaleClient {
-        /// A dynamic set: the packet path fills it (session affinity).
+        /// The dynamic map, which rules fill while they process packets.
         set: Arc<Set>,
-        /// Client and endpoint.
+        /// The entry: client and endpoint.
         element: Element,
     },
 }
 
-/// An element, and what is known of the chain that it leads to.
+/// An element, with the comment of the chain that it goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedElement {
     /// The element.
     pub element: Element,
-    /// The comment of the chain that its verdict leads to.
+    /// The comment of the chain that the element's verdict goes to, if it has both.
     pub leads_to: Option<Arc<str>>,
 }
 
 impl DifferenceKind {
-    /// The commands that put it right, in an order that the kernel accepts if nothing else is wrong.
+    /// The commands that correct the difference, in an order that the kernel accepts if nothing else is wrong.
     #[must_use]
     pub fn commands(&self, table: &TableName) -> Vec<Command> {
         let table = || table.clone();
@@ -157,7 +157,7 @@ impl DifferenceKind {
     }
 }
 
-/// A table as the kernel would list it.
+/// The dump that the kernel would return for a table with this content.
 #[must_use]
 pub fn as_read(content: &TableContent) -> TableDump {
     let family = content.table.name.family;
@@ -172,8 +172,8 @@ pub fn as_read(content: &TableContent) -> TableDump {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The differences between a table that was read and these records, committed or new. The records take the numbers of slots that the
-    /// table has.
+    /// The differences between a table that was read and the wanted records. Values in the records get the numbers that they have in the
+    /// table.
     pub fn differences(&mut self, dump: Option<TableDump>) -> Vec<Difference<Owner>> {
         let Some(mut dump) = dump else { return vec![Difference { owner: None, what: DifferenceKind::NoTable }] };
         let mut found = Finder { found: Vec::new(), hidden: BTreeSet::new() };
@@ -188,7 +188,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         found.map(|(what, owner)| Difference { owner, what }).collect()
     }
 
-    /// The owner of each of these, as far as the records have what it is about.
+    /// The owner of each difference; `None` if no record has the object.
     pub fn owners_of<'a>(&self, whats: impl IntoIterator<Item = &'a DifferenceKind>) -> Vec<Option<Owner>> {
         let whats: Vec<&DifferenceKind> = whats.into_iter().collect();
         let mut owners: Vec<Option<&Owner>> = vec![None; whats.len()];
@@ -200,7 +200,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
             {
                 let set: u16 = fit(set);
                 by_key.entry((set, key)).or_default().push(number);
-                // In a map of slots the key ends with the number of the slot.
+                // In a map with numbered elements the key ends with the number, and a record has only the part before it.
                 let prefix = key.split_last_chunk::<4>().map(|(prefix, _)| prefix);
                 if let Some(prefix) = prefix.filter(|_| self.static_rules.slotted.iter().any(|slotted| slotted == name))
                 {
@@ -215,14 +215,14 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
             let names = record.own_names().filter_map(|name| by_name.get(name));
             for number in keys.chain(names).flatten() {
                 let known = &mut owners[*number];
-                // Of several owners of one key always the same one.
+                // If several owners have the key, takes the smallest, so that the result is always the same.
                 *known = Some(known.map_or(owner, |known| known.min(owner)));
             }
         }
         owners.into_iter().map(|owner| owner.cloned()).collect()
     }
 
-    /// Number of elements that a set of the static rules should hold.
+    /// The number of elements that each set of the static rules should have.
     fn wanted_lens(&self) -> Vec<usize> {
         let mut totals = self.totals.clone();
         for (_, now, before) in self.changed() {
@@ -233,7 +233,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
 }
 
 impl Record {
-    /// The names of sets and chains of its own.
+    /// The names of the sets and chains that belong to the owner only.
     fn own_names(&self) -> impl Iterator<Item = &str> {
         let chains = self.chains().iter().map(|content| &*content.chain.name);
         self.own_sets().map(|set| &*set.name).chain(chains)
@@ -241,7 +241,7 @@ impl Record {
 }
 
 impl DifferenceKind {
-    /// The set and the key of an element that is not in a set of one owner.
+    /// The set and the key, if the difference is an element.
     #[must_use]
     pub fn element(&self) -> Option<(&str, &[u8])> {
         match self {
@@ -253,7 +253,7 @@ impl DifferenceKind {
         }
     }
 
-    /// The chain or set that it is, or that it is in.
+    /// The name of the chain or set that differs or that has the element.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         Some(match self {
@@ -269,7 +269,7 @@ impl DifferenceKind {
         })
     }
 
-    /// The comments of what should be and of what is there: most name a service port.
+    /// The comments of the wanted and of the present object. Most comments have the name of a service port.
     #[must_use]
     pub fn comments(&self) -> Vec<&str> {
         let comments = match self {
@@ -278,7 +278,7 @@ impl DifferenceKind {
             Self::OtherChain { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
             Self::NoSet(set) | Self::SurplusSet(set) | Self::StaleClient { set, .. } => [set.comment.as_deref(), None],
             Self::OtherSet { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
-            // In a map of one owner the elements have no comment, and the map has one.
+            // In a map that belongs to one owner, the map has a comment and its elements have none.
             Self::Element { set, wanted, present } => {
                 let mut of_element =
                     [wanted, present].into_iter().flatten().map(|held| held.element.comment.as_deref());
@@ -290,15 +290,15 @@ impl DifferenceKind {
     }
 }
 
-/// Collects what differs.
+/// Collects the differences.
 struct Finder {
     found: Vec<DifferenceKind>,
-    /// The kind and name of what could not be read: it is there, so it is not missing.
+    /// The kind and name of each object that exists but could not be decoded or compared, so it must not be reported as missing.
     hidden: BTreeSet<(&'static str, Arc<str>)>,
 }
 
 impl Finder {
-    /// The table itself, and what no table of this program has.
+    /// Finds differences of the table itself, and objects that this program never creates.
     fn of_table<Owner>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         if std::mem::take(&mut dump.dormant) {
             self.found.push(DifferenceKind::Dormant);
@@ -308,7 +308,7 @@ impl Finder {
             dump.table = records.static_rules.table.clone();
             self.found.push(DifferenceKind::Table(TableState { unknown_flags, ..TableState::default() }));
         }
-        // Which process may write to the table is no part of what it does.
+        // The owner of a table does not affect packets, so it is not a difference.
         dump.ownership = if records.static_rules.owned { Ownership::Ours } else { Ownership::Unowned };
         self.found.extend(std::mem::take(&mut dump.objects).into_iter().map(DifferenceKind::Object));
         for error in std::mem::take(&mut dump.unreadable) {
@@ -317,7 +317,7 @@ impl Finder {
         }
     }
 
-    /// Chains with another hook or comment, and base chains that should not be there.
+    /// Finds chains with another hook or comment, and base chains that should not exist.
     fn of_chains<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         let wanted = chains(records);
         dump.chains.retain(|name, (chain, rules)| {
@@ -336,7 +336,7 @@ impl Finder {
         });
     }
 
-    /// Sets of another kind, too small ones, and those that no record could have had.
+    /// Finds sets of another type, sets that are too small, and sets that this program never creates.
     fn of_sets<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         let lens = records.wanted_lens();
         let of_static = records.static_rules.sets.iter().zip(&lens).map(|(set, len)| (&*set.name, (set, *len)));
@@ -362,7 +362,7 @@ impl Finder {
                 }
                 Some(_) => {}
                 None if present.flags.dynamic || verdicts::can_be_verdict_map(present) => {}
-                // One without a name belongs to a rule, and rules are compared as a whole.
+                // An anonymous set is part of a rule, and rules are compared as a whole.
                 None if present.flags.anonymous => others.push(Arc::clone(name)),
                 None => {
                     others.push(Arc::clone(name));
@@ -373,7 +373,7 @@ impl Finder {
         dump.sets.retain(|name, _| !others.contains(name));
     }
 
-    /// Takes each command of the comparison as a difference.
+    /// Turns the commands that `comparison` returned into differences.
     fn of_commands<Owner: Clone + Eq + Hash + Ord>(
         &mut self,
         records: &Records<Owner>,
@@ -397,7 +397,7 @@ impl Finder {
                 Command::DeleteSet(_, set) => self.found.push(DifferenceKind::SurplusSet(Arc::clone(set))),
                 Command::AddElements(_, set, list) => elements.add(set, list, true),
                 Command::DeleteElements(_, set, list) => elements.add(set, list, false),
-                // The table was made one that is kept, and chains that are empty stay.
+                // `comparison` returns no other commands here: `of_table` has corrected the table in the dump, and chains without rules stay.
                 _ => {}
             }
         }
@@ -438,20 +438,20 @@ impl Finder {
     }
 }
 
-/// Every chain that is always there, and those of owners, by name.
+/// All chains of the static rules and of the records, by name.
 fn chains<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>) -> HashMap<&str, &ChainContent> {
     let own = records.wanted().flat_map(|(_, record)| record.chains());
     records.static_rules.chains.iter().chain(own).map(|content| (&*content.chain.name, content)).collect()
 }
 
-/// Elements that are deleted and added, by the name of the set and the key.
+/// The elements that `comparison` deletes and adds, by set name and key.
 #[derive(Default)]
 struct Changed(BTreeMap<Arc<str>, (Arc<Set>, Pairs)>);
 
-/// Elements by their keys.
+/// Pairs of present and wanted element, by key.
 type Pairs = BTreeMap<Vec<u8>, Pair>;
 
-/// An element as it is and as it should be.
+/// The present and the wanted element with one key.
 type Pair = (Option<Element>, Option<Element>);
 
 impl Changed {
@@ -473,7 +473,7 @@ impl Changed {
             LedElement { element, leads_to }
         };
         for (name, (set, keys)) in self.0 {
-            // A list that could not be read lacks elements that are there.
+            // If some elements of the set could not be decoded, a wanted element may exist although the dump lacks it.
             let is_partial = finder.is_hidden("elements", &name);
             let known = keys.into_values().filter(|(present, _)| !is_partial || present.is_some());
             finder.found.extend(known.map(|(present, wanted)| DifferenceKind::Element {

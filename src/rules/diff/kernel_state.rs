@@ -1,7 +1,7 @@
-//! What the kernel holds in a table beside the fixed part and the records: how large each set may grow, chains on demand, and chains
-//! that were emptied and wait to be deleted.
+//! The state of the kernel's table that neither the fixed part nor the records have: the size of each set, the chains on demand, and
+//! chains without rules that wait to be deleted.
 //!
-//! Changed by commands that the kernel carried out, and made anew from what is read.
+//! Updated by each command that the kernel carried out, and built again from each table that is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::table::StaticRules;
 
 #[derive(Debug)]
 pub(super) struct KernelState {
-    /// The size of each set of the static rules, by the set's number; `None` where the set has no size or does not exist.
+    /// The size of each set of the static rules, by the set's number; `None` if the set has no size or does not exist.
     sizes: Vec<Option<u32>>,
-    /// The chains on demand that are there. They stay when no element leads to them any more: they are few, and may be needed again.
+    /// The chains on demand that exist. They stay when no element goes to them any more: they are few, and may be needed again.
     on_demand: BTreeSet<Arc<str>>,
-    /// Chains without rules that no record has, and whether they have been empty for a second.
+    /// Chains without rules that no record has; the value is true if the chain has been empty for a second.
     emptied: BTreeMap<Arc<str>, bool>,
 }
 
-/// Which emptied chains a transaction deletes. Kernels before 6.2 keep an element's reference to its chain for a moment after the
-/// element is gone, so a chain cannot go in the transaction that empties it (F8).
+/// Selects the chains without rules that a transaction deletes. Kernels before 6.2 keep an element's reference to its chain for a moment
+/// after the element is deleted, so a chain cannot be deleted in the transaction that deletes its rules (F8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collect {
-    /// None.
+    /// No chains.
     Nothing,
     /// Chains that were empty at the last call of `second_passed`.
     EmptyForASecond,
-    /// All that were empty before this transaction.
+    /// All chains that were empty before this transaction.
     AllEmpty,
 }
 
@@ -43,7 +43,7 @@ impl KernelState {
         self.sizes[usize::from(set)]
     }
 
-    /// Whether a chain on demand is there.
+    /// Whether a chain on demand exists.
     pub(super) fn has_on_demand(&self, chain: &str) -> bool {
         self.on_demand.contains(chain)
     }
@@ -52,7 +52,7 @@ impl KernelState {
         self.on_demand.iter()
     }
 
-    /// Whether a chain is there without rules, and no committed record has it.
+    /// Whether a chain exists without rules and no committed record has it.
     pub(super) fn is_emptied(&self, chain: &str) -> bool {
         self.emptied.contains_key(chain)
     }
@@ -61,7 +61,7 @@ impl KernelState {
         !self.emptied.is_empty()
     }
 
-    /// Of these chains, or of all that wait, those that a transaction deletes.
+    /// The chains without rules that a transaction with this setting deletes.
     pub(super) fn to_delete(&self, collect: Collect) -> Vec<&Arc<str>> {
         let mut names = Vec::new();
         for (name, is_long) in &self.emptied {
@@ -77,14 +77,14 @@ impl KernelState {
         names
     }
 
-    /// Notes that a second has passed.
+    /// Marks all chains that wait to be deleted as empty for a second.
     pub(super) fn second_passed(&mut self) {
         for is_long in self.emptied.values_mut() {
             *is_long = true;
         }
     }
 
-    /// An owner's record comes in the place of the one before: the chains that it does not have any more are emptied.
+    /// Updates the chains without rules after an owner's record `before` was replaced by `now`: adds the chains that only `before` has.
     pub(super) fn replace(&mut self, before: Option<&Record>, now: &Record) {
         for content in before.map_or(&[][..], Record::chains) {
             if now.chain(&content.chain.name).is_none() {
@@ -96,7 +96,7 @@ impl KernelState {
         }
     }
 
-    /// The table was read, and is as it should be but for these chains, which are or will be empty.
+    /// Builds the state again from a table that was read. `emptied` are the chains that no record has; they are empty or will be.
     pub(super) fn read(&mut self, static_rules: &StaticRules, dump: Option<&TableDump>, emptied: Vec<Arc<str>>) {
         let mut before = std::mem::replace(self, Self::new(static_rules));
         for name in emptied {
@@ -116,7 +116,7 @@ impl KernelState {
         }
     }
 
-    /// The kernel has carried out a command.
+    /// Updates the state after the kernel has carried out a command.
     pub(super) fn apply(&mut self, static_rules: &StaticRules, command: &Command) {
         match command {
             Command::DeleteTable(_) => *self = Self::new(static_rules),

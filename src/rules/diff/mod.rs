@@ -1,10 +1,11 @@
-//! The commands that change a table from its present content to the wanted one. They are one transaction, unless they fill a table that no
-//! packet passes yet.
+//! Computes the commands that change a table from its present content to the wanted content. They are one transaction, unless they fill
+//! a table that no packet passes yet.
 //!
-//! [`Records`] keeps what stands in the table for each Service, and gives commands in an order that the kernel accepts: the difference
-//! of new and committed records, or of all records and what was read from the kernel. Pure; knows nothing of Services.
+//! [`Records`] keeps a record of the objects that the table has for each Service. It returns commands in an order that the kernel accepts:
+//! either from the committed records to the new ones, or from the table that was read from the kernel to all records. Pure; does not
+//! depend on Services.
 //!
-//! Invariants: both ways lead to the same table; nothing to change gives no commands; equal inputs give equal commands.
+//! Invariants: both ways lead to the same table; if nothing must change there are no commands; equal inputs give equal commands.
 
 mod changes;
 mod commit;
@@ -40,17 +41,17 @@ pub use record::{Content, Entry, Group, Record};
 pub use records::Records;
 pub use views::Changed;
 
-/// The number of a slot as the end of a key.
+/// The bytes of a slot (the number of an element in its group) at the end of a key.
 fn slot_number(slot: usize) -> [u8; 4] {
     u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes()
 }
 
-/// The key of a slot, or of a number without a prefix.
+/// The key `prefix . slot`; with an empty prefix, only the number.
 fn slot_key(prefix: &Data, slot: usize) -> Data {
     prefix.then(u32::try_from(slot).unwrap_or(u32::MAX))
 }
 
-/// Adds the chains with these names that are made on demand, and the chains that these lead to.
+/// Adds the chains on demand among `targets`, and the chains on demand that their rules go to.
 fn add_chains(mut targets: Vec<Arc<str>>, static_rules: &StaticRules, chains: &mut Vec<ChainContent>) {
     while let Some(target) = targets.pop() {
         let Some(content) = (static_rules.on_demand)(&target) else { continue };

@@ -1,6 +1,6 @@
-//! Which owners have the objects that a command changes.
+//! Finds the owners (Services) of the objects that a command changes.
 //!
-//! Takes commands, gives owners. Needed only when the kernel refused something, so nothing is kept for it: each question walks
+//! Takes commands, returns owners. This is needed only after the kernel refused a command, so there is no index: each search goes
 //! through all records.
 
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use super::records::Records;
 #[derive(Debug, Default)]
 pub struct Objects {
     keys: HashMap<Arc<str>, HashSet<Vec<u8>>>,
-    /// Keys without their last four bytes: in a slotted map these are the number of a slot.
+    /// Keys without their last four bytes: in a map with numbered elements these bytes are the number (slot).
     prefixes: HashMap<Arc<str>, HashSet<Vec<u8>>>,
     names: HashSet<Arc<str>>,
 }
@@ -49,7 +49,7 @@ impl Objects {
             | Command::DeleteRule(_, name, _) => {
                 self.names.insert(Arc::clone(name));
             }
-            // A flowtable is in a table of its own, so no record has it.
+            // No record has these objects; a flowtable is in a separate table.
             Command::AddTable(_)
             | Command::OwnTable(_)
             | Command::LockTable(_)
@@ -72,7 +72,7 @@ fn has(map: &HashMap<Arc<str>, HashSet<Vec<u8>>>, set: &str, key: &[u8]) -> bool
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The owners that have some of these objects, or had them at the last commit; in no order, some twice.
+    /// The owners that have some of these objects in their new or committed record, in no order; an owner may be there twice.
     pub fn owners<'a>(&'a self, objects: &'a Objects) -> impl Iterator<Item = &'a Owner> {
         let before = self.committed.iter().filter(|(owner, _)| self.open.contains_key(owner));
         let all = self.wanted().chain(before);

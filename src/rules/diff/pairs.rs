@@ -1,10 +1,11 @@
-//! Two lists of entries side by side.
+//! Merges two sorted lists of entries to compare them.
 
 use std::cmp::Ordering;
 
 use super::record::Entry;
 
-/// Goes through two lists in the order of set and key. Gives the number of the set at each place, and what both lists have there.
+/// Goes through two lists that are sorted by set and key. Calls `each` for every set and key with the set's number and the entry of each
+/// list, if it has one.
 pub(super) fn for_each_pair<'a>(
     before: impl Iterator<Item = Entry<'a>>,
     now: impl Iterator<Item = Entry<'a>>,

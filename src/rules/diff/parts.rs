@@ -1,12 +1,12 @@
-//! Transactions of a table that no packet passes yet.
+//! Splits a large sync that fills a new table into several transactions.
 //!
-//! A sync is one transaction, so that packets see the rules before it or those after it. A table without base chains is seen by no packet, however
-//! many transactions fill it, if the last one adds all of its base chains. In one transaction the kernel keeps every object until its end:
-//! for 200,000 elements its lock is held for a second, and while any program on the machine listens to notifications, in
-//! whatever network namespace, it takes some 8 kB for each. So what fills such a table is sent in parts when it is much.
+//! A sync is normally one transaction, so that packets see either the old or the new rules. But no packet passes a table without base
+//! chains, so several transactions can fill it if the last one adds all its base chains. The kernel keeps every object of a transaction
+//! until its end: for 200,000 elements it holds its lock for a second, and while any program on the machine listens to notifications, in
+//! any network namespace, each object takes some 8 kB of memory. So many objects for a new table are sent in parts.
 //!
-//! Takes the commands of a sync in the order that the kernel accepts, and the tables without base chains; gives transactions with the same
-//! commands. Everything about other tables, and what makes packets pass the new ones, is in the last. Pure.
+//! Takes the commands of a sync in the order that the kernel accepts, and the names of the tables without base chains; returns
+//! transactions with the same commands. The last one has all commands for other tables and the base chains of the new tables. Pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use nft::{Command, Elements, TableName};
 
-/// Objects, elements among them, that one transaction may add to such tables.
+/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split.
 const ONE: usize = 50_000;
 
-/// Objects of each part when there are more. The kernel takes 80 MB for their notifications.
+/// The number of objects in each part. The kernel takes 80 MB for their notifications.
 const PART: usize = 10_000;
 
-/// Splits the commands of a sync into its transactions: one, unless very much is added to tables that no packet passes.
+/// Splits the commands of a sync into transactions: only one, unless many objects are added to tables that no packet passes (`unseen`).
 pub fn transactions(commands: Vec<Command>, unseen: &BTreeSet<TableName>) -> VecDeque<Vec<Command>> {
     let objects = commands.iter().filter(|command| unseen.contains(command.table())).map(objects_of).sum::<usize>();
     if objects <= ONE {
@@ -44,7 +44,7 @@ fn objects_of(command: &Command) -> usize {
     command.elements().max(1)
 }
 
-/// Whether a command is about one of these chains.
+/// Whether a command adds or changes one of these chains.
 fn is_about(command: &Command, chains: &BTreeSet<(TableName, Arc<str>)>) -> bool {
     let chain = match command {
         Command::AddChain(_, chain) => &chain.name,
@@ -58,7 +58,7 @@ fn is_about(command: &Command, chains: &BTreeSet<(TableName, Arc<str>)>) -> bool
 struct Parts {
     full: VecDeque<Vec<Command>>,
     open: Vec<Command>,
-    /// Objects in the open part.
+    /// The number of objects in the open part.
     objects: usize,
 }
 
@@ -76,7 +76,7 @@ impl Parts {
         }
     }
 
-    /// Adds a command that fits.
+    /// Adds a command that fits into the open part.
     fn add(&mut self, command: Command) {
         self.objects += objects_of(&command);
         self.open.push(command);
@@ -109,7 +109,7 @@ mod tests {
         Command::AddRule(name(family), chain.into(), Rule::new([Statement::Verdict(Verdict::Drop)]))
     }
 
-    /// A table with two chains, one of them a base chain, and elements, whose keys are numbers.
+    /// The commands for a table with a base chain, a regular chain, and a set with this many elements.
     fn table(family: Family, elements: u32) -> Vec<Command> {
         let set = Arc::new(Set::new("s", Types::Named(vec![DataType::Ipv4Addr])));
         let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
@@ -125,7 +125,7 @@ mod tests {
         ]
     }
 
-    /// The commands as lines, with one for each element, so that those of parts and of the whole are alike.
+    /// The commands as text, with one line for each element, so that split and whole commands can be compared.
     fn lines(commands: &[Command]) -> BTreeSet<String> {
         let one = |command: &Command| match command {
             Command::AddElements(table, set, list) => {

@@ -1,7 +1,7 @@
-//! A transaction while it is put together: commands by kind, put into order at the end.
+//! Builds a transaction: collects commands by kind, and puts them into order at the end.
 //!
-//! The order is the one that every supported kernel accepts: sets, chains without rules, rules, then elements, deletions before
-//! additions, and last what nothing refers to any more.
+//! Every supported kernel accepts this order: sets, chains without rules, rules, deletions of elements, additions of elements, and last
+//! deletions of sets and chains that nothing refers to any more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use nft::{Command, Data, Element, ElementRef, Elements, Set, TableName, Value, V
 use super::slot_key;
 use crate::table::{ChainContent, StaticRules, VerdictMap};
 
-/// How much the kernel has of a wanted chain.
+/// The state of a wanted chain in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Present {
-    /// All of it.
+    /// The chain exists with the wanted rules.
     Same,
-    /// The chain with other rules.
+    /// The chain exists with other rules.
     OtherRules,
-    /// The chain without rules, perhaps because a command of this transaction deletes them.
+    /// The chain exists without rules, perhaps because this transaction deletes them.
     Empty,
-    /// Nothing.
+    /// The chain does not exist.
     Nothing,
 }
 
-/// Elements that differ in one set. An element in both lists changes its value.
+/// Elements to delete and to add in one set. An element in both lists changes its value.
 #[derive(Default)]
 pub(super) struct SetChanges {
     pub(super) delete: Elements,
@@ -35,7 +35,7 @@ pub(super) struct Plan<'a> {
     static_rules: &'a StaticRules,
     table: TableName,
     tables: Vec<Command>,
-    /// Deletions of sets that are made anew, and of the rules that use them.
+    /// Deletions of sets that are created again with another size, and of the rules that use them.
     detachments: Vec<Command>,
     sets: Vec<Command>,
     chains: Vec<Command>,
@@ -43,9 +43,9 @@ pub(super) struct Plan<'a> {
     deletions: Vec<Command>,
     additions: Vec<Command>,
     removals: Vec<Command>,
-    /// Chains that elements or rules of this plan lead to; some of them are chains on demand.
+    /// Chains that elements or rules of this plan go to; some of them are chains on demand.
     targets: BTreeSet<Arc<str>>,
-    /// Chains whose rules are deleted because they use a set that is made anew, and are not written again yet.
+    /// Chains whose rules this plan deletes because they use a set that is created again, and does not add again yet.
     detached: BTreeSet<Arc<str>>,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Plan<'a> {
         self.removals.push(Command::DeleteChain(self.table.clone(), name));
     }
 
-    /// Deletes sets that became too small, and before that the rules of the chains that use them.
+    /// Deletes sets that are too small, after the rules of the chains that use them.
     pub(super) fn detach(&mut self, sets: impl Iterator<Item = Arc<Set>>, chains: BTreeSet<Arc<str>>) {
         for name in &chains {
             self.detachments.push(Command::FlushChain(self.table.clone(), Arc::clone(name)));
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         self.detached = chains;
     }
 
-    /// The chains whose rules are deleted and not written again yet.
+    /// The chains whose rules [`Self::detach`] deleted and that were not written again yet.
     pub(super) fn detached(&self) -> BTreeSet<Arc<str>> {
         self.detached.clone()
     }
@@ -119,7 +119,7 @@ impl<'a> Plan<'a> {
         self.rules.push(Command::FlushChain(self.table.clone(), Arc::clone(name)));
     }
 
-    /// Makes a chain what it should be.
+    /// Adds a chain, or replaces its rules, unless the kernel has it with the wanted rules.
     pub(super) fn chain(&mut self, wanted: &ChainContent, present: Present) {
         let name = &wanted.chain.name;
         self.targets.extend(wanted.targets().cloned());
@@ -134,7 +134,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Changes elements of a set.
+    /// Deletes and adds elements of a set.
     pub(super) fn elements(&mut self, set: &Arc<Set>, changes: SetChanges) {
         let SetChanges { delete, add } = changes;
         for target in add.iter().filter_map(ElementRef::target) {
@@ -148,20 +148,20 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Changes a map of numbered verdicts from what its numbers hold now.
+    /// Changes a map from numbers to verdicts; `present` has its present verdicts by number.
     pub(super) fn verdict_map(&mut self, verdict_map: &VerdictMap, present: &[Option<&Verdict>]) {
         self.elements(&verdict_map.set, verdict_map_changes(verdict_map, present));
     }
 
-    /// Notes that something leads to a chain.
+    /// Records that an element or a rule goes to a chain.
     pub(super) fn target(&mut self, chain: &str) {
         if !self.targets.contains(chain) {
             self.targets.insert(chain.into());
         }
     }
 
-    /// Adds or corrects each chain on demand to which an element or a rule of this plan leads, and in turn the chains on demand to which
-    /// these lead. `present` says how much of a chain the kernel has.
+    /// Adds or corrects each chain on demand that an element or a rule of this plan goes to, and the chains on demand that their rules go
+    /// to. `present` gives the state of a chain in the kernel.
     pub(super) fn chains_on_demand(&mut self, present: impl Fn(&ChainContent) -> Present) {
         let mut open: Vec<Arc<str>> = self.targets.iter().cloned().collect();
         let mut seen = BTreeSet::new();
@@ -178,7 +178,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// From what the numbers of a map hold now to its verdicts.
+/// The changes from the present verdicts of a map, by number, to the wanted ones.
 fn verdict_map_changes(verdict_map: &VerdictMap, present: &[Option<&Verdict>]) -> SetChanges {
     let mut changes = SetChanges::default();
     for number in 0..present.len().max(verdict_map.verdicts.len()) {
@@ -195,7 +195,7 @@ fn verdict_map_changes(verdict_map: &VerdictMap, present: &[Option<&Verdict>]) -
     changes
 }
 
-/// An element of a map of numbered verdicts.
+/// An element of a map from numbers to verdicts.
 pub(super) fn numbered(number: usize, verdict: &Verdict) -> Element {
     Element::mapping(slot_key(&Data::EMPTY, number), Value::Verdict(verdict.clone()))
 }

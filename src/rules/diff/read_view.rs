@@ -1,4 +1,4 @@
-//! The elements that were read of the sets of the static rules, by key: groups of slots together, as records have them.
+//! Indexes the elements that were read from the kernel by key. Numbered elements (slots) are put into groups, as in records.
 
 use std::hash::Hash;
 
@@ -10,30 +10,30 @@ use super::records::Records;
 use super::wanted::elements_of;
 use crate::table::FIRST_PLACE;
 
-/// The sets of the static rules, by number. Empty for a table that is made anew.
+/// The elements of each set of the static rules, by the set's number. There are none for a table that is created anew.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 
 #[derive(Default)]
 pub(super) struct SetView<'a> {
-    /// Elements that are in no group of slots.
+    /// Elements that are not in a group, by key.
     pub(super) elements: HashMap<&'a [u8], &'a Element>,
-    /// Groups of slots by what their keys begin with.
+    /// Groups of numbered elements, by the prefix of their keys.
     pub(super) groups: HashMap<&'a [u8], Slotted<'a>>,
 }
 
-/// The elements of a group that were read, in the order of their slots. As long as the list is, whatever numbers their slots have: another
-/// program may have written them.
+/// The elements of a group, sorted by number. A list and not an array by number, because another program may have added an element with
+/// a very large number.
 #[derive(Default)]
 pub(super) struct Slotted<'a>(pub(super) Vec<&'a Element>);
 
 impl<'a> Slotted<'a> {
-    /// Puts them in order, each slot once: the kernel may list an element twice while the map grows or shrinks.
+    /// Sorts the elements by number and removes duplicates: the kernel may list an element twice while the map grows or shrinks.
     fn sort(&mut self) {
         self.0.sort_unstable_by_key(|element| slot_of(element));
         self.0.dedup_by_key(|element| slot_of(element));
     }
 
-    /// The values of the first slots, as many as are wanted; `None` where nothing is there.
+    /// The values with the numbers 0 to `wanted - 1`; `None` for a number without an element.
     pub(super) fn values(&self, wanted: usize) -> Vec<Option<&'a [u8]>> {
         let mut values = vec![None; wanted];
         for element in &self.0 {
@@ -44,7 +44,7 @@ impl<'a> Slotted<'a> {
         values
     }
 
-    /// Whether the slots hold just these values.
+    /// Whether the group has exactly these values with these numbers.
     pub(super) fn has_values_of(&self, wanted: Group<'_>) -> bool {
         if self.0.len() != wanted.len() {
             return false;
@@ -89,14 +89,14 @@ impl<'a> SetView<'a> {
     }
 }
 
-/// The key of an element of a slotted map without the number of its slot; `None` when the element is in no slot.
+/// The key of a numbered element without its number; `None` if the number is too large for a slot (a position of a Maglev table).
 fn prefix(element: &Element) -> Option<&[u8]> {
     let (prefix, slot) = element.key.as_slice().split_last_chunk::<4>()?;
     let is_slot = u32::from_ne_bytes(*slot) < FIRST_PLACE && prefix.len().is_multiple_of(4);
     (is_slot && matches!(element.value, Value::Data(_))).then_some(prefix)
 }
 
-/// The slot of such an element.
+/// The number at the end of an element's key.
 pub(super) fn slot_of(element: &Element) -> usize {
     let slot = match element.key.as_slice().last_chunk::<4>() {
         Some(slot) => u32::from_ne_bytes(*slot),

@@ -1,8 +1,8 @@
-//! What stands in a table for one Service, packed: there is a record for each Service, so each is small.
+//! The objects that a table has for one Service, packed to save memory, because there is a record for each Service.
 //!
-//! Takes a [`ServiceObjects`], gives its entries in the order of set and key. An entry is an element, or a group of slots with its values in
-//! the order of their slots. Invariant: a record has one entry for a key of a set, and one object of a name; of several in the objects
-//! the last counts.
+//! Takes a [`ServiceObjects`]; returns its entries sorted by set and key. An entry is an element, or a group of numbered elements
+//! ([`Slots`](crate::table::Slots)) with its values sorted by number. Invariant: a record has one entry for each key of a set, and one
+//! object of each name; if the input has several, the last one counts.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::slot_key;
 use super::slots::arranged;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, VerdictMap, fit};
 
-/// The objects of a table for one Service.
+/// The packed objects of one Service in a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Entries one behind the other: a head ([`HEAD`]), and an element as [`pack`] writes it or a group of slots.
+    /// The entries, one after the other: each has a head ([`HEAD`]), then an element as [`pack`] writes it, or a group.
     entries: Box<[u8]>,
     own: Option<Box<Own>>,
 }
 
-/// Sets and chains that belong to one Service, each list in the order of names.
+/// Sets and chains that belong to one Service only, each list sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) dynamic_sets: Vec<DynamicSet>,
@@ -30,11 +30,11 @@ pub(super) struct Own {
     pub(super) chains: Vec<ChainContent>,
 }
 
-/// An entry of a record with its set, by number.
+/// An entry of a record, with the number of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub(super) set: u16,
-    /// Its element, or its group of slots.
+    /// Its element or group.
     pub content: Content<'a>,
 }
 
@@ -43,11 +43,11 @@ pub struct Entry<'a> {
 pub enum Content<'a> {
     /// An element.
     Element(ElementRef<'a>),
-    /// A group of slots.
+    /// A group of numbered elements.
     Group(Group<'a>),
 }
 
-/// The values of a group of slots: the first is in slot 0.
+/// A group of numbered elements: its values have the keys `prefix . 0`, `prefix . 1` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
     pub(super) prefix: &'a [u8],
@@ -56,38 +56,38 @@ pub struct Group<'a> {
     is_fixed: bool,
 }
 
-/// A key of a set, by the number of the set. Of a group of slots what its keys begin with.
+/// The number of a set and a key in it; for a group the prefix of its keys.
 pub(super) type ElementKey = (u16, Data);
 
-/// A key or a value of a record. Records are packed from such.
+/// Converts a packed key or value to `Data`; records are packed from `Data`, so this cannot fail.
 pub(super) fn data(bytes: &[u8]) -> Data {
     Data::from_bytes(bytes).expect("packed from Data")
 }
 
-/// Two bytes for the set and four for the length of what follows. The highest bit of the set marks a group of
-/// slots, the next one a group whose values have fixed numbers.
+/// The length of an entry's head: two bytes for the set's number and four for the length of the body. The highest bit of the set's
+/// number marks a group, the next bit a group whose values have fixed numbers.
 const HEAD: usize = 6;
 const IS_GROUP: u16 = 1 << 15;
 const IS_FIXED: u16 = 1 << 14;
-/// About the bytes of an entry, and of the values of a group: a buffer with this room seldom grows.
+/// Estimates of the bytes that an entry takes, and that the values of a group take, so that a buffer seldom has to grow.
 const ROOM_PER_ENTRY: usize = 64;
 const ROOM_PER_GROUP: usize = 96;
-/// Bytes of the number of a slot, at the end of its key.
+/// The length in bytes of the number at the end of a key.
 const SLOT_NUMBER: usize = 4;
 
 impl<'a> Group<'a> {
-    /// The values in the order of their slots.
+    /// The values, sorted by their numbers.
     pub fn values(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
         self.values.chunks_exact(self.width)
     }
 
-    /// Whether another group has the same values in the same slots.
+    /// Whether another group has the same values with the same numbers.
     #[must_use]
     pub fn has_values_of(self, other: Self) -> bool {
         self.values == other.values
     }
 
-    /// Number of slots.
+    /// The number of values.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is no group without values")]
     pub fn len(self) -> usize {
@@ -116,7 +116,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The key of the element, or what the keys of the group begin with.
+    /// The key of the element, or the prefix of the group's keys.
     pub(super) fn key(self) -> &'a [u8] {
         match self.content {
             Content::Element(element) => element.key(),
@@ -124,7 +124,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Number of elements.
+    /// The number of elements that this entry has in the table.
     pub(super) fn len(self) -> usize {
         match self.content {
             Content::Element(_) => 1,
@@ -132,21 +132,21 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The order of entries; no two entries of a record have both in common.
+    /// The sort key of entries; it is unique within a record.
     pub(super) fn set_and_key(self) -> (u16, &'a [u8]) {
         (self.set, self.key())
     }
 
-    /// The set and key of this entry as a value.
+    /// The set and key of this entry, as an owned value.
     pub(super) fn element_key(self) -> ElementKey {
         (self.set, data(self.key()))
     }
 }
 
-/// Writes the entries of a record.
+/// Packs the entries of a record.
 struct Writer {
     bytes: Vec<u8>,
-    /// Where each entry begins.
+    /// The offset of each entry in `bytes`.
     starts: Vec<usize>,
 }
 
@@ -173,7 +173,7 @@ impl Writer {
         });
     }
 
-    /// The entries in the order of set and key; of those with one key the last.
+    /// Sorts the entries by set and key. If several have the same key, keeps the last one.
     fn finish(self) -> Box<[u8]> {
         let key = |start: &usize| Entries(&self.bytes[*start..]).next().map(Entry::set_and_key);
         let starts = &self.starts;
@@ -192,7 +192,7 @@ fn body_len(entry: &[u8]) -> usize {
     fit(u32::from_ne_bytes([entry[2], entry[3], entry[4], entry[5]]))
 }
 
-/// Goes through packed entries.
+/// An iterator over packed entries.
 pub(super) struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {
@@ -216,7 +216,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 impl Record {
-    /// Packs what a layout made. The values of a group take the slots in their own order.
+    /// Packs the objects of a Service. The values of a group get numbers in the order of the list.
     pub(super) fn new(objects: ServiceObjects, set_number: impl Fn(&str) -> u16) -> Self {
         let count = objects.elements.len() + objects.slots.len();
         let bytes = Vec::with_capacity(count * ROOM_PER_ENTRY + objects.slots.len() * ROOM_PER_GROUP);
@@ -225,7 +225,7 @@ impl Record {
             writer.entry(set_number(set), |bytes| pack(bytes, element));
         }
         for group in &objects.slots {
-            // A group without values is no entry: it is nothing in the table.
+            // A group without values has no elements in the table, so it gets no entry.
             if !group.values.is_empty() {
                 let (first, values) = (slot_key(&group.prefix, 0), &group.values);
                 let prefix = &first.as_slice()[..first.len() - SLOT_NUMBER];
@@ -241,20 +241,21 @@ impl Record {
         Self { entries: writer.finish(), own: (own != Own::default()).then(|| Box::new(own)) }
     }
 
-    /// Whether nothing stands in the table.
+    /// Whether the record has no objects.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.own.is_none()
     }
 
-    /// Whether it has sets or chains of its own.
+    /// Whether it has sets or chains that belong to its owner only.
     pub(super) fn has_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Bytes that tell the entries of most records apart: head, flags and length of the first key, and an address.
+    /// The number of bytes at the start of the entries that differ between most records: head, flags and length of the first key, and an
+    /// address.
     pub(super) const BEGINNING: usize = HEAD + 2 + 16;
 
-    /// The first bytes of the entries, filled up with zeros.
+    /// The first bytes of the entries, padded with zeros.
     pub(super) fn beginning(&self) -> [u8; Self::BEGINNING] {
         let mut beginning = [0; Self::BEGINNING];
         let len = self.entries.len().min(Self::BEGINNING);
@@ -262,12 +263,12 @@ impl Record {
         beginning
     }
 
-    /// Orders records by their entries as bytes.
+    /// Compares two records by the bytes of their entries.
     pub(super) fn cmp_entries(&self, other: &Self) -> Ordering {
         self.entries.cmp(&other.entries)
     }
 
-    /// The entries in the order of set and key.
+    /// The entries, sorted by set and key.
     pub(super) fn entries(&self) -> Entries<'_> {
         Entries(&self.entries)
     }
@@ -284,11 +285,11 @@ impl Record {
         self.own.as_ref().map_or(&[], |own| &own.chains)
     }
 
-    /// This record with the numbers that slots and verdicts have in another record, as far as they can keep them.
+    /// Gives values and verdicts the numbers that they have in another record, where possible.
     pub(super) fn arranged_like(self, other: &Self) -> Self {
         let mut entries = other.entries();
         let mut next = entries.next();
-        // Both records are in the order of set and key, so one pass over the other one is enough.
+        // Both records are sorted by set and key, so one pass over the entries of `other` is enough.
         let slots = |set: u16, wanted: Group<'_>| {
             while let Some(entry) = next
                 && entry.set_and_key() < (set, wanted.prefix)
@@ -302,9 +303,9 @@ impl Record {
         self.arranged(slots, verdict_map).unwrap_or(self)
     }
 
-    /// This record with the numbers that values have now, as far as they can keep them: `slots` gives what is in the slots of a group,
-    /// `verdicts` the verdicts of a map by number; `None` when nothing is there, or all is as it should be. `None` when the numbers
-    /// are these already.
+    /// Returns this record with values and verdicts under their present numbers, where possible; `None` if nothing changes. `slots` returns
+    /// the present values of a group by number, and `verdict_map` the present verdicts of a map by number; both return `None` if there are
+    /// none, and `slots` also if they are as wanted.
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
@@ -319,7 +320,7 @@ impl Record {
                 let wanted: Vec<&[u8]> = group.values().collect();
                 let values = self::arranged(now.into_iter(), &wanted);
                 changes |= values != wanted;
-                // The values are the end of the entry.
+                // The values are the last bytes of the entry.
                 let end = self.entries.len() - entries.0.len();
                 let slots = arranged.entries[end - group.values.len()..end].chunks_exact_mut(group.width);
                 for (slot, value) in slots.zip(values) {
@@ -339,33 +340,33 @@ impl Record {
         changes.then_some(arranged)
     }
 
-    /// The chain of this name that belongs to the owner of the record.
+    /// The owner's chain with this name.
     pub(super) fn chain(&self, name: &str) -> Option<&ChainContent> {
         find(self.chains(), name, |content| &content.chain.name)
     }
 
-    /// The map of numbered verdicts of this name that belongs to the owner of the record.
+    /// The owner's map from numbers to verdicts with this name.
     pub(super) fn verdict_map(&self, name: &str) -> Option<&VerdictMap> {
         find(self.verdict_maps(), name, |verdict_map| &verdict_map.set.name)
     }
 
-    /// The dynamic set of this name that belongs to the owner of the record.
+    /// The owner's dynamic set with this name.
     pub(super) fn dynamic_set(&self, name: &str) -> Option<&DynamicSet> {
         find(self.dynamic_sets(), name, |map| &map.set.name)
     }
 
-    /// Whether it has a set or map of its own of this name.
+    /// Whether the owner has a set or map with this name that belongs to it only.
     pub(super) fn has_own_set(&self, name: &str) -> bool {
         self.dynamic_set(name).is_some() || self.verdict_map(name).is_some()
     }
 
-    /// Sets and maps of its own.
+    /// The sets and maps that belong to the owner only.
     pub(super) fn own_sets(&self) -> impl Iterator<Item = &Arc<Set>> {
         let dynamic_sets = self.dynamic_sets().iter().map(|map| &map.set);
         dynamic_sets.chain(self.verdict_maps().iter().map(|verdict_map| &verdict_map.set))
     }
 
-    /// This record without some of its entries.
+    /// This record without the entries for which `is_left_out` is true.
     pub(super) fn without(&self, is_left_out: impl Fn(Entry<'_>) -> bool) -> Self {
         let mut entries = Vec::new();
         let mut rest = self.entries();
@@ -378,12 +379,12 @@ impl Record {
     }
 }
 
-/// The object of a name in a list in the order of names.
+/// Finds an object by name in a list that is sorted by name.
 fn find<'a, T>(objects: &'a [T], name: &str, name_of: impl Fn(&T) -> &Arc<str>) -> Option<&'a T> {
     objects.binary_search_by(|object| (**name_of(object)).cmp(name)).ok().map(|index| &objects[index])
 }
 
-/// Sorts objects by name; of those with one name the last stays.
+/// Sorts objects by name. If several have the same name, keeps the last one.
 fn by_name<T>(objects: &mut Vec<T>, name: impl Fn(&T) -> &Arc<str>) {
     objects.reverse();
     objects.sort_by(|a, b| name(a).cmp(name(b)));

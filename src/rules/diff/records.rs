@@ -1,11 +1,11 @@
-//! The records of one table: for each owner what was last committed, and while a transaction is open the new record beside it.
+//! The records of one table: for each owner (a Service, or the node) the committed record, and a new record if it has changed.
 //!
-//! Takes [`ServiceObjects`]s by owner (a Service, or the node) and gives the commands of one transaction: [`Records::changes`] is the
-//! difference of new and committed records, [`Records::comparison`] that of all records and what was read from the kernel. Once the
-//! kernel has carried them out, [`Records::committed`] makes the new records the committed ones.
+//! Takes the [`ServiceObjects`] of each owner and returns the commands of one transaction: [`Records::changes`] compares new with
+//! committed records, and [`Records::comparison`] compares all records with the table that was read from the kernel. After the
+//! kernel has carried out the commands, [`Records::committed`] turns the new records into committed ones.
 //!
-//! Invariants: after a commit the table holds what the fixed part and the committed records say, and besides that only chains on
-//! demand and emptied chains; two records have an entry for the same key of a set only where the set is shared
+//! Invariants: after a commit the table has the objects of the fixed part and of the committed records, and besides these only chains
+//! on demand and chains without rules that wait to be deleted; two records have the same key of a set only if the set is shared
 //! ([`StaticRules::shared`]).
 
 use std::collections::BTreeMap;
@@ -25,20 +25,20 @@ use crate::table::{DynamicSet, ServiceObjects, SetName, StaticRules};
 pub struct Records<Owner> {
     pub(super) static_rules: StaticRules,
     numbers: HashMap<SetName, u16>,
-    /// The content of the table, by owner. No record is empty.
+    /// The record of each owner in the table. No record is empty.
     pub(super) committed: HashMap<Owner, Record>,
-    /// The wanted content, for owners whose record changed since the last commit.
+    /// The new record of each owner whose record changed since the last commit.
     pub(super) open: HashMap<Owner, Record>,
     /// Sums over the committed records.
     pub(super) totals: Totals,
-    /// Everything else that the kernel holds.
+    /// Other objects that the table has in the kernel.
     pub(super) kernel: KernelState,
-    /// The sums turned out to be wrong, so the table may hold something else than the records say.
+    /// Whether `totals` turned out to be wrong: then the table may differ from the records.
     pub(super) slipped: bool,
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// No records, of a table of which nothing is known.
+    /// Makes an empty list of records, for a table whose content is not known yet.
     #[must_use]
     pub fn new(static_rules: StaticRules) -> Self {
         let mut numbers = HashMap::default();
@@ -57,19 +57,19 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The fixed part.
+    /// The fixed part of the table.
     #[must_use]
     pub fn static_rules(&self) -> &StaticRules {
         &self.static_rules
     }
 
-    /// Changes the fixed part; the next transaction has to be a comparison. The sets must stay the same.
+    /// Changes the fixed part. The next transaction must come from [`Self::comparison`]. The sets must stay the same.
     pub fn set_static_rules(&mut self, static_rules: StaticRules) {
         debug_assert_eq!(self.static_rules.sets, static_rules.sets);
         self.static_rules = static_rules;
     }
 
-    /// Sets the wanted content for an owner.
+    /// Sets the wanted objects of an owner.
     ///
     /// # Panics
     /// When the objects name a set that the static rules do not have.
@@ -78,7 +78,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.put_record(owner, record);
     }
 
-    /// The record for what a layout made for an owner, with the numbers of slots that were committed for it as far as it can keep them.
+    /// Makes the record for the objects of an owner. Values keep the numbers that they have in the committed record where possible.
     ///
     /// # Panics
     /// When the objects name a set that the static rules do not have.
@@ -91,12 +91,12 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// Reserves memory for so many new records.
+    /// Reserves memory for this many new records.
     pub fn reserve(&mut self, count: usize) {
         self.open.reserve(count);
     }
 
-    /// Sets the wanted content for an owner, as a record.
+    /// Sets the wanted record of an owner.
     pub fn put_record(&mut self, owner: Owner, record: Record) {
         let is_committed = match self.committed.get(&owner) {
             Some(committed) => *committed == record,
@@ -109,7 +109,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The wanted content for an owner.
+    /// The wanted record of an owner.
     #[must_use]
     pub fn record(&self, owner: &Owner) -> Record {
         self.latest(owner).cloned().unwrap_or_default()
@@ -122,12 +122,12 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// Drops the new record of an owner, so that the table keeps the committed one.
+    /// Drops the new record of an owner, so that the table keeps its committed record.
     pub fn keep_committed(&mut self, owner: &Owner) {
         self.open.remove(owner);
     }
 
-    /// Takes the keys out of the records of some owners that the record of another one has as well.
+    /// Removes from the records of these owners every key that the record of any other owner has too, except keys of shared sets.
     pub fn give_way<'a>(&mut self, owners: impl Iterator<Item = &'a Owner>)
     where
         Owner: 'a,
@@ -163,7 +163,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The number of a set.
+    /// The number of a set: its index in the static rules.
     fn number(&self, name: &str) -> u16 {
         *self.numbers.get(name).unwrap_or_else(|| panic!("no set is called {name}"))
     }
@@ -172,14 +172,14 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         &self.static_rules.sets[usize::from(number)]
     }
 
-    /// The wanted content, by owner, in no order; records may be empty.
+    /// The wanted record of each owner, in no order; records may be empty.
     pub(super) fn wanted(&self) -> impl Iterator<Item = (&Owner, &Record)> {
         let unchanged = self.committed.iter().filter(|(owner, _)| !self.open.contains_key(owner));
         self.open.iter().chain(unchanged)
     }
 
-    /// The records of what the table should hold in the order of their entries, so that equal inputs give equal transactions.
-    /// Bytes are compared and not the names of owners, which are behind pointers. Records with the same entries have the same elements.
+    /// The wanted records, sorted by their entries, so that equal inputs give equal transactions. Comparing bytes is faster than comparing
+    /// the names of owners, which are behind pointers. Records with equal entries have the same elements, so their order does not matter.
     pub(super) fn wanted_in_order(&self) -> impl Iterator<Item = &Record> {
         let mut records: Vec<([u8; Record::BEGINNING], &Record)> = Vec::new();
         for (_, record) in self.wanted() {
@@ -194,24 +194,24 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.iter().map(|(owner, record)| (owner, record, self.committed.get(owner)))
     }
 
-    /// Whether the sums turned out to be wrong since the last call: then the next transaction has to be a comparison.
+    /// Whether `totals` turned out to be wrong since the last call. If so, the next transaction must come from [`Self::comparison`].
     pub fn take_slip(&mut self) -> bool {
         std::mem::take(&mut self.slipped)
     }
 
-    /// Makes the sums wrong, for tests of what follows.
+    /// Makes `totals` wrong, for tests of the recovery.
     #[cfg(any(test, feature = "testing"))]
     pub fn break_sums(&mut self) {
         self.totals = Totals::new(&self.static_rules);
     }
 
-    /// Notes that a second has passed: chains that are empty now may be deleted by a transaction with
-    /// [`Collect::EmptyForASecond`](super::Collect::EmptyForASecond).
+    /// Must be called when a second has passed: from then on a transaction with
+    /// [`Collect::EmptyForASecond`](super::Collect::EmptyForASecond) deletes the chains that are empty now.
     pub fn second_passed(&mut self) {
         self.kernel.second_passed();
     }
 
-    /// Whether there are emptied chains to be deleted.
+    /// Whether there are chains without rules that wait to be deleted.
     #[must_use]
     pub fn has_emptied_chains(&self) -> bool {
         self.kernel.has_emptied()
@@ -248,7 +248,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.committed.get(owner).is_some_and(|record| record.dynamic_set(map).is_some())
     }
 
-    /// Every set of the static rules, with its number of elements, and every kind of sets of owners. As many whatever owners there are.
+    /// The number of elements of each set of the static rules, and of all verdict maps with one prefix. The names in the list do not depend
+    /// on the owners.
     pub fn lens(&self) -> impl Iterator<Item = (&str, usize)> {
         self.totals.lens(&self.static_rules)
     }

@@ -1,4 +1,4 @@
-//! The elements that entries of records stand for, as changes of a set.
+//! Converts entries of records into elements to delete from and add to a set.
 
 use std::hash::Hash;
 
@@ -10,7 +10,7 @@ use super::record::{Entry, Group};
 use super::records::Records;
 use super::slot_number;
 
-/// Adds what differs at a key: what was there before, and what is there now.
+/// Adds the deletions and additions that change the entry `before` into the entry `now`, which have the same key.
 pub(super) fn change(changes: &mut SetChanges, before: Option<Entry<'_>>, now: Option<Entry<'_>>) {
     if let Some(element) = before.and_then(Entry::element) {
         changes.delete.push_packed(element);
@@ -41,7 +41,7 @@ fn change_slots(changes: &mut SetChanges, before: Option<Group<'_>>, now: Option
     }
 }
 
-/// Everything that a set should hold.
+/// All elements that a set should have.
 pub(super) fn all_elements<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, set: u16) -> Elements {
     let mut changes = SetChanges::default();
     let mut seen = HashSet::default();

@@ -1,27 +1,27 @@
-//! The size of a set: for how many elements the kernel makes room.
+//! Chooses the `size` of a set: the number of elements that the kernel reserves room for.
 //!
-//! A set with a size is kept in a hash table that never changes its own size: faster to fill and smaller than the one that grows
-//! (measured: 1.6 times). Its size cannot be changed either: a set that becomes too small is made anew, within the transaction that
-//! needs more. Pure.
+//! The kernel keeps a set with a `size` in a hash table of fixed size, which is faster to fill and smaller than one that grows
+//! (measured: 1.6 times). But `size` cannot be changed, so a set that becomes too small is deleted and created again, within the
+//! transaction that needs more room. Pure.
 //!
-//! The kernel rounds four thirds of the size up to a power of two, and takes a table of so many pointers (`nft_hash_buckets` in
-//! `net/netfilter/nft_set_hash.c`). So only three times a power of two has no pointers to spare.
+//! The kernel rounds four thirds of `size` up to a power of two, and allocates that many pointers (`nft_hash_buckets` in
+//! `net/netfilter/nft_set_hash.c`). So only a `size` of three times a power of two wastes no pointers.
 
 use std::sync::Arc;
 
 use nft::Set;
 
-/// The least room; costs the kernel 8 KiB.
+/// The smallest size; costs the kernel 8 KiB.
 const LEAST: usize = 3 << 8;
 
-/// Whether a set of this kind has a size: those that only this proxy fills, by whole keys. The size that a set of the static rules has itself
-/// stays as it is.
+/// Whether this module chooses the size of this set: only this proxy fills it (not rules), and its keys are not ranges. A set that has a
+/// size already keeps it.
 pub(super) fn applies(set: &Set) -> bool {
     let by_ranges_or_rules = set.flags.interval || set.flags.dynamic || set.flags.timeout;
     set.size.is_none() && !by_ranges_or_rules && !set.flags.anonymous
 }
 
-/// The set with room for this many elements and an eighth more.
+/// The set with a size for this many elements and an eighth more.
 pub(super) fn with_capacity(set: &Arc<Set>, count: usize) -> Arc<Set> {
     if !applies(set) {
         return Arc::clone(set);
@@ -32,7 +32,7 @@ pub(super) fn with_capacity(set: &Arc<Set>, count: usize) -> Arc<Set> {
     Arc::new(Set { size: Some(size), ..Set::clone(set) })
 }
 
-/// Whether a present set is the wanted one, whatever room it has.
+/// Whether a present set equals the wanted one except for its size.
 pub(super) fn is_same_kind(wanted: &Set, present: &Set) -> bool {
     if !applies(wanted) || present.size.is_none() {
         return wanted == present;
@@ -40,7 +40,7 @@ pub(super) fn is_same_kind(wanted: &Set, present: &Set) -> bool {
     *wanted == Set { size: wanted.size, ..present.clone() }
 }
 
-/// Whether a set that is there with this size has to be made anew to hold this many elements as it should.
+/// Whether an existing set with this size must be created again to have room for this many elements.
 pub(super) fn needs_resize(wanted: &Set, size: Option<u32>, count: usize) -> bool {
     let has_room = size.is_some_and(|size| usize::try_from(size).is_ok_and(|size| count <= size));
     applies(wanted) && !has_room

@@ -1,16 +1,16 @@
-//! Which value goes into which slot, so that as few slots as possible change.
+//! Assigns numbers (slots) to the values of a group, so that as few elements as possible change.
 
 use foldhash::HashSet;
 use std::hash::Hash;
 
-/// The wanted values in the order of their slots, 0 to n-1: those that are present in one of these slots stay there, the others fill
-/// the remaining slots in their own order. `present` gives what the slots hold now; `None` is an empty slot.
+/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in one of these slots stays there; the others
+/// fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is an empty slot.
 pub(super) fn arranged<T: Copy + Eq + Hash>(present: impl Iterator<Item = Option<T>>, wanted: &[T]) -> Vec<T> {
     let mut missing: HashSet<T> = wanted.iter().copied().collect();
     let keep = |value: Option<T>| value.filter(|value| missing.remove(value));
     let mut slots: Vec<Option<T>> = present.take(wanted.len()).map(keep).collect();
     slots.resize(wanted.len(), None);
-    // In the order of `wanted`, not in that of the hash set, so that equal inputs give equal transactions.
+    // In the order of `wanted` and not of the hash set, so that equal inputs give equal transactions.
     let mut rest = wanted.iter().copied().filter(|value| missing.contains(value));
     slots.into_iter().filter_map(|slot| slot.or_else(|| rest.next())).collect()
 }
@@ -50,7 +50,7 @@ mod tests {
             present in proptest::collection::vec(0_u32..12, 0..10),
             wanted in proptest::collection::btree_set(1_u32..12, 0..10),
         ) {
-            // A value may be present twice when another program wrote.
+            // A value may be present twice if another program changed the map.
             let wanted: Vec<u32> = wanted.into_iter().collect();
             let mut after = arrange(&present, &wanted);
             for (slot, value) in present.iter().enumerate().take(wanted.len()) {

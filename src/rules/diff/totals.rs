@@ -1,8 +1,7 @@
-//! Sums over the committed records of a table: numbers of elements, and of owners where owners share something.
+//! Sums over the committed records of a table: the number of elements in each set, and of owners for each key of a shared set.
 //!
-//! Takes the record that an owner had and the one that it has now. Invariant: each sum is that over all records that were put in and
-//! not taken out. If that turns out not to hold, [`Totals::slipped`] says so: then the sums are made anew, and what the table holds is
-//! compared, which costs less than the end of the process would.
+//! Takes an owner's old and new record at each change. Invariant: each sum counts exactly the present records. If a sum turns
+//! out to be wrong, [`Totals::slipped`] is true: then the sums are computed again and the kernel's table is compared, instead of a panic.
 
 use foldhash::HashMap;
 
@@ -15,11 +14,11 @@ pub(super) struct Totals {
     lens: Vec<usize>,
     /// Whether several owners may have the same key in a set, by the set's number.
     shared: Vec<bool>,
-    /// How many owners have a key of a shared set.
+    /// The number of owners of each key of a shared set.
     owners: HashMap<ElementKey, u32>,
-    /// Something was taken out that was never counted.
+    /// Whether an entry was removed that had not been counted.
     slipped: bool,
-    /// For each beginning of the names of maps of numbered verdicts, the number of elements of these maps.
+    /// For each prefix of the names of verdict maps, the number of elements of these maps.
     kinds: Vec<(&'static str, usize)>,
 }
 
@@ -35,7 +34,7 @@ impl Totals {
         }
     }
 
-    /// Whether the sums turned out to be wrong.
+    /// Whether a sum turned out to be wrong.
     pub(super) fn slipped(&self) -> bool {
         self.slipped
     }
@@ -45,23 +44,23 @@ impl Totals {
         self.shared[usize::from(set)]
     }
 
-    /// How many owners have a key of a shared set.
+    /// The number of owners that have this key of a shared set.
     pub(super) fn owners(&self, key: &ElementKey) -> u32 {
         self.owners.get(key).copied().unwrap_or(0)
     }
 
-    /// Number of elements of a set.
+    /// The number of elements of a set.
     pub(super) fn len(&self, set: u16) -> usize {
         self.lens[usize::from(set)]
     }
 
-    /// Every set of the static rules and every kind of sets of owners, with its number of elements.
+    /// The number of elements of each set of the static rules, and of all verdict maps with one prefix.
     pub(super) fn lens<'a>(&'a self, static_rules: &'a StaticRules) -> impl Iterator<Item = (&'a str, usize)> {
         let of_static = static_rules.sets.iter().zip(&self.lens).map(|(set, len)| (&*set.name, *len));
         of_static.chain(self.kinds.iter().copied())
     }
 
-    /// Puts an owner's record in the place of the one before.
+    /// Replaces an owner's record in the sums.
     pub(super) fn replace(&mut self, before: Option<&Record>, now: &Record) {
         for entry in now.entries() {
             self.add(entry);
@@ -143,7 +142,7 @@ mod tests {
         })
     }
 
-    /// An element of its own and one that each owner has.
+    /// One element that only this owner has, and one in a shared set that all owners have.
     fn objects(owner: u8) -> ServiceObjects {
         let element = |address: [u8; 4]| Element {
             key: Data::from(std::net::IpAddr::from(address)),
@@ -167,7 +166,7 @@ mod tests {
         records.lens().map(|(_, len)| len).collect()
     }
 
-    // A wrong sum costs a comparison and not the process.
+    // A wrong sum leads to a comparison with the kernel's table, not to a panic.
     #[test]
     fn a_slip_of_the_sums_is_noticed_and_put_right() {
         let slips: [fn(&mut Totals); 3] =
@@ -180,7 +179,7 @@ mod tests {
             commit(&mut records);
             assert!(!records.take_slip());
             slip(&mut records.totals);
-            // The one that goes is noticed at once, or when the next one goes.
+            // The wrong sum is noticed when this owner is removed, or when a later one is.
             let noticed = (0..3).any(|owner| {
                 records.put(owner, ServiceObjects::default());
                 commit(&mut records);

@@ -1,16 +1,16 @@
-//! Maps of numbered verdicts as they are read, perhaps changed by another program.
+//! Parses maps from numbers to verdicts that were read from the kernel; another program may have changed them.
 
 use std::collections::BTreeSet;
 
 use nft::{DataType, Element, Elements, Set, Value, ValueType, Verdict};
 
-/// Whether a set can be a map of numbered verdicts.
+/// Whether a set has the type of a map from numbers to verdicts.
 pub(super) fn can_be_verdict_map(set: &Set) -> bool {
     let is_number = matches!(set.key.data_types()[..], [DataType::Integer]);
     is_number && set.value == Some(ValueType::Verdict) && !set.flags.anonymous && !set.flags.dynamic
 }
 
-/// The verdicts of a map by number, as far as they are as this proxy writes them.
+/// The verdicts of a map by number. Leaves out elements that this proxy never writes.
 pub(super) fn numbered_verdicts(elements: &[Element]) -> Vec<Option<&Verdict>> {
     let mut verdicts = vec![None; elements.len()];
     for element in elements {
@@ -31,7 +31,7 @@ fn numbered_verdict(element: &Element) -> Option<(usize, &Verdict)> {
     Some((usize::try_from(number).ok()?, verdict))
 }
 
-/// The elements of a map of numbered verdicts that are not as this proxy writes them: numbers from 0 up without a gap.
+/// The elements of a map from numbers to verdicts that this proxy never writes: its elements are plain and have numbers from 0 to n-1.
 pub(super) fn not_of_a_verdict_map(elements: &[Element]) -> Elements {
     let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
     for element in elements {

@@ -1,7 +1,7 @@
-//! The changes that open records stand for, for history and flows.
+//! Shows the changes between committed and new records to the history and to the deletion of UDP flows.
 //!
-//! Takes the records of a table; gives, for each owner whose record is another than the committed one, both records place by place.
-//! Nothing here has an influence on what is written.
+//! Takes the records of a table; returns the committed and the new record of each owner that changed, to compare entry by entry.
+//! Only reads: nothing here affects the commands for the kernel.
 
 use std::hash::Hash;
 
@@ -13,7 +13,7 @@ use crate::table::{ChainContent, VerdictMap};
 /// The committed and the new record of an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Changed<'a> {
-    /// `None` when the table holds nothing of the owner.
+    /// The committed record; `None` if the owner has nothing in the table.
     before: Option<&'a Record>,
     now: &'a Record,
 }
@@ -30,14 +30,14 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.contains_key(owner)
     }
 
-    /// Whether the table holds something of an owner, and whether it should.
+    /// Whether the owner has objects in the table now, and whether it should have some.
     #[must_use]
     pub fn presence(&self, owner: &Owner) -> (bool, bool) {
         let before = self.committed.contains_key(owner);
         (before, self.open.get(owner).map_or(before, |record| !record.is_empty()))
     }
 
-    /// Calls `each` with the key of each wanted element, in the sets for whose name `kind` gives something.
+    /// Calls `each` with the key of each wanted element of the sets for whose name `kind` returns a value; leaves out groups.
     pub fn each_wanted<T>(&self, kind: impl Fn(&str) -> Option<T>, mut each: impl FnMut(&T, &[u8])) {
         let kinds: Vec<Option<T>> = self.static_rules.sets.iter().map(|set| kind(&set.name)).collect();
         for entry in self.wanted().flat_map(|(_, record)| record.entries()) {
@@ -55,7 +55,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
 }
 
 impl<'a> Changed<'a> {
-    /// Calls `each` with both entries at each key where the records differ.
+    /// Calls `each` with the old and the new entry for each key whose entries differ.
     pub fn each_difference(self, mut each: impl FnMut(Option<Entry<'a>>, Option<Entry<'a>>)) {
         for_each_pair(self.before_entries(), self.now.entries(), |_, before, now| {
             if before != now {
@@ -64,23 +64,23 @@ impl<'a> Changed<'a> {
         });
     }
 
-    /// All entries that the table holds.
+    /// All entries of the committed record.
     pub fn before_entries(self) -> impl Iterator<Item = Entry<'a>> {
         self.before.into_iter().flat_map(Record::entries)
     }
 
-    /// All entries that the table should hold.
+    /// All entries of the new record.
     pub fn entries(self) -> impl Iterator<Item = Entry<'a>> {
         self.now.entries()
     }
 
-    /// The chains of its own that the owner had and has, each list in the order of names.
+    /// The owner's chains in the committed and in the new record, each list sorted by name.
     #[must_use]
     pub fn chains(self) -> [&'a [ChainContent]; 2] {
         [self.before.map_or(&[][..], Record::chains), self.now.chains()]
     }
 
-    /// The maps of numbered verdicts of its own that the owner had and has.
+    /// The owner's maps from numbers to verdicts in the committed and in the new record.
     #[must_use]
     pub fn verdict_maps(self) -> [&'a [VerdictMap]; 2] {
         [self.before.map_or(&[][..], Record::verdict_maps), self.now.verdict_maps()]

@@ -1,4 +1,4 @@
-//! What a table should hold beside the elements of the fixed part: chains and sets, by name.
+//! The wanted chains and sets of a table, by name, and the comparison with the chains and sets that were read.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::set_size;
 use super::verdicts::{can_be_verdict_map, not_of_a_verdict_map, numbered_verdicts};
 use crate::table::{ChainContent, StaticRules};
 
-/// All records together.
+/// The wanted chains and sets of the static rules and of all records.
 pub(super) struct Wanted<'a> {
     pub(super) static_rules: &'a StaticRules,
-    /// The records with sets or chains of their own, in the order of owners.
+    /// The records that have sets or chains, sorted by owner.
     records: Vec<&'a Record>,
     chains: HashMap<&'a str, &'a ChainContent>,
     sets: HashMap<&'a str, &'a Set>,
@@ -46,7 +46,7 @@ impl<'a> Wanted<'a> {
         Self { static_rules, records, chains, sets }
     }
 
-    /// Every chain, in a fixed order.
+    /// All wanted chains except chains on demand, in a fixed order.
     pub(super) fn chains(&self) -> impl Iterator<Item = &'a ChainContent> {
         self.static_rules.chains.iter().chain(self.records.iter().flat_map(|record| record.chains()))
     }
@@ -56,7 +56,7 @@ impl<'a> Wanted<'a> {
         chain.base.is_none() && !self.chains.contains_key(name) && (self.static_rules.on_demand)(name).is_none()
     }
 
-    /// The chains of a table that no record and no program has, and that no element leads to on demand.
+    /// The chains of a table that neither a record nor the static rules have, and that are neither base chains nor chains on demand.
     pub(super) fn unwanted_chains<'b>(
         &'b self,
         dump: &'b TableDump,
@@ -64,8 +64,8 @@ impl<'a> Wanted<'a> {
         dump.chains.values().filter(|(chain, _)| self.is_unwanted(chain))
     }
 
-    /// Whether a set that was read can stay. A set of an owner that is gone can be deleted; another kind of set under a wanted name cannot
-    /// be changed.
+    /// Whether the table can be corrected with this set in it. A set of a removed owner can be deleted; but a set with a wanted name and
+    /// another type cannot be changed.
     pub(super) fn fits_set(&self, present: &Set) -> bool {
         match self.sets.get(&*present.name) {
             Some(wanted) => set_size::is_same_kind(wanted, present),
@@ -73,7 +73,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether a chain that was read can stay.
+    /// Whether the table can be corrected with this chain in it.
     pub(super) fn fits_chain(&self, present: &Chain) -> bool {
         match self.chains.get(&*present.name) {
             Some(wanted) => wanted.chain == *present,
@@ -81,7 +81,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Empties chains and deletes sets that no record has. Notes the chains on demand that are there.
+    /// Deletes the rules of surplus chains, and surplus sets. Adds the existing chains on demand to the plan's targets.
     pub(super) fn remove_surplus(&self, plan: &mut Plan<'_>, dump: &TableDump) {
         for (chain, rules) in dump.chains.values() {
             if self.chains.contains_key(&*chain.name) {
@@ -90,7 +90,7 @@ impl<'a> Wanted<'a> {
             if self.is_unwanted(chain) && !rules.is_empty() {
                 plan.empty_chain(&chain.name);
             }
-            // A chain on demand that no element leads to now is kept, and used again when an element leads to it.
+            // An existing chain on demand is kept, and its rules are checked, even if no element goes to it now.
             plan.target(&chain.name);
         }
         for (set, _) in dump.sets.values() {
@@ -100,7 +100,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Adds the sets of owners that are missing, and makes the maps of numbered verdicts what they should be.
+    /// Adds missing sets that belong to one owner, and corrects the elements of the maps from numbers to verdicts.
     pub(super) fn own_sets(&self, plan: &mut Plan<'_>, dump: Option<&TableDump>) {
         for record in &self.records {
             for set in record.own_sets() {
@@ -123,7 +123,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The elements of a set that was read; `None` when there is no such set.
+/// The elements of a set that was read; `None` if the table does not have the set.
 pub(super) fn elements_of<'a>(dump: Option<&'a TableDump>, set: &str) -> Option<&'a [Element]> {
     let (_, elements) = dump?.sets.get(set)?;
     Some(elements)

@@ -1,7 +1,7 @@
-//! The endpoint lists of a service port.
+//! Computes the endpoint lists of a service port.
 //!
-//! Takes what its slices have for it, gives the cluster list, the local list, the hairpin list, and whether there is any
-//! endpoint at all. Invariant: the lists are sorted and free of duplicates.
+//! Takes the port's slices, returns the cluster list, the local list, the hairpin list, and whether there is any
+//! usable endpoint. Invariant: the lists are sorted and free of duplicates.
 
 use std::net::SocketAddr;
 
@@ -9,19 +9,19 @@ use crate::model::{Endpoint, Family, PortSlice, Service, ServicePort, TrafficPol
 
 use super::topology::{NodeTopology, Topology};
 
-/// An endpoint of a service port, with the port on it.
+/// An endpoint of a service port, with its address and port number.
 pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 
-/// All endpoints of a service port from all slices of its Service (B4), in order of their names; sorted by address, each once.
+/// Merges the endpoints of a service port from all slices, which come sorted by name (B4). Returns them sorted by address, each once.
 ///
-/// Of duplicates the later wins unless it terminates; one that terminates only fills an empty place (B10). A named port
-/// may have another number in each slice.
+/// Of two entries with the same address the one in the later slice wins, unless it is terminating: then the earlier one stays (B10).
+/// A named port may have another number in each slice.
 pub(super) fn merge<'a>(slices: &[PortSlice<'a>]) -> Vec<Entry<'a>> {
     let mut merged = Vec::with_capacity(slices.iter().map(|one| one.slice.endpoints.len()).sum());
     for PortSlice { slice, port, .. } in slices {
         merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, *port), endpoint)));
     }
-    // Stable, so duplicates stay in the order in which they came.
+    // A stable sort: duplicates stay in the order of their slices.
     merged.sort_by_key(|(address, _)| *address);
     merged.dedup_by(|later, earlier| {
         let same = later.0 == earlier.0;
@@ -33,7 +33,7 @@ pub(super) fn merge<'a>(slices: &[PortSlice<'a>]) -> Vec<Entry<'a>> {
     merged
 }
 
-/// Which lists a service port needs (A15).
+/// The endpoint lists that a service port needs (A15).
 #[derive(Clone, Copy)]
 pub(super) struct Uses {
     cluster: bool,
@@ -57,7 +57,7 @@ pub(super) struct Lists {
     pub(super) local: Vec<SocketAddr>,
     /// The endpoints on this node that are in one of the lists (C7, D10).
     pub(super) hairpin: Vec<SocketAddr>,
-    /// Whether any endpoint, on this node or elsewhere, may be used (C6).
+    /// Whether any endpoint on any node is usable (C6).
     pub(super) has_any: bool,
 }
 
@@ -65,7 +65,7 @@ impl Lists {
     pub(super) fn new(endpoints: &[Entry<'_>], uses: Uses, node: NodeTopology<'_>) -> Self {
         let cluster = if uses.cluster { cluster_list(endpoints, node) } else { Vec::new() };
         let local = if uses.local { local_list(endpoints, node) } else { Vec::new() };
-        // A cluster list that is used is empty only if nothing is usable, so which lists are used does not matter here.
+        // Independent of `uses`: a needed cluster list is empty only if no endpoint is usable.
         let has_any = endpoints.iter().any(|(_, endpoint)| usable(endpoint));
         let reachable =
             |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
@@ -75,17 +75,17 @@ impl Lists {
     }
 }
 
-/// The Ready endpoints that the hints allow; if none, those that still serve while they terminate.
+/// The Ready endpoints that the topology hints allow; if no endpoint is Ready, the endpoints that still serve while they terminate.
 ///
-/// Hints allow at least one Ready endpoint, and everything when there is none: the fall-back ignores them.
+/// If there are Ready endpoints, the hints allow at least one of them. If there are none, the hints are ignored.
 fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> Vec<SocketAddr> {
     let ready = endpoints.iter().map(|(_, endpoint)| *endpoint).filter(|endpoint| endpoint.conditions.ready);
     let topology = Topology::of(ready, node);
     ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node))
 }
 
-/// The Ready endpoints on this node; if none, those on this node that still serve while they terminate. Hints do not
-/// count.
+/// The Ready endpoints on this node; if there is none, the endpoints on this node that still serve while they terminate. Topology hints
+/// are ignored.
 fn local_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> Vec<SocketAddr> {
     ready_or_terminating(endpoints, |endpoint| node.is_local(endpoint))
 }

@@ -1,4 +1,4 @@
-//! What the health-check node port of a Service answers to load balancers (K2).
+//! Computes the answer of a Service's health-check node port to load balancers (K2).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use crate::model::{Family, Service};
 use super::categories::Entry;
 use super::topology::NodeTopology;
 
-/// What the health-check node port of a Service answers in one family.
+/// The answer of a Service's health-check node port in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The family.
     pub family: Family,
-    /// The port, on the node's addresses.
+    /// The port number, on the node's addresses.
     pub port: u16,
-    /// Distinct addresses of Ready endpoints on this node that are not going away, over all ports of the Service (K2).
+    /// The number of different addresses of endpoints on this node that are Ready and not terminating, over all ports of the Service (K2).
     pub local_endpoints: usize,
 }
 
-/// Counts, port by port, what the health-check node port of a Service answers; nothing without such a port (A13).
+/// Counts, port by port, the local endpoints that a Service's health-check node port reports; counts nothing without such a port (A13).
 pub(super) struct Counting<'a> {
     port: Option<u16>,
     node: NodeTopology<'a>,
@@ -84,12 +84,12 @@ mod tests {
     // A terminating endpoint is not counted, whatever `ready` says (K2).
     #[test]
     fn terminating_endpoints_never_count_even_while_they_serve() {
-        // With publishNotReadyAddresses an endpoint is called ready to its end.
+        // With publishNotReadyAddresses an endpoint has `ready: true` until it is removed.
         let endpoints = ["10.0.0.1 @here terminating", "10.0.0.2 @here dead", "10.0.0.3 @here published"];
         assert_eq!(checks(&["172.30.0.1"], vec![http("ns/a", &endpoints)]), [(Family::V4, 30000, 0)]);
     }
 
-    // The number is that of different addresses (K2).
+    // The health check counts different addresses, not endpoints (K2).
     #[test]
     fn an_address_counts_once_over_all_ports_and_slices() {
         let dns = slice("ns/b", SERVICE, &[slice_port("dns/udp", 5353)], &["10.0.0.1 @here", "10.0.0.2 @here"]);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(checks(&["172.30.0.1"], slices), [(Family::V4, 30000, 2)]);
     }
 
-    // The number is that of each family, because a health-check node port may have one listener for each (K2).
+    // Each family has its own number, because a health-check node port may have one listener for each family (K2).
     #[test]
     fn each_family_of_the_service_counts_its_own() {
         let slices = vec![http("ns/a", &["10.0.0.1 @here", "10.0.0.2 @here"]), http("ns/b", &["fd00::1 @here"])];
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(checks(&["fd30::1"], slices), [(Family::V6, 30000, 1)]);
     }
 
-    // The health-check node port belongs to the Service, so it is answered also without service ports (K2).
+    // The health-check node port belongs to the Service, so it has an answer even if the Service has no ports (K2).
     #[test]
     fn a_service_without_ports_has_its_health_check() {
         let mut web = service(SERVICE, &["172.30.0.1"]);
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!((selection.ports, selection.health_checks), (vec![], vec![none_local]));
     }
 
-    // Only a Service with `healthCheckNodePort` has such a listener (A13).
+    // Only a Service with `healthCheckNodePort` has a health check (A13).
     #[test]
     fn a_service_without_the_port_has_no_health_check() {
         let state = state([Event::ServiceApplied(service(SERVICE, &["172.30.0.1"]))]);

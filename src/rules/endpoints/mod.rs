@@ -1,11 +1,11 @@
-//! Which endpoints each frontend of a Service uses, and what becomes of traffic that has none.
+//! Selects the endpoints of each frontend of a Service, and decides whether traffic without an endpoint is rejected or dropped.
 //!
-//! Takes the [`State`] and a Service's name, gives a [`ServiceSelection`]. Pure, and independent of how traffic is steered:
-//! nothing here knows of chains, maps or marks.
+//! Takes the [`State`] and a Service's name, returns a [`ServiceSelection`]. Pure, and independent of nftables: no code here
+//! uses chains, maps or marks.
 //!
-//! Invariants: the result depends only on the Service, its slices, the node's name and zone, and on which Service
-//! owns each frontend; every list is sorted and free of duplicates; an [`Action`] that uses the cluster list finds it
-//! non-empty; the families never mix (D24).
+//! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service
+//! owns each frontend; every list is sorted and free of duplicates; if an [`Action`] uses the cluster list, that list is
+//! not empty; IPv4 and IPv6 never mix (D24).
 
 mod categories;
 pub mod health;
@@ -32,18 +32,18 @@ use topology::NodeTopology;
 
 pub(crate) use sources::allowed_sources;
 
-/// What to do for one Service.
+/// The endpoints and actions that were selected for one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSelection {
-    /// Its cluster IPs, IPv4 first.
+    /// The cluster IPs of the Service, IPv4 first.
     pub cluster_ips: Vec<IpAddr>,
-    /// One entry for each service port and family that exists (A4, A5), in the order of the ports.
+    /// One entry for each service port and each family with a cluster IP (A4, A5), in the order of the ports.
     pub ports: Vec<PortSelection>,
-    /// What its health-check node port answers, in each family that exists, IPv4 first; empty without such a port (A13).
+    /// The answer of its health-check node port in each family with a cluster IP, IPv4 first; empty without such a port (A13).
     pub health_checks: Vec<HealthCheck>,
 }
 
-/// What to do for one service port in one family.
+/// The endpoints and frontends of one service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSelection {
     /// The family of all addresses below.
@@ -52,57 +52,57 @@ pub struct PortSelection {
     pub label: Arc<str>,
     /// Transport protocol.
     pub protocol: Protocol,
-    /// The cluster list (C3), sorted; empty when no frontend uses it (A15).
+    /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15).
     pub cluster: Vec<SocketAddr>,
-    /// The local list (C4), sorted; empty when no frontend uses it (A15).
+    /// The endpoints on this node for traffic policy Local (C4), sorted; empty when no frontend uses them (A15).
     pub local: Vec<SocketAddr>,
-    /// The endpoints on this node among the two lists, sorted: they may be called by themselves (C7, D10).
+    /// The endpoints in `cluster` or `local` that run on this node, sorted: such a pod may connect to itself through the Service (C7, D10).
     pub hairpin: Vec<SocketAddr>,
     /// The frontends that the port owns, in the order of [`FrontendKind`].
     pub frontends: Vec<FrontendSelection>,
     /// Time-out of the session affinity in seconds, if there is affinity (A11).
     pub affinity_seconds: Option<u32>,
-    /// How endpoints are chosen, if the Service says so.
+    /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
-    /// What the Service's health-check node port answers (K2); with the Service's first port only.
+    /// The answer of the Service's health-check node port (K2); set only in the entries of the Service's first port.
     pub health_check: Option<HealthCheck>,
 }
 
-/// What to do with traffic to one frontend.
+/// The action for traffic to one frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendSelection {
-    /// What the client connects to.
+    /// The address or node port that the client connects to.
     pub frontend: Frontend,
-    /// What the frontend is to the Service; the first kind, when its address is listed as several.
+    /// The kind of the frontend; the first kind, when the Service lists its address as several kinds.
     pub kind: FrontendKind,
     /// The traffic policy that applies to it.
     pub policy: TrafficPolicy,
-    /// What becomes of the traffic.
+    /// The action for new connections.
     pub action: Action,
-    /// The sources that may connect, whatever the action is (D17); `None` for every source.
+    /// The client ranges that may connect, whatever the action is (D17); `None` if all clients may.
     pub sources: Option<Vec<IpNet>>,
 }
 
-/// What becomes of a new connection to a frontend.
+/// The action for a new connection to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It goes to a member of the cluster list (D1, D5).
+    /// Send it to an endpoint of the cluster list (D1, D5).
     Cluster {
-        /// Whether it is masqueraded whatever its source is.
+        /// Whether to masquerade it whatever its source is.
         masquerade: bool,
     },
-    /// It goes to a member of the local list, which is not empty (D1).
+    /// Send it to an endpoint of the local list, which is not empty (D1).
     Local,
-    /// External policy Local (D6): from a pod or the host it goes to the cluster list, from elsewhere to the local
-    /// list; where that is empty it is dropped (D3).
+    /// External policy Local (D6): send it to the cluster list if it comes from a pod or the host, otherwise to the local
+    /// list; drop it if the local list is empty (D3).
     ByOrigin,
-    /// It is rejected: there is no endpoint at all (D2, D3).
+    /// Reject it: there is no usable endpoint on any node (D2, D3).
     Reject,
-    /// It is dropped: there are endpoints, but not on this node (D2).
+    /// Drop it: there are usable endpoints, but not on this node (D2).
     Drop,
 }
 
-/// A Service with the slices of each of its ports, gathered once for all that is computed from them.
+/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection and the UDP check.
 pub struct Gathered<'a> {
     state: &'a State,
     /// `None` when the Service is unknown.
@@ -111,13 +111,13 @@ pub struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    /// Gathers what the state has for a Service.
+    /// Gathers a Service and its slices from the state.
     #[must_use]
     pub fn of(state: &'a State, name: &ObjectName) -> Self {
         Self { state, service: state.service(name), slices: PortSlices::of(state.slices_of(name)) }
     }
 
-    /// Whether the slices have UDP endpoints (B15), also those of a Service that is unknown.
+    /// Whether a slice has a UDP port (B15); also for slices whose Service is unknown.
     #[must_use]
     pub fn has_udp_endpoints(&self) -> bool {
         self.slices.has(Protocol::Udp)
@@ -144,7 +144,7 @@ impl<'a> Gathered<'a> {
             }
         }
         let health_checks = health.checks(families.iter().map(|(family, _)| *family));
-        // The first port stands first, once for each family.
+        // The entries of the first port come first, one for each family.
         for (port, check) in ports.iter_mut().zip(&health_checks) {
             port.health_check = Some(*check);
         }
@@ -159,7 +159,7 @@ pub fn select(state: &State, name: &ObjectName) -> Option<ServiceSelection> {
     Gathered::of(state, name).select()
 }
 
-/// What to do for one service port, given with its index, in one family.
+/// Makes the selection for one service port, given with its index, in one family.
 fn select_port(
     state: &State,
     service: &Service,
@@ -189,8 +189,8 @@ fn select_port(
     }
 }
 
-/// Whether a frontend has a load balancer IP, also when the same address is the cluster IP. One that is listed as an external IP as well
-/// counts as a load balancer's.
+/// Whether the address of a frontend is a load balancer IP, also when it is the cluster IP too. An address that is listed both as a load
+/// balancer IP and as an external IP has kind `LoadBalancerIp`.
 fn counts_as_load_balancer(service: &Service, kind: FrontendKind, frontend: &Frontend) -> bool {
     match (kind, frontend.destination) {
         (FrontendKind::LoadBalancerIp, _) => true,
@@ -199,7 +199,7 @@ fn counts_as_load_balancer(service: &Service, kind: FrontendKind, frontend: &Fro
     }
 }
 
-/// Whether a frontend has a load balancer IP, also when the same address is listed as an external IP.
+/// Whether the address of a frontend is a load balancer IP, also when it is listed as an external IP too.
 pub(crate) fn is_load_balancer(service: &Service, frontend: &Frontend) -> bool {
     match frontend.destination {
         Destination::Address(ip) => service.load_balancer_ips.contains(&ip),

@@ -1,10 +1,10 @@
-//! The size of a Service, counted before any record is made for it.
+//! Computes the size of a Service before its nftables objects are built.
 //!
-//! Takes what was [gathered](super::Gathered) for a Service, gives a [`PortSize`] for each port and family that exists. An object of some 100 KB can
-//! stand for millions of endpoints, because each port of a slice is on each of its endpoints; counting them takes time and memory
-//! for ports and slices only, not for their product.
+//! Takes a Service with its slices ([`Gathered`]), returns a [`PortSize`] for each port and each family with a cluster IP. An object
+//! of some 100 KB can have millions of endpoints, because each endpoint of a slice has each of the slice's ports. Counting takes time
+//! and memory in proportion to ports and slices, not to the number of endpoints.
 //!
-//! Invariant: what `select` gives for a port has no more frontends, sources and cluster endpoints than counted here.
+//! Invariant: the selection of a port never has more frontends, sources or cluster endpoints than its [`PortSize`].
 
 use std::collections::BTreeSet;
 
@@ -15,21 +15,21 @@ use super::Gathered;
 /// The size of a service port in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSize {
-    /// Frontends that it claims, also those that another Service owns.
+    /// Frontends that the port claims, including frontends that another Service owns.
     pub frontends: u64,
     /// Pairs of a load balancer IP and a range of sources that may connect to it.
     pub sources: u64,
-    /// Endpoints in all slices, also those that are not ready, and each as often as it is listed.
+    /// Endpoints in all slices, ready or not; duplicates count each time.
     pub endpoints: u64,
-    /// Different port numbers on the endpoints: nearly always one. Counted only if clients are remembered.
+    /// Different port numbers on the endpoints: nearly always one. Counted only with session affinity, otherwise 0.
     pub targets: u64,
-    /// Whether clients are remembered (A11).
+    /// Whether the Service has session affinity (A11).
     pub affinity: bool,
-    /// How endpoints are chosen, if the Service says so.
+    /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
 }
 
-/// The size of each port of a Service, in each family in which it exists (A4); nothing of a Service that is unknown.
+/// The size of each port of a Service in each family with a cluster IP (A4); empty if the Service is unknown.
 pub fn sizes(gathered: &Gathered<'_>) -> Vec<PortSize> {
     let Some(service) = gathered.service else { return Vec::new() };
     let mut sizes = Vec::new();
@@ -40,7 +40,7 @@ pub fn sizes(gathered: &Gathered<'_>) -> Vec<PortSize> {
     sizes
 }
 
-/// The numbers that are the same for each port of a Service.
+/// The counts that are the same for each port of a Service.
 #[derive(Clone, Copy)]
 struct Addresses {
     frontends: u64,
@@ -51,7 +51,7 @@ impl Addresses {
     fn of(service: &Service, family: Family) -> Self {
         let ranges = service.source_ranges.iter().filter(|range| Family::of(range.addr()) == family).count();
         let balancers = service.load_balancer_ips.iter().filter(|ip| Family::of(**ip) == family).count();
-        // Where a range holds the node's own address, the load balancer IPs are added to the ranges (D18).
+        // If a range contains the node's own address, the load balancer IPs are added to the ranges (D18).
         let allowed = if ranges == 0 { 0 } else { number(ranges + balancers) };
         Self { frontends: number(service.address_count(family)), sources: number(balancers) * allowed }
     }

@@ -1,4 +1,4 @@
-//! Which sources may connect to a load balancer IP.
+//! Computes the client ranges that may connect to a Service's load balancer IPs (`spec.loadBalancerSourceRanges`).
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use ipnet::IpNet;
 
 use crate::model::{Family, Node, Service};
 
-/// The sources that may connect to the Service's load balancer IPs of a family; `None` when every source may.
+/// The client ranges that may connect to the Service's load balancer IPs of a family; `None` if all clients may.
 ///
-/// No range of the family, or one that covers it all, means every source (A9): ranges of one family leave the other open. Where a
-/// range holds the node's own address, the load balancer IPs may connect as well: such an IP can be an address of the node, and be
-/// chosen as a source by it (D18).
+/// All clients may connect if the Service has no range of the family, or one with prefix length 0 (A9); so ranges of one family leave the
+/// other open. If a range contains the node's own address, the load balancer IPs may connect as well: the node may have such an IP on an
+/// interface and use it as its source address (D18).
 pub(crate) fn allowed_sources(service: &Service, family: Family, node: Option<&Node>) -> Option<Vec<IpNet>> {
     let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
     let mut ranges: Vec<IpNet> = service.source_ranges.iter().filter(of_family).copied().collect();
@@ -51,7 +51,7 @@ mod tests {
         allowed_sources(service, family, node).map(|ranges| ranges.iter().map(ToString::to_string).collect())
     }
 
-    // Source ranges restrict only the families of which there is a range (A9).
+    // Source ranges restrict a family only if one of them is of that family (A9).
     #[test]
     fn ranges_of_one_family_leave_the_other_open() {
         let service = service(&["203.0.113.0/25"], &[]);
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(allowed(&service, Family::V6, None), Some(vec!["2001:db8::/32".to_owned()]));
     }
 
-    // A host inside the ranges may choose a load balancer IP of the Service as its source, so these are let in as well (D18).
+    // If the node is in a source range, the Service's load balancer IPs are allowed too: the node may use one as its source address (D18).
     #[test]
     fn a_range_with_the_node_admits_the_load_balancer_ips() {
         let service = service(&["192.168.0.0/24"], &["1.2.3.4", "2001:db8::4"]);

@@ -1,11 +1,11 @@
-//! Which endpoints topology hints allow (C2), seen from this node.
+//! Finds the endpoints that topology hints allow for this node (C2).
 
 use crate::model::{Endpoint, State};
 
-/// Where this proxy runs.
+/// The node and zone where this proxy runs.
 #[derive(Clone, Copy)]
 pub(super) struct NodeTopology<'a> {
-    /// The node's name; `None` when it is empty, which names no node (B8).
+    /// The node's name; `None` when it is empty: then no endpoint is local (B8).
     node: Option<&'a str>,
     /// The node's zone; `None` matches no hint (C2, C9).
     zone: Option<&'a str>,
@@ -33,10 +33,10 @@ impl<'a> NodeTopology<'a> {
     }
 }
 
-/// How close the Ready endpoints of the cluster list must be.
+/// How topology hints restrict the Ready endpoints of the cluster list.
 #[derive(Clone, Copy)]
 pub(super) enum Topology {
-    /// Hints do not count.
+    /// Hints are ignored.
     Anywhere,
     /// Only endpoints hinted for this node's zone.
     SameZone,
@@ -45,8 +45,8 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    /// The mode that all Ready endpoints together ask for: hints count only if every one of them has some, and one is
-    /// for this node or its zone.
+    /// Chooses the mode: hints for nodes (or else for zones) apply only if every Ready endpoint has some and at least one
+    /// endpoint is hinted for this node (or its zone).
     pub(super) fn of<'a>(ready: impl Iterator<Item = &'a Endpoint> + Clone, node: NodeTopology<'_>) -> Self {
         let has_nodes = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.nodes.is_empty());
         let has_zones = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.zones.is_empty());

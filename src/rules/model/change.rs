@@ -1,29 +1,29 @@
 //! What an event changed in the state.
 //!
-//! [`State::apply`](super::State::apply) compares each event with what it knows, once, and gives a [`Change`]. Whoever needs to know what was there before, for the
-//! log, the metrics or UDP flows, takes it from there and compares nothing again.
+//! [`State::apply`](super::State::apply) compares each event once with the object that it has, and returns a [`Change`]. The log, the
+//! metrics and the deletion of UDP flows take the old object from there, and need no comparison of their own.
 
 use super::endpoint::EndpointSlice;
 use super::names::ObjectName;
 use super::service::Service;
 
-/// Something that an event changed, with its content before. The state has the present content.
+/// An object that an event changed, with its old content. The state has the new content.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A Service.
+    /// A Service was added, changed or deleted.
     Service {
-        /// Its name.
+        /// The name of the Service.
         name: ObjectName,
         /// `None` when it is new.
         before: Option<Box<Service>>,
     },
-    /// A slice.
+    /// An EndpointSlice was added, changed or deleted.
     Slice {
         /// The name of the slice.
         name: ObjectName,
         /// `None` when it is new.
         before: Option<EndpointSlice>,
     },
-    /// The node, the ServiceCIDRs, the addresses of the API server, or that all objects are known now.
+    /// The node, the ServiceCIDRs or the API server's addresses changed, or the initial list of objects is complete.
     Other,
 }

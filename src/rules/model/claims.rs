@@ -1,19 +1,19 @@
 //! Which Service owns each frontend.
 //!
-//! Takes the old and the new content of a Service, the endpoints of the API server and the ServiceCIDRs. Gives the Services whose
-//! ownership changed by that, and the conflicts that arose.
+//! Takes the old and the new content of a Service, the endpoints of the API server and the ServiceCIDRs. Returns the Services that
+//! gained or lost a frontend, and the conflicts that arose.
 //!
-//! A namespace user may write any address into `spec.externalIPs`. So what a frontend is to a Service counts more than its age: cluster
-//! IPs, which the API server hands out, come first, then load balancer IPs, which only controllers write, then external IPs, then node
-//! ports. No external IP gets a frontend that is an endpoint of the API server, or an address that is set aside for cluster IPs.
+//! A namespace user may write any address into `spec.externalIPs`. So the kind of a frontend counts more than the age of its Service:
+//! cluster IPs, which the API server hands out, come first, then load balancer IPs, which only controllers write, then external IPs,
+//! then node ports. No external IP gets a frontend that is an endpoint of the API server, or an address that is reserved for cluster IPs.
 //!
-//! He may also make any number of Services that claim one frontend. So a claim that comes or goes costs no more than the logarithm of the
-//! number of claims on its frontend, whichever of them wins, and what arose is noted for the frontend as a whole where its winner changed.
+//! A user may also create any number of Services that claim one frontend. So adding or removing a claim takes at most logarithmic time
+//! in the number of claims on its frontend. If the winner changes, all conflicts of the frontend are new; they are recorded as one entry.
 //!
 //! Invariants: a frontend is owned by the smallest of its claims in the order (rank, creation time, Service name, port index),
-//! whatever the order in which they came; a frontend with more than one claim is one with an entry in `losers`; `external` has the frontends
-//! whose owner claims them as an external IP; `lost` is the number of claims of Services that do not get their frontend; a claim that
-//! is noted in `arisen` loses its frontend.
+//! whatever the order in which the claims came; `losers` has an entry exactly for each frontend with more than one claim; `external` has
+//! the frontends whose owner claims them as an external IP; `lost` is the number of Services' claims that do not get their frontend; each
+//! claim in `arisen` loses its frontend.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,12 +27,12 @@ use super::names::{Destination, Family, Frontend, ObjectName, Protocol};
 use super::ranges::{Ranges, take_one};
 use super::service::Service;
 
-/// The order in which claims on one frontend count.
+/// The precedence of claims on one frontend: the first rank wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     ClusterIp,
     LoadBalancerIp,
-    /// Traffic to the API server. A load balancer may have its address and lead to it, an external IP may not.
+    /// The address is an endpoint of the API server. A load balancer IP may take its traffic, an external IP may not.
     ApiServer,
     ExternalIp,
     NodePort,
@@ -48,7 +48,7 @@ impl Rank {
         }
     }
 
-    /// What the frontend is to the Service; `None` when the claim is not a Service's.
+    /// The kind of frontend that the Service claims; `None` when the API server holds the claim and not a Service.
     const fn kind(self) -> Option<FrontendKind> {
         match self {
             Self::ClusterIp => Some(FrontendKind::ClusterIp),
@@ -60,7 +60,7 @@ impl Rank {
     }
 }
 
-/// A claim on a frontend. The order is that of precedence: the smallest claim owns the frontend.
+/// A claim on a frontend. Claims are ordered by precedence: the smallest claim owns the frontend.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     rank: Rank,
@@ -70,7 +70,8 @@ struct Claim {
 }
 
 impl Claim {
-    /// What a client is told who gets the frontend: the Service of this claim, unless the claim is barred.
+    /// The winner to report if this claim owns the frontend: its Service or the API server, or none if the claim is barred
+    /// (its address is reserved for cluster IPs).
     fn winner(&self, is_barred: bool) -> Winner {
         match self.rank.kind() {
             _ if is_barred => Winner::None,
@@ -80,10 +81,10 @@ impl Claim {
     }
 }
 
-/// The conflicts at a frontend that arose and were not taken yet.
+/// The conflicts at a frontend that arose and that [`Claims::take_conflicts`] has not returned yet.
 #[derive(Debug)]
 enum NewConflicts {
-    /// All, because the winner changed.
+    /// All conflicts of the frontend, because its winner changed.
     All,
     /// The conflicts of these claims.
     Some(BTreeSet<Claim>),
@@ -91,27 +92,27 @@ enum NewConflicts {
 
 /// All claims of all Services.
 ///
-/// Nearly every frontend has one claim, so the owner is kept apart and only contested frontends have a set.
+/// Nearly every frontend has one claim, so owners have a map of their own and only contested frontends have a set of losers.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     owners: HashMap<Frontend, Claim>,
     losers: HashMap<Frontend, BTreeSet<Claim>>,
-    /// The frontends that belong to an external IP, in order, so that those of a range are found. Those whose address is set aside
-    /// for cluster IPs are barred: the owner does not get them. A Service with such an address as its cluster IP comes before the claim;
-    /// while no Service has the address, the claim would take the traffic of the next Service that gets it.
+    /// The frontends whose owner claims them as an external IP, sorted, so that the frontends in a range can be found. The value is true
+    /// if the frontend is barred: its address is reserved for cluster IPs, so the owner does not get it. Otherwise the owner would take the
+    /// traffic of the next Service that gets the address as its cluster IP.
     external: BTreeMap<Frontend, bool>,
-    /// The frontends that are endpoints of the API server, and how often each is listed.
+    /// The frontends that are endpoints of the API server, each with the number of times that it is listed.
     api_server: HashMap<Frontend, usize>,
-    /// The ranges of cluster IPs.
+    /// The ranges of all ServiceCIDRs: their addresses are reserved for cluster IPs.
     service_cidrs: Ranges,
     arisen: BTreeMap<Frontend, NewConflicts>,
     lost: usize,
 }
 
 impl Claims {
-    /// Replaces the claims of one Service by those of its new content; `None` is a Service that does not exist.
+    /// Replaces the claims of the `old` content of a Service by the claims of its `new` content; `None` means that it does not exist.
     ///
-    /// Gives the other Services that gained or lost a frontend; one may be named more than once, and this one may be among them.
+    /// Returns the Services that gained or lost a frontend. A name may be there more than once, and the Service itself may be among them.
     pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> Vec<ObjectName> {
         let (old, new) = (claims_of(old), claims_of(new));
         let gone: Vec<_> = old.iter().filter(|claim| new.binary_search(claim).is_err()).cloned().collect();
@@ -120,7 +121,7 @@ impl Claims {
         self.exchange(&gone, entered)
     }
 
-    /// Adds a claim on a frontend that nothing else claims: no other Service gains or loses a frontend by it. Any other is given back.
+    /// Adds a claim if nothing else claims the frontend and it would not be barred: no other Service is affected. Otherwise returns it.
     fn enter_alone(&mut self, frontend: Frontend, claim: Claim) -> Option<(Frontend, Claim)> {
         let is_external = claim.rank == Rank::ExternalIp;
         match self.owners.entry(frontend) {
@@ -135,7 +136,7 @@ impl Claims {
         }
     }
 
-    /// Takes away and adds endpoints of the API server, whose Service has this name. Gives the Services that gained or lost a frontend.
+    /// Removes and adds endpoints of the API server; `name` is its Service. Returns the Services that gained or lost a frontend.
     pub(super) fn change_api_server(
         &mut self,
         name: &ObjectName,
@@ -144,7 +145,7 @@ impl Claims {
     ) -> Vec<ObjectName> {
         let claim =
             |frontend| (frontend, Claim { rank: Rank::ApiServer, created: 0, service: name.clone(), port: u32::MAX });
-        // First those that came, so that what stays does not go in between.
+        // Counts the added endpoints first, so that the count of an endpoint in both lists never drops to zero.
         let mut entered = Vec::new();
         for frontend in came {
             let listed = self.api_server.entry(frontend).or_default();
@@ -157,7 +158,7 @@ impl Claims {
         self.exchange(&gone, entered)
     }
 
-    /// Takes away and adds ranges of cluster IPs. Gives the Services that gained or lost a frontend.
+    /// Removes and adds ServiceCIDR ranges. Returns the Services that gained or lost a frontend.
     pub(super) fn change_service_cidrs(&mut self, gone: &[IpNet], came: &[IpNet]) -> Vec<ObjectName> {
         let mut changed: Vec<IpNet> = came.iter().copied().filter(|range| self.service_cidrs.insert(*range)).collect();
         changed.extend(gone.iter().copied().filter(|range| self.service_cidrs.remove(*range)));
@@ -174,7 +175,7 @@ impl Claims {
         affected
     }
 
-    /// The frontends of external IPs that are in a range.
+    /// The frontends that an external IP owns and whose address is in a range.
     fn external_in(&self, range: &IpNet) -> impl Iterator<Item = Frontend> {
         let frontend = |ip, protocol, port| Frontend { destination: Destination::Address(ip), protocol, port };
         let (first, last) = (range.network(), range.broadcast());
@@ -183,7 +184,7 @@ impl Claims {
         frontends.map(|(frontend, _)| *frontend)
     }
 
-    /// Takes claims away, which are in order, and adds others. Gives the Services that gained or lost a frontend.
+    /// Removes the claims in `gone`, which are sorted, and adds those in `entered`. Returns the Services that gained or lost a frontend.
     fn exchange(&mut self, gone: &[(Frontend, Claim)], entered: Vec<(Frontend, Claim)>) -> Vec<ObjectName> {
         let mut touched: Vec<Frontend> = gone.iter().chain(&entered).map(|(frontend, _)| *frontend).collect();
         touched.sort_unstable();
@@ -200,7 +201,7 @@ impl Claims {
         gone.iter().for_each(|(frontend, claim)| self.withdraw(*frontend, claim));
         let mut new = Vec::new();
         for (frontend, claim) in entered {
-            // That of a Service which only got another age, or another order of ports, did not arise.
+            // A claim that replaces a lost claim of the same rank is no new conflict: only the Service's age or order of ports changed.
             if claim.rank != Rank::ApiServer && told.binary_search(&(frontend, claim.rank)).is_err() {
                 new.push((frontend, claim.clone()));
             }
@@ -221,7 +222,7 @@ impl Claims {
         changed
     }
 
-    /// Notes what arose because a frontend had another owner before, or one that was barred.
+    /// Records the conflicts that arose because the owner of a frontend changed, or because it became or is no longer barred.
     fn note_owner(&mut self, frontend: Frontend, before: Option<Claim>, was_barred: bool) {
         let (now, is_barred) = (self.owners.get(&frontend), self.is_barred(&frontend));
         let winner = |owner: Option<&Claim>, is_barred| owner.map(|owner| owner.winner(is_barred));
@@ -231,7 +232,7 @@ impl Claims {
         if is_barred {
             return;
         }
-        // The same Service may have the frontend by another port than before, one that lost it to the other.
+        // The same Service still owns the frontend, but perhaps with another of its ports: then the former owner's port loses it now.
         let now = now.cloned();
         now.iter().for_each(|now| self.forget(frontend, now));
         let losers = self.losers.get(&frontend);
@@ -240,7 +241,7 @@ impl Claims {
         }
     }
 
-    /// Notes what follows from who owns a frontend, now that this may have changed.
+    /// Updates `external` and `lost` after the owner of a frontend may have changed.
     fn settle(&mut self, frontend: Frontend) {
         let was_barred = self.is_barred(&frontend);
         if self.owners.get(&frontend).is_some_and(|owner| owner.rank == Rank::ExternalIp) {
@@ -251,7 +252,7 @@ impl Claims {
         self.lost = self.lost + usize::from(self.is_barred(&frontend)) - usize::from(was_barred);
     }
 
-    /// Notes that all conflicts at a frontend arose.
+    /// Records all conflicts at a frontend as new.
     fn note_all(&mut self, frontend: Frontend) {
         if self.losing(&frontend) > 0 {
             self.arisen.insert(frontend, NewConflicts::All);
@@ -260,7 +261,7 @@ impl Claims {
         }
     }
 
-    /// Notes the conflict of a claim that loses.
+    /// Records the conflict of a claim that loses as new.
     fn note(&mut self, frontend: Frontend, claim: Claim) {
         if let NewConflicts::Some(claims) =
             self.arisen.entry(frontend).or_insert_with(|| NewConflicts::Some(BTreeSet::new()))
@@ -269,7 +270,7 @@ impl Claims {
         }
     }
 
-    /// Forgets the conflict of a claim that does not lose any more.
+    /// Removes the recorded conflict of a claim that does not lose any more.
     fn forget(&mut self, frontend: Frontend, claim: &Claim) {
         if let Some(NewConflicts::Some(claims)) = self.arisen.get_mut(&frontend) {
             claims.remove(claim);
@@ -279,7 +280,7 @@ impl Claims {
         }
     }
 
-    /// Whether it is noted that the conflict of this claim arose.
+    /// Whether the conflict of this claim is recorded as new.
     fn is_noted(&self, frontend: &Frontend, claim: &Claim) -> bool {
         match self.arisen.get(frontend) {
             Some(NewConflicts::All) => true,
@@ -288,7 +289,7 @@ impl Claims {
         }
     }
 
-    /// Whether a claim that is there does not get its frontend.
+    /// Whether an existing claim does not get its frontend.
     fn loses(&self, frontend: &Frontend, claim: &Claim) -> bool {
         self.is_barred(frontend) || self.owners.get(frontend) != Some(claim)
     }
@@ -300,7 +301,7 @@ impl Claims {
         owner.is_some_and(|owner| owner.rank != Rank::ExternalIp || !self.is_barred(frontend))
     }
 
-    /// The conflicts that arose since the last call and still stand, in order of frontends; of each frontend the first `most`.
+    /// The conflicts that arose since the last call and still exist, sorted by frontend, at most `most` for each frontend.
     pub(super) fn take_conflicts(&mut self, most: usize) -> Vec<Contest> {
         let arisen = std::mem::take(&mut self.arisen);
         arisen.into_iter().filter_map(|(frontend, news)| self.contest(frontend, &news, most)).collect()
@@ -334,18 +335,18 @@ impl Claims {
             Some(Conflict { frontend, winner: winner.clone(), loser: loser.service.clone(), kind: loser.rank.kind()? })
         };
         let mut conflicts: Vec<Conflict> = claims.into_iter().filter_map(conflict).collect();
-        // Of two ports of a Service that lose the frontend.
+        // Two ports of one Service that both lose the frontend give the same conflict twice.
         conflicts.dedup();
         let wins = usize::from(matches!(winner, Winner::Service(..)));
         (!conflicts.is_empty()).then(|| Contest { conflicts, more, claims: self.losing(&frontend) + wins })
     }
 
-    /// The number of claims that stand and lose.
+    /// The number of Services' claims that do not get their frontend now.
     pub(super) const fn lost(&self) -> usize {
         self.lost
     }
 
-    /// The number of claims of Services that lose a frontend.
+    /// The number of Services' claims on this frontend that do not get it.
     fn losing(&self, frontend: &Frontend) -> usize {
         let Some(losers) = self.losers.get(frontend) else { return usize::from(self.is_barred(frontend)) };
         let owns = self.owners.get(frontend).is_some_and(|owner| owner.rank == Rank::ApiServer);
@@ -390,7 +391,7 @@ impl Claims {
     }
 }
 
-/// Whether the address of a frontend is set aside for cluster IPs.
+/// Whether the address of a frontend is reserved for cluster IPs: it is in a ServiceCIDR.
 fn is_reserved(service_cidrs: &Ranges, frontend: &Frontend) -> bool {
     match frontend.destination {
         Destination::Address(ip) => service_cidrs.contains(ip),
@@ -398,12 +399,12 @@ fn is_reserved(service_cidrs: &Ranges, frontend: &Frontend) -> bool {
     }
 }
 
-/// The number of a port as claims keep it. No object is large enough for so many.
+/// Converts a port's index for a [`Claim`]. No Service is large enough to have so many ports that it would be cut off.
 fn number(port: usize) -> u32 {
     u32::try_from(port).unwrap_or(u32::MAX - 1)
 }
 
-/// The claims of a Service, sorted, each once.
+/// The claims of a Service, sorted, without duplicates.
 fn claims_of(service: Option<&Service>) -> Vec<(Frontend, Claim)> {
     let Some(service) = service else { return Vec::new() };
     let mut claims = Vec::new();

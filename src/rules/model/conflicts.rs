@@ -1,7 +1,7 @@
-//! What is said of claims on frontends that lose.
+//! Reports on claims on frontends that lose to another claim.
 //!
-//! Takes nothing: values that [`Claims`](super::claims) gives and others put into words. Invariant: what is given of a frontend is bounded
-//! by the number of Services that was asked for, however many claim it.
+//! Only values: [`Claims`](super::claims) makes them, and the log and the events of the API server print them. Invariant: a report on a
+//! frontend lists at most as many Services as its caller asked for, however many claim the frontend.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,29 +18,29 @@ pub struct Conflict {
     pub winner: Winner,
     /// The Service that does not get the traffic.
     pub loser: ObjectName,
-    /// What the frontend is to the loser.
+    /// The kind of frontend that the loser claims it as.
     pub kind: FrontendKind,
 }
 
-/// What takes precedence over a claim.
+/// The reason why a claim loses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Winner {
-    /// The claim of this Service, to which the frontend is this; the loser itself when two of its ports claim the frontend.
+    /// This Service has the frontend, as this kind; it is the loser itself when two of its ports claim the frontend.
     Service(ObjectName, FrontendKind),
-    /// It is an endpoint of the API server.
+    /// The frontend is an endpoint of the API server.
     ApiServer,
-    /// No claim: the address is in a ServiceCIDR, and no Service has it as its cluster IP.
+    /// No Service gets the frontend: its address is in a ServiceCIDR, and no Service has it as its cluster IP.
     None,
 }
 
-/// The conflicts that arose at one frontend and stand.
+/// The new conflicts at one frontend that several claims want or that no Service may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contest {
-    /// The first of them, at least one, in the order in which the losers would get the frontend; one for each Service.
+    /// The first new conflicts, at least one, in the order in which the losers would get the frontend; one for each Service.
     pub conflicts: Vec<Conflict>,
-    /// The number of claims that lose as well, arose with these, and are not among them.
+    /// The number of other new claims that lose and are not listed in `conflicts`.
     pub more: usize,
-    /// The number of all claims on the frontend, whenever they arose and whether they lose or win.
+    /// The number of all claims on the frontend, new or old, winning or losing.
     pub claims: usize,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Contest {
 const IS_API_SERVER: &str = "it is an endpoint of the API server";
 const IS_RESERVED: &str = "the address is in a ServiceCIDR and is not its cluster IP";
 
-/// Why the first of two claims of these kinds counts.
+/// Prints why a claim of the first kind wins over a claim of the second kind.
 struct Precedence(FrontendKind, FrontendKind);
 
 impl fmt::Display for Precedence {

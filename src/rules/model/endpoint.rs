@@ -19,12 +19,12 @@ pub struct EndpointSlice {
     pub ports: Vec<SlicePort>,
     /// Endpoints that have an address (B6).
     pub endpoints: Vec<Endpoint>,
-    /// When the cluster changed so that the slice had to.
+    /// The time of the cluster change that made the control plane write this version of the slice.
     pub trigger: TriggerTime,
 }
 
 impl EndpointSlice {
-    /// Every address with every port, as a packet to it has them.
+    /// Every endpoint address combined with every port: the destinations that packets to these endpoints have.
     pub(super) fn addressed(&self) -> impl Iterator<Item = Frontend> {
         self.endpoints.iter().flat_map(|endpoint| {
             let destination = Destination::Address(endpoint.address);
@@ -33,10 +33,10 @@ impl EndpointSlice {
     }
 }
 
-/// The time of the change that a slice is about: nanoseconds since the epoch, if known.
+/// The time of the cluster change that made the control plane write a slice: nanoseconds since the epoch, if known.
 ///
-/// Belongs to a version of the slice, not to its content. Therefore all are equal: slices that differ in nothing else are the
-/// same, and no change.
+/// All values compare as equal, because the time belongs to a version of the slice and not to its content: two slices that differ only
+/// in this time are equal, so the second is no change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TriggerTime(pub Option<i64>);
 
@@ -52,7 +52,7 @@ impl Hash for TriggerTime {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// A port of a slice. It belongs to the service port of the same name and protocol.
+/// A port of a slice. It belongs to the service port with the same name and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
     /// Name of the service port.
@@ -66,11 +66,11 @@ pub struct SlicePort {
 /// One endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// Its first address, of the slice's family (B6).
+    /// The first address of the endpoint; it has the slice's family (B6).
     pub address: IpAddr,
     /// Its conditions (B7).
     pub conditions: Conditions,
-    /// Name of the node it runs on (B8).
+    /// Name of the node that the endpoint runs on (B8).
     pub node: Option<Arc<str>>,
     /// Topology hints; `None` when there are none (B9).
     pub hints: Option<Box<Hints>>,
@@ -79,11 +79,11 @@ pub struct Endpoint {
 /// The three conditions of an endpoint with their defaults applied (B7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conditions {
-    /// Takes new connections; absent means true.
+    /// The endpoint takes new connections; if the field is absent, true.
     pub ready: bool,
-    /// Still answers; absent means true.
+    /// The endpoint still answers; if the field is absent, true.
     pub serving: bool,
-    /// Is going away; absent means false.
+    /// The endpoint is shutting down; if the field is absent, false.
     pub terminating: bool,
 }
 
@@ -91,7 +91,7 @@ impl Conditions {
     /// All defaults: ready, serving, not terminating.
     pub const READY: Self = Self { ready: true, serving: true, terminating: false };
 
-    /// Going away but still answering: used only when nothing is ready (C3, C4).
+    /// The endpoint is shutting down but still answers: it is used only when no endpoint is ready (C3, C4).
     #[must_use]
     pub(crate) const fn serving_terminating(self) -> bool {
         self.serving && self.terminating

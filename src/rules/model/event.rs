@@ -1,4 +1,4 @@
-//! What a source gives to the model.
+//! The events that a source (the API server or a folder of manifests) sends to the model.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::names::ObjectName;
 use super::node::Node;
 use super::service::Service;
 
-/// One change of the cluster. Any order, repeats and deletions of unknown objects are fine.
+/// One change of the cluster. Events may come in any order and more than once, and may delete unknown objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A Service exists with this content.
     ServiceApplied(Service),
-    /// A Service is gone, or is not for this proxy any more (A1 to A3).
+    /// A Service was deleted, or this proxy does not handle it any more (A1 to A3).
     ServiceDeleted(ObjectName),
-    /// A slice exists with this content.
+    /// An EndpointSlice exists with this content.
     SliceApplied(EndpointSlice),
-    /// A slice is gone, or cannot be used (B1 to B3). The name is the slice's.
+    /// The EndpointSlice with this name was deleted, or cannot be used (B1 to B3).
     SliceDeleted(ObjectName),
-    /// A Node exists with this content. Sources may send all nodes; the model keeps its own.
+    /// A Node exists with this content. Sources may send all nodes; the model keeps only this node.
     NodeApplied(Node),
-    /// A Node is gone.
+    /// The Node with this name was deleted.
     NodeDeleted(Arc<str>),
-    /// A ServiceCIDR exists with these ranges.
+    /// The ServiceCIDR with this name exists with these ranges.
     ServiceCidrApplied(Arc<str>, Vec<IpNet>),
-    /// A ServiceCIDR is gone.
+    /// The ServiceCIDR with this name was deleted.
     ServiceCidrDeleted(Arc<str>),
-    /// The API server is reached at these addresses, and at no others.
+    /// This process reaches the API server at these addresses, and at no others.
     ApiServerAt(Vec<SocketAddr>),
     /// Every object that existed when the source started has been sent (G1, C10).
     InitialListDone,

@@ -1,9 +1,9 @@
-//! Which frontends a Service claims: a Service and one of its ports give a list of frontends.
+//! Lists the frontends (address or node port, with protocol and port number) that a Service claims for one of its ports.
 //!
-//! The claims of the [`State`](super::State) and `select` both ask here, so the two cannot disagree.
+//! Both the claims of the [`State`](super::State) and `endpoints::select` use this list, so the two cannot disagree.
 //!
-//! Invariants: a frontend is listed once; every frontend is of the family asked for; a family without a cluster IP
-//! has none (A4).
+//! Invariants: a frontend is listed once; every frontend is of the requested family; a family without a cluster IP
+//! has no frontends (A4).
 
 use std::net::IpAddr;
 
@@ -12,8 +12,8 @@ use foldhash::HashSet;
 use super::names::{Destination, Family, Frontend};
 use super::service::{Service, ServicePort};
 
-/// What a frontend is to its Service. The order decides which kind an address counts as when it is listed as several, and which of two
-/// Services gets a frontend.
+/// The kind of a frontend. The order of the variants decides which kind counts when one address is listed as several kinds, and which of
+/// two Services gets a frontend that both claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// The Service's cluster IP (A4).
@@ -27,7 +27,7 @@ pub enum FrontendKind {
 }
 
 impl FrontendKind {
-    /// The kind in words, with the article.
+    /// The kind in words, with the article: `a cluster IP`.
     pub(super) const fn one(self) -> &'static str {
         match self {
             Self::ClusterIp => "a cluster IP",
@@ -39,7 +39,7 @@ impl FrontendKind {
 }
 
 impl Service {
-    /// The frontends that a port claims in a family, in the order of [`FrontendKind`], each once.
+    /// The frontends that a port of this Service claims in a family, in the order of [`FrontendKind`], each once.
     #[must_use]
     pub fn frontends(&self, port: &ServicePort, family: Family) -> Vec<(FrontendKind, Frontend)> {
         let Some(cluster_ip) = self.cluster_ips.get(family) else { return Vec::new() };
@@ -59,14 +59,14 @@ impl Service {
         addresses.chain(node_port).filter(|(_, frontend)| seen.insert(*frontend)).collect()
     }
 
-    /// The number of addresses under which each port can be reached in a family; one that is listed twice counts twice.
+    /// The number of addresses at which each port is served in a family. An address that is listed twice counts twice.
     #[must_use]
     pub(crate) fn address_count(&self, family: Family) -> usize {
         let others = of_family(&self.external_ips, family).count() + of_family(&self.load_balancer_ips, family).count();
         if self.cluster_ips.get(family).is_some() { 1 + others } else { 0 }
     }
 
-    /// At least the number of frontends that all its ports claim.
+    /// An upper bound of the number of frontends that all its ports claim.
     #[must_use]
     pub(crate) fn frontend_count(&self) -> usize {
         let in_family = |family| {
@@ -78,7 +78,7 @@ impl Service {
         Family::BOTH.into_iter().map(in_family).sum()
     }
 
-    /// Whether a port can be reached in a family by something else than its cluster IP (A14).
+    /// Whether a port has a frontend other than the cluster IP in a family: node port, load balancer IP or external IP (A14).
     #[must_use]
     pub(crate) fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {
         port.node_port.is_some()

@@ -1,9 +1,10 @@
-//! The objects of the cluster as the proxy needs them, and which Services a change concerns.
+//! The cluster's objects in the form that the proxy needs, and which Services each change affects.
 //!
-//! Takes [`Event`]s, gives a [`State`], what each event changed, and the set of what became dirty. Pure: no I/O, no clock, no Kubernetes types, no nftables.
+//! Takes [`Event`]s and keeps a [`State`]; returns what each event changed and which Services became dirty, that is, must be computed
+//! again. Pure: no I/O, no clock, no Kubernetes types, no nftables.
 //!
 //! Invariants: the state depends only on the last content of each object, never on the order or number of the events; an
-//! event that changes nothing dirties nothing.
+//! event that changes nothing makes nothing dirty.
 
 pub mod change;
 pub mod claims;

@@ -1,4 +1,4 @@
-//! Names of Kubernetes objects and of what they expose.
+//! Names of Kubernetes objects, and of the frontends, protocols and IP families that Services use.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,17 +11,17 @@ pub use foldhash::quality::RandomState;
 
 /// Namespace and name of a namespaced object; printed as `namespace/name`. Clones share the text.
 ///
-/// The order is by namespace, then by name, in bytes: it decides between two Services of the same age that claim the same frontend.
+/// Names are ordered by namespace, then by name, bytewise. This order decides between two Services of the same age that claim one frontend.
 ///
-/// The hash is computed once, because each change of an object looks its name up in many maps, and in a large cluster the text is
-/// in no cache. It is seeded at random for each process, so that no tenant can choose names with equal hashes.
+/// The hash is computed once, because each change of an object looks its name up in many maps, and in a large cluster the text is rarely
+/// in a CPU cache. It is seeded at random for each process, so that no tenant can choose names with equal hashes.
 #[derive(Clone)]
 pub struct ObjectName {
     hash: u64,
     parts: Arc<NameParts>,
 }
 
-/// The parts of an [`ObjectName`], which are read through it.
+/// The parts of an [`ObjectName`], which dereferences to them.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameParts {
     /// The namespace.
@@ -86,7 +86,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// An IP family. The two never mix (D24): each has its own table.
+/// An IP family. IPv4 and IPv6 never mix (D24): each has its own table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -110,7 +110,7 @@ impl Family {
 }
 
 impl fmt::Display for Family {
-    /// As in metrics labels and health bodies: `IPv4`, `IPv6`.
+    /// `IPv4` or `IPv6`, as metric labels and health responses have it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::V4 => "IPv4",
@@ -144,7 +144,7 @@ impl Protocol {
         }
     }
 
-    /// As the API writes it: `TCP`, `UDP`, `SCTP`.
+    /// The protocol's name in the Kubernetes API: `TCP`, `UDP`, `SCTP`.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -170,11 +170,11 @@ impl fmt::Display for Protocol {
 pub enum Destination {
     /// A cluster IP, external IP or load balancer IP.
     Address(IpAddr),
-    /// The node-port addresses of a family.
+    /// All addresses of this node that accept node ports, in one family.
     NodePort(Family),
 }
 
-/// A frontend of a Service: what a client connects to. At most one service port owns a frontend.
+/// A frontend of a Service: the address or node port, protocol and port that a client connects to. At most one service port owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
     /// Address or node port.

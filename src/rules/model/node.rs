@@ -14,8 +14,8 @@ pub struct Node {
     pub name: Arc<str>,
     /// Label `topology.kubernetes.io/zone`; `None` when absent or empty (C2, C9).
     pub zone: Option<Arc<str>>,
-    /// Its IPs, whatever `bindAddress` is: the first InternalIP, else the first ExternalIP, then the first address of the
-    /// other family (M4).
+    /// The node's IPs: first the first InternalIP, or else the first ExternalIP; then the first address of the other family (M4).
+    /// `bindAddress` is not applied yet.
     pub ips: Vec<IpAddr>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<IpNet>,
@@ -24,7 +24,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node with `bindAddress` in place of its IP of that family, and first, unless it is unspecified (M6).
+    /// Puts `address`, the configured `bindAddress`, first and in place of the node's IP of its family, unless it is unspecified (M6).
     #[must_use]
     pub fn with_bind_address(mut self, address: IpAddr) -> Self {
         if !address.is_unspecified() {

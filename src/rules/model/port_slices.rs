@@ -1,19 +1,19 @@
-//! Which slices serve each port of a Service.
+//! An index of a Service's slices by service port.
 //!
-//! Takes the slices of a Service, gives for a service port and a family the slices with endpoints for it, and the port number on
-//! these. Both a Service and a slice may have thousands of ports, so the slices are not searched for each port.
+//! Takes the slices of a Service; returns for a service port and a family the slices that have this port, each with the port number on
+//! its endpoints. Both a Service and a slice may have thousands of ports, so an index avoids a search of all slices for each port.
 //!
-//! Invariant: what is given for a port is in the order in which the slices were.
+//! Invariant: the slices that are returned for a port keep the order of the input.
 
 use super::endpoint::{EndpointSlice, SlicePort};
 use super::names::{Family, Protocol};
 use super::service::ServicePort;
 
-/// The slices of a Service by port.
+/// The slices of a Service, indexed by port.
 #[derive(Debug)]
 pub(crate) struct PortSlices<'a>(Vec<PortSlice<'a>>);
 
-/// A slice that has endpoints for a port.
+/// A slice with one of its ports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortSlice<'a> {
     /// The slice.
@@ -23,11 +23,11 @@ pub(crate) struct PortSlice<'a> {
     key: Key<'a>,
 }
 
-/// What ties a port of a slice to one of the Service (B4).
+/// A slice's port belongs to the service port with the same key (B4).
 type Key<'a> = (Family, Protocol, &'a str);
 
 impl<'a> PortSlices<'a> {
-    /// Gathers the ports of these slices.
+    /// Builds the index of these slices.
     #[must_use]
     pub(crate) fn of(slices: impl Iterator<Item = &'a EndpointSlice>) -> Self {
         let mut gathered = Vec::new();
@@ -40,7 +40,7 @@ impl<'a> PortSlices<'a> {
         Self(gathered)
     }
 
-    /// The slices that serve a port in a family.
+    /// The slices that have a service port in a family.
     #[must_use]
     pub(crate) fn get(&self, port: &ServicePort, family: Family) -> &[PortSlice<'a>] {
         let key: Key<'_> = (family, port.protocol, &port.name);

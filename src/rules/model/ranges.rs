@@ -1,7 +1,7 @@
-//! Ranges of addresses, and whether an address is in one of them.
+//! A multiset of address ranges (CIDRs) that can tell whether an address is in one of them.
 //!
-//! Takes ranges one by one, each as often as it is listed; host bits do not count. Invariant: an address is looked up in the number of
-//! different prefix lengths, at most 33 for IPv4 and 129 for IPv6, however many ranges there are.
+//! Counts how often each range was added; ignores host bits. Invariant: a lookup takes one hash lookup for each
+//! prefix length in use, at most 33 for IPv4 and 129 for IPv6, however many ranges there are.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -13,11 +13,11 @@ use ipnet::IpNet;
 
 use super::names::Family;
 
-/// Ranges, each with the number of times that it is listed.
+/// A multiset of ranges.
 #[derive(Debug, Default)]
 pub struct Ranges {
     listed: HashMap<IpNet, usize>,
-    /// How many of these have each prefix length.
+    /// The number of different ranges with each prefix length.
     lengths: BTreeMap<(Family, u8), usize>,
 }
 
@@ -32,7 +32,7 @@ impl FromIterator<IpNet> for Ranges {
 }
 
 impl Ranges {
-    /// Adds a range. Gives whether it was not there yet.
+    /// Adds a range. Returns true if it was not there yet.
     pub(super) fn insert(&mut self, range: IpNet) -> bool {
         let listed = self.listed.entry(range.trunc()).or_default();
         *listed += 1;
@@ -43,7 +43,7 @@ impl Ranges {
         is_new
     }
 
-    /// Takes away a range that was added. Gives whether it is not there any more.
+    /// Removes a range once. Returns true if that was its last occurrence.
     pub(super) fn remove(&mut self, range: IpNet) -> bool {
         let is_gone = take_one(&mut self.listed, range.trunc());
         if is_gone && let Some(ranges) = self.lengths.get_mut(&length(range)) {
@@ -67,7 +67,7 @@ fn length(range: IpNet) -> (Family, u8) {
     (Family::of(range.addr()), range.prefix_len())
 }
 
-/// Takes away one of the times that a key is listed. Gives whether that was the last one.
+/// Decrements the count of a key, and removes the key at 0. Returns true if it was removed.
 pub(super) fn take_one<K: Eq + Hash>(listed: &mut HashMap<K, usize>, key: K) -> bool {
     let Entry::Occupied(mut times) = listed.entry(key) else { return false };
     *times.get_mut() -= 1;

@@ -9,20 +9,20 @@ use super::names::{Family, ObjectName, Protocol};
 
 /// A Service that this proxy handles.
 ///
-/// Only Services that rules A1 to A3 let through exist here: headless ones, `ExternalName` ones and those handed to another
-/// proxy look deleted.
+/// Services that are headless, of type `ExternalName` or assigned to another proxy are treated as deleted and do not exist here
+/// (A1 to A3).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Service {
     /// Namespace and name.
     pub name: ObjectName,
-    /// `metadata.creationTimestamp` in seconds since 1970; `i64::MAX` when absent. Of two claims of one kind on a frontend
-    /// the older one wins.
+    /// `metadata.creationTimestamp` in seconds since 1970; `i64::MAX` when absent. If two Services claim a frontend as the same kind,
+    /// the older Service wins.
     pub created: i64,
-    /// The cluster IP of each family that the Service has (A4). No cluster IP: the Service does not exist for that family.
+    /// The cluster IP of each family (A4). The Service does not exist for a family without one.
     pub cluster_ips: ClusterIps,
     /// `spec.externalIPs`, parsed (A7).
     pub external_ips: Vec<IpAddr>,
-    /// Whether it has external IPs that do not count, because feature gate AllowServiceExternalIPs is off.
+    /// Whether the Service has external IPs that are ignored because feature gate AllowServiceExternalIPs is off.
     pub ignores_external_ips: bool,
     /// Load balancer IPs with `ipMode` VIP (A8).
     pub load_balancer_ips: Vec<IpAddr>,
@@ -34,11 +34,11 @@ pub struct Service {
     pub internal_policy: TrafficPolicy,
     /// Session affinity time-out in seconds, when `sessionAffinity` is `ClientIP` (A11).
     pub affinity_seconds: Option<u32>,
-    /// How endpoints are chosen, if the Service says so.
+    /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
     /// Effective health-check node port (A13).
     pub health_check_node_port: Option<u16>,
-    /// The ports, in the object's order.
+    /// The ports, in the order of the Service object.
     pub ports: Vec<ServicePort>,
 }
 
@@ -75,12 +75,12 @@ pub enum TrafficPolicy {
 /// How one of several endpoints is chosen for a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheduler {
-    /// Each as likely as the others.
+    /// At random, each endpoint with the same probability.
     #[default]
     Random,
-    /// By a hash of the client's address: the same one as long as the endpoints stay.
+    /// By a hash of the client's address: a client gets the same endpoint as long as the set of endpoints does not change.
     SourceHash,
-    /// By a hash of the client's address, so that few clients get another endpoint when endpoints come or go.
+    /// By a Maglev table and a hash of the client's address: few clients get another endpoint when endpoints are added or removed.
     Maglev,
 }
 

@@ -1,22 +1,22 @@
-//! The slices of one Service.
+//! The EndpointSlices of one Service.
 //!
-//! Takes and gives slices by name. Invariants: they are in order of name, each name once; to find, add or remove one costs at most the
-//! logarithm of their number. Most Services have one or two, which lie in a list without room to spare.
+//! A map from slice name to slice. Invariants: slices are sorted by name, each name once; finding, adding or removing one takes
+//! logarithmic time at most. Most Services have one or two slices, so these lie in a list without spare capacity.
 
 use std::collections::BTreeMap;
 
 use super::endpoint::EndpointSlice;
 use super::names::ObjectName;
 
-/// Beyond so many a tree is faster than a list.
+/// With more slices than this a tree is faster than a list.
 const FEW: usize = 16;
 
-/// Slices in order of name.
+/// Slices sorted by name.
 #[derive(Debug)]
 pub(super) enum Slices {
-    /// At most [`FEW`].
+    /// At most [`FEW`] slices.
     Few(Vec<EndpointSlice>),
-    /// Any number.
+    /// Any number of slices.
     #[expect(clippy::box_collection, reason = "a Service with few takes no more memory than a list does")]
     Many(Box<BTreeMap<ObjectName, EndpointSlice>>),
 }
@@ -32,7 +32,7 @@ impl Slices {
         self.iter().next().is_none()
     }
 
-    /// All of them, in order of name.
+    /// All slices, sorted by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = &EndpointSlice> {
         let (few, many) = match self {
             Self::Few(few) => (few.as_slice(), None),
@@ -41,7 +41,7 @@ impl Slices {
         few.iter().chain(many.into_iter().flat_map(|many| many.values()))
     }
 
-    /// The slice of this name.
+    /// The slice with this name.
     pub(super) fn get(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         match self {
             Self::Few(few) => few.iter().find(|slice| slice.name == *name),
@@ -49,7 +49,7 @@ impl Slices {
         }
     }
 
-    /// Adds a slice whose name is not there.
+    /// Adds a slice; its name must not be there yet.
     pub(super) fn insert(&mut self, slice: EndpointSlice) {
         match self {
             Self::Few(few) if few.len() < FEW => {
@@ -67,7 +67,7 @@ impl Slices {
         }
     }
 
-    /// Takes the slice of this name away, if it is there.
+    /// Removes and returns the slice with this name, if it is there.
     pub(super) fn remove(&mut self, name: &ObjectName) -> Option<EndpointSlice> {
         match self {
             Self::Few(few) => few.iter().position(|slice| slice.name == *name).map(|place| few.remove(place)),

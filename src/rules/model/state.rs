@@ -1,8 +1,9 @@
-//! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and gives what each event changed and what became dirty.
+//! The state of the cluster: takes [`Event`]s, keeps the last content of each object, and returns what each event changed and which
+//! Services became dirty (must be computed again).
 //!
 //! Invariants: everything but the dirty set and the pending conflicts is a function of the last content of each object;
-//! an event that leaves its object equal dirties nothing; what `select` gives for a Service changes only if that
-//! Service became dirty.
+//! an event that does not change its object makes nothing dirty; the result of `endpoints::select` for a Service changes only
+//! if that Service became dirty.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,10 +26,10 @@ use super::slices::Slices;
 /// What changed since the last [`State::take_dirty`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Services to select again, each once, in the order in which they became dirty: a list of all objects is gone through in its own
-    /// order then, which is the one in which they lie in memory. A Service that is gone, or not known yet, may be among them.
+    /// Services whose endpoints must be selected again, each once, in the order in which they became dirty. After a full list that is the
+    /// order in which the objects lie in memory, which is fast to read. Deleted and not yet known Services may be among them.
     pub services: Vec<ObjectName>,
-    /// Some fact of this node changed.
+    /// The Node object of this node changed.
     pub node: bool,
     /// Some ServiceCIDR changed.
     pub service_cidrs: bool,
@@ -42,39 +43,39 @@ impl Dirty {
     }
 }
 
-/// All that is known of the cluster.
+/// Everything that the proxy knows about the cluster.
 #[derive(Debug)]
 pub struct State {
     node_name: Arc<str>,
     /// Services by name, also names that only slices have so far (B13).
     known: HashMap<ObjectName, Known>,
     service_count: usize,
-    /// The Service under which each slice is kept.
+    /// The name of the Service that each slice belongs to, by slice name.
     slice_services: HashMap<ObjectName, ObjectName>,
     node: Option<Node>,
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     /// The Service of the API server itself.
     kubernetes: ObjectName,
-    /// Where this process reaches the API server.
+    /// The addresses at which this process reaches the API server.
     api_server: Vec<SocketAddr>,
     claims: Claims,
-    /// Frontends of a Service beyond which it claims none at all.
+    /// A Service with more frontends than this claims none at all.
     frontend_limit: u64,
     complete: bool,
     dirty: Dirty,
     /// The number of calls of [`State::take_dirty`], from 1.
     round: u32,
-    /// Whether a Service became unknown since the last call of [`State::take_dirty`].
+    /// Whether an entry of `known` became empty since the last call of [`State::take_dirty`].
     has_gone: bool,
 }
 
-/// What is known under the name of a Service. One that became empty is kept until its name is taken as dirty.
+/// A Service and its slices. An entry that becomes empty stays in the map until [`State::take_dirty`] has returned its name.
 #[derive(Debug, Default)]
 struct Known {
-    /// Apart, so that the map is small and grows soon.
+    /// Boxed, so that map entries are small and the map is cheap to grow.
     service: Option<Box<Service>>,
     slices: Slices,
-    /// The round in which it became dirty last.
+    /// The value of [`State::round`] when this Service last became dirty.
     dirty_in: u32,
 }
 
@@ -85,7 +86,7 @@ impl Known {
 }
 
 impl State {
-    /// The state of an unknown cluster, as seen from the node of this name.
+    /// An empty state, for the node with this name.
     #[must_use]
     pub fn new(node_name: &str) -> Self {
         Self {
@@ -106,14 +107,14 @@ impl State {
         }
     }
 
-    /// Has Services with more frontends than this claim none: an object of some 100 KB can stand for millions of frontends, as each of its
-    /// ports is on each of its addresses.
+    /// Sets a limit: a Service with more frontends than this claims none. An object of some 100 KB can have millions of frontends, because
+    /// each of its ports is served at each of its addresses.
     #[must_use]
     pub fn with_frontend_limit(self, frontend_limit: u64) -> Self {
         Self { frontend_limit, ..self }
     }
 
-    /// Takes in one event. Gives what it changed, if it changed anything.
+    /// Applies one event. Returns what it changed, or `None` if it changed nothing.
     pub fn apply(&mut self, event: Event) -> Option<Change> {
         let is_changed = match event {
             Event::ServiceApplied(service) => return self.set_service(service.name.clone(), Some(service)),
@@ -121,7 +122,7 @@ impl State {
             Event::SliceApplied(slice) => return self.set_slice(slice.name.clone(), Some(slice)),
             Event::SliceDeleted(name) => return self.set_slice(name, None),
             Event::NodeApplied(node) => self.set_node(node),
-            // The node stays as it was last seen (L6).
+            // The state keeps the last content of the deleted Node (L6).
             Event::NodeDeleted(_) => false,
             Event::ServiceCidrApplied(name, ranges) => self.set_service_cidr(name, Some(ranges)),
             Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
@@ -131,10 +132,11 @@ impl State {
         is_changed.then_some(Change::Other)
     }
 
-    /// What became dirty since the last call.
+    /// Returns everything that became dirty since the last call, and clears it.
     pub fn take_dirty(&mut self) -> Dirty {
         let dirty = std::mem::take(&mut self.dirty);
-        // A name of an earlier round is dirty again in this one. After 2^32 rounds one might not be; that is 130 years of syncs.
+        // A new round number lets every name become dirty again. The number repeats after 2^32 rounds, about 130 years of syncs; only then
+        // could a change be missed.
         self.round = self.round.wrapping_add(1);
         if std::mem::take(&mut self.has_gone) {
             for name in &dirty.services {
@@ -152,8 +154,8 @@ impl State {
         !self.dirty.is_empty()
     }
 
-    /// The contested frontends at which conflicts arose since the last call that still stand, each once, in order, with at most `most`
-    /// of these conflicts.
+    /// The frontends with conflicts that arose since the last call and still exist, sorted, each once, with at most `most` conflicts for
+    /// each frontend.
     pub fn take_conflicts(&mut self, most: usize) -> Vec<Contest> {
         self.claims.take_conflicts(most)
     }
@@ -171,7 +173,7 @@ impl State {
         self.claims.lost()
     }
 
-    /// Whether everything that existed at the start has been seen (G1, C10).
+    /// Whether every object that existed when the source started has been received (G1, C10).
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.complete
@@ -190,7 +192,7 @@ impl State {
         services.into_iter()
     }
 
-    /// The Services in no order, which spares the sorting of very many.
+    /// All Services in no particular order; avoids the cost of sorting.
     pub fn services_unordered(&self) -> impl Iterator<Item = &Service> {
         self.known.values().filter_map(|known| known.service.as_deref())
     }
@@ -213,7 +215,7 @@ impl State {
         self.known.get(service)?.slices.get(name)
     }
 
-    /// This node as last seen; `None` until it was.
+    /// The last content of this node's Node object; `None` until one was received.
     #[must_use]
     pub const fn node(&self) -> Option<&Node> {
         self.node.as_ref()
@@ -234,9 +236,9 @@ impl State {
 
     /// Whether a Service's port, given by its index in [`Service::ports`], owns a frontend.
     ///
-    /// Of all that claim the frontend, the one to which it is the first of [`FrontendKind`](super::FrontendKind) owns it, then the oldest
-    /// Service, then the one with the smallest name, then the first port. An external IP owns no endpoint of the API server, and no
-    /// address of a ServiceCIDR.
+    /// Among several claims the first in the order of [`FrontendKind`](super::FrontendKind) wins, then the oldest Service, then the
+    /// smallest `namespace/name`, then the first port. An external IP never owns an endpoint of the API server or an address in a
+    /// ServiceCIDR.
     #[must_use]
     pub(crate) fn owns(&self, service: &ObjectName, port_index: usize, frontend: &Frontend) -> bool {
         self.claims.owns(service, port_index, frontend)
@@ -256,7 +258,7 @@ impl State {
         Some(Change::Service { name, before })
     }
 
-    /// Changes what is known under the name of a Service, and notes it as dirty.
+    /// Changes the entry of `known` with this name, and marks the Service as dirty.
     fn change<T>(&mut self, name: ObjectName, change: impl FnOnce(&mut Known) -> T) -> T {
         let (known, name) = match self.known.entry(name) {
             Entry::Occupied(known) => {
@@ -275,7 +277,7 @@ impl State {
         result
     }
 
-    /// Notes Services as dirty.
+    /// Marks Services as dirty.
     fn set_dirty(&mut self, services: impl IntoIterator<Item = ObjectName>) {
         services.into_iter().for_each(|name| self.change(name, |_| ()));
     }
@@ -314,7 +316,7 @@ impl State {
         true
     }
 
-    /// The frontends that lead to the API server are those of its Service's endpoints, and those by which this process reaches it.
+    /// Updates the addresses of the API server: the endpoints of its Service, and the addresses by which this process reaches it.
     fn change_api_server(&mut self, gone: Vec<Frontend>, came: Vec<Frontend>) {
         if !gone.is_empty() || !came.is_empty() {
             let others = self.claims.change_api_server(&self.kubernetes, gone.into_iter(), came.into_iter());
@@ -342,11 +344,11 @@ impl State {
         self.node = Some(node);
         self.dirty.node = true;
         if zone_changed {
-            // Zone hints mean something else now (C9).
+            // Zone hints select other endpoints now (C9).
             self.set_dirty_where(|known| !known.slices.is_empty());
         }
         if ips_changed {
-            // A source range may hold the node's address now, or no longer (D18).
+            // A source range may now contain the node's address, or no longer contain it (D18).
             self.set_dirty_where(|known| {
                 known.service.as_ref().is_some_and(|service| !service.source_ranges.is_empty())
             });
@@ -354,7 +356,7 @@ impl State {
         true
     }
 
-    /// Notes all Services as dirty of which this is known.
+    /// Marks all Services as dirty whose entry of `known` satisfies `is_meant`.
     fn set_dirty_where(&mut self, is_meant: impl Fn(&Known) -> bool) {
         let names = self.known.iter().filter(|(_, known)| is_meant(known)).map(|(name, _)| name.clone());
         let names: Vec<ObjectName> = names.collect();

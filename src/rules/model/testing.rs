@@ -1,4 +1,4 @@
-//! Short forms of the objects of the model, for the unit tests of every stage.
+//! Helpers that build model objects from short texts, for the unit tests of all modules.
 
 use ipnet::IpNet;
 
@@ -38,7 +38,7 @@ pub fn service(service_name: &str, cluster_ips: &[&str]) -> Service {
     }
 }
 
-/// A service port of `tcp`, or of the protocol in `name/protocol`, without node port.
+/// A service port without node port. Its protocol is TCP unless the name is written as `name/protocol`.
 pub fn port(name: &str, number: u16) -> ServicePort {
     let (name, protocol) = named_protocol(name);
     ServicePort { name: name.into(), protocol, port: number, node_port: None }
@@ -111,12 +111,12 @@ pub fn node(zone: Option<&str>) -> Node {
     Node { name: NODE.into(), zone: zone.map(Into::into), eligible: true, ..Node::default() }
 }
 
-/// Ranges of a ServiceCIDR.
+/// Parses the ranges of a ServiceCIDR.
 pub fn ranges(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// The state after these events, with nothing dirty, as seen from [`NODE`].
+/// The state of node [`NODE`] after these events, with the dirty set taken.
 pub fn state(events: impl IntoIterator<Item = Event>) -> State {
     let mut state = State::new(NODE);
     for event in events {

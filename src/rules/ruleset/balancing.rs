@@ -1,20 +1,20 @@
-//! How one of several endpoints is chosen: the scheduler, and how many elements it takes.
+//! How an endpoint is chosen: the scheduler, its hashes, and how many map elements it takes.
 //!
-//! What is computed here is the same on every node and after every start: it depends on the endpoints, the configuration and the
-//! constants of this file alone. So nodes with the same endpoints send a client to the same one.
+//! The results are the same on every node and after every start: they depend only on the endpoints, the configuration and the
+//! constants of this file. So nodes with the same endpoints send a client to the same endpoint.
 
 use nft::{Field, Hashed};
 
 use crate::model::{Family, Scheduler};
 
-/// How endpoints are chosen, unless a Service says otherwise.
+/// How endpoints are chosen. A Service can name another scheduler in an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balancing {
-    /// The scheduler of Services that name none.
+    /// The scheduler of Services without such an annotation.
     pub scheduler: Scheduler,
-    /// Whether the source port is hashed beside the address.
+    /// Whether hashes include the source port besides the address.
     pub with_port: bool,
-    /// Places in the table of scheduler `maglev`; a prime number.
+    /// The number of positions in the Maglev table of scheduler `maglev`; a prime number.
     pub table_size: u32,
 }
 
@@ -24,24 +24,24 @@ impl Default for Balancing {
     }
 }
 
-/// Places in a table of scheduler `maglev`, by default: fifteen for each of up to 34 endpoints. Measured: of 10 endpoints one that goes
-/// moves 1.06 times the clients that it had.
+/// The default number of positions in a Maglev table: with up to 34 endpoints each takes 15. Measured: removing one of 10 endpoints moves
+/// 1.06 times as many clients as it had.
 const DEFAULT_TABLE_SIZE: u32 = 1021;
-/// A table has this many places for each that an endpoint takes, so that a client finds one of two endpoints at its 32nd try on
-/// average. `deploy/SCHEDULERS.md` has the figures behind it.
+/// A Maglev table has at least this many positions for each one that an endpoint takes: with two endpoints a client needs 32 tries on
+/// average. See `deploy/SCHEDULERS.md` for the measurements.
 const PLACES_A_SHARE: u32 = 64;
-/// The seed of the hash of scheduler `source-hash`; further hashes have others, from this one up.
+/// The seed of the hash of scheduler `source-hash` and of the first hash of `maglev`.
 const SEED: u32 = 0x6b70_6e66;
-/// The distance of two seeds, which is large so that the hashes have nothing in common.
+/// The difference between the seeds of two successive hashes of `maglev`; it is large so that the hashes are independent.
 const SEED_STEP: u32 = 0x9e37_79b9;
 
 impl Balancing {
-    /// The scheduler of a Service that names this one, or none, for so many endpoints: among one there is nothing to choose.
+    /// The scheduler of a Service with this annotation and number of endpoints; `Random` for a single endpoint, which needs no choice.
     pub(super) fn scheduler(self, named: Option<Scheduler>, endpoints: usize) -> Scheduler {
         if endpoints < 2 { Scheduler::Random } else { named.unwrap_or(self.scheduler) }
     }
 
-    /// Places in the table for so many endpoints: as configured, unless that is less than two for each.
+    /// The number of positions in the Maglev table for this many endpoints: as configured, or more if there are not two for each endpoint.
     pub(super) fn places(self, endpoints: usize) -> u32 {
         let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX / 8);
         let mut places = self.table_size;
@@ -51,7 +51,7 @@ impl Balancing {
         places
     }
 
-    /// How many elements a list of so many endpoints takes for a frontend.
+    /// The number of map elements that a frontend with this many endpoints needs.
     pub(super) fn elements(self, named: Option<Scheduler>, endpoints: u64) -> u64 {
         let count = usize::try_from(endpoints).unwrap_or(usize::MAX);
         match self.scheduler(named, count) {
@@ -61,14 +61,14 @@ impl Balancing {
     }
 }
 
-/// How many places of a table one of so many endpoints takes: all together no more than half of them, because a full table moves clients
-/// that need not move.
+/// The number of positions in a Maglev table that each of this many endpoints takes. All endpoints together take at most half of the
+/// positions, because with a full table a change moves clients that need not move.
 pub(super) fn places_of_one(places: u32, endpoints: usize) -> u32 {
     let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX).max(1);
     (places / PLACES_A_SHARE).min(places / 2 / endpoints).max(1)
 }
 
-/// The number from `offset` up, below `modulus` more, that is the same for the same source. `nth` tells hashes apart.
+/// An expression that hashes the packet's source to a number from `offset` to `offset + modulus - 1`. `nth` selects one of several hashes.
 pub(super) fn hash(family: Family, with_port: bool, nth: u32, modulus: u32, offset: u32) -> Field {
     let hashed = match (family, with_port) {
         (Family::V4, false) => Hashed::IpSource,
@@ -79,7 +79,7 @@ pub(super) fn hash(family: Family, with_port: bool, nth: u32, modulus: u32, offs
     Field::Jhash { hashed, modulus, seed: SEED.wrapping_add(nth.wrapping_mul(SEED_STEP)), offset }
 }
 
-/// The first prime number from this one up.
+/// The smallest prime number that is not less than `from`.
 fn next_prime(from: u32) -> u32 {
     let is_prime = |number: &u32| (2..).take_while(|d| d * d <= *number).all(|divisor| !number.is_multiple_of(divisor));
     (from.max(2)..).find(is_prime).unwrap_or(from)

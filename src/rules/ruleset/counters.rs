@@ -1,10 +1,10 @@
-//! What the rules count when the operator wants counters (`nftables.counters`), and what each counter stands for.
+//! The optional counters of the rules (`nftables.counters`), and the meaning of each counter.
 //!
-//! Counters belong to the sets and maps that a packet is looked up in anyway: the kernel gives each of their elements one, and counts
-//! what finds it. The nat chains see only the first packet of a connection, so a dispatch map counts connections; the filter chains and
-//! the source ranges count packets. Each counter is one 16-byte number pair for each CPU in the kernel, and has no rule of its own.
+//! Sets and maps that packets are looked up in anyway get a counter on each element, and the kernel counts each look-up that finds the
+//! element. Only the first packet of a connection passes the nat chains, so their maps count connections; the filter chains and
+//! the source ranges count packets. In the kernel a counter takes 16 bytes for each CPU, and needs no rule of its own.
 //!
-//! Takes the name of a set with an element, or a rule, and gives its [`Meaning`]. Pure.
+//! Takes the kind of a set with one of its elements, or a rule, and returns the counter's [`Meaning`]. Pure.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::{notes, reading};
 use crate::model::{Family, Frontend};
 use crate::table::SetName;
 
-/// Which counters the rules have.
+/// The counters that the rules have (`nftables.counters`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counters {
-    /// Nothing that has a Service's name.
+    /// No counters for single Services or endpoints, except those that `--ruleset-layout=chains` always has.
     #[default]
     Off,
     /// New connections of each frontend, and packets that are refused or dropped.
@@ -29,12 +29,12 @@ pub enum Counters {
     Endpoints,
 }
 
-/// The meaning of a counter. The label of a service port is `namespace/name:port`, or `namespace/name`.
+/// The meaning of a counter. The text is the label of a service port: `namespace/name:port`, or `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
-    /// New connections to a frontend. In layout `chains` also those that its source ranges or its policy drop later.
+    /// New connections to a frontend. With `--ruleset-layout=chains` includes those that its source ranges or its policy drop later.
     Connections(Arc<str>),
-    /// New connections that were sent to an endpoint. Connections that session affinity decided count only where endpoints have chains.
+    /// New connections that were sent to an endpoint. Those whose endpoint session affinity chose count only if endpoints have chains.
     Endpoint(Arc<str>, SocketAddr),
     /// Packets to a frontend without endpoints.
     NoEndpoints(Arc<str>),
@@ -42,13 +42,14 @@ pub enum Meaning {
     NoLocalEndpoints(Arc<str>),
     /// Packets from a source that is not in the frontend's source ranges.
     SourceRanges(Arc<str>),
-    /// Packets to a cluster IP with a port that no service port has.
+    /// Packets to a cluster IP on a port that no Service has there.
     UnusedPort,
-    /// Packets to an address of a ServiceCIDR that no Service has.
+    /// Packets to an address in a ServiceCIDR that no Service has as its cluster IP.
     UnusedAddress,
 }
 
-/// The sets with counters, in all layouts, whose elements name a service port; the maps of endpoints come behind these.
+/// The sets with counters whose elements have a service port's name in their comment, for all ruleset layouts. [`sets`] adds the maps of
+/// endpoints.
 const NAMED: [&str; 12] = [
     set::SERVICES,
     set::NODEPORTS,
@@ -64,8 +65,8 @@ const NAMED: [&str; 12] = [
     set::RESTRICTED,
 ];
 
-/// The names of the sets with counters, where so many maps share the endpoints of each kind. Sets whose elements name a service port come
-/// first.
+/// The names of the sets with counters, if each map of endpoints is split into `maps` maps. Sets whose elements have a service port's name
+/// in their comment come first.
 #[must_use]
 pub fn sets(maps: u8) -> Vec<SetName> {
     let mut names: Vec<SetName> = NAMED.map(SetName::Borrowed).into();
@@ -75,7 +76,7 @@ pub fn sets(maps: u8) -> Vec<SetName> {
     names
 }
 
-/// From which configuration up the sets of a kind have counters.
+/// The lowest setting of [`Counters`] with which the sets of a kind have counters; `None` if they never have.
 const fn least(kind: SetKind) -> Option<Counters> {
     match kind {
         SetKind::Dispatch(_)
@@ -88,7 +89,7 @@ const fn least(kind: SetKind) -> Option<Counters> {
     }
 }
 
-/// Gives counters to the sets that have them.
+/// Turns counters on in the sets that have them with this setting.
 pub(super) fn add(counters: Counters, sets: &mut [Set]) {
     for set in sets {
         if SetKind::of(&set.name).and_then(least).is_some_and(|least| least <= counters) {
@@ -97,7 +98,7 @@ pub(super) fn add(counters: Counters, sets: &mut [Set]) {
     }
 }
 
-/// The label in the comment of a frontend.
+/// The label of the service port in the comment of a frontend, without notes.
 fn service_port(comment: &Arc<str>) -> Arc<str> {
     match notes::service_port(comment) {
         label if label.len() == comment.len() => Arc::clone(comment),
@@ -105,7 +106,7 @@ fn service_port(comment: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// The meaning of the counter of an element. `label_of` gives the comment of a frontend, for elements without one.
+/// The meaning of an element's counter. For elements without a comment, `label_of` looks up the comment of their frontend.
 #[must_use]
 pub fn of_element(
     kind: SetKind,
@@ -119,7 +120,7 @@ pub fn of_element(
         label_of(&frontend).as_ref().map(service_port)
     };
     match kind {
-        // The frontends with an external policy Local are counted where the policy is applied.
+        // Frontends with external policy Local are counted in the maps of their policy, not here.
         SetKind::Dispatch(_) if leads_to_policy(&element.value) => None,
         SetKind::Dispatch(_) | SetKind::ClusterPolicy(_) | SetKind::LocalPolicy(_) => {
             let is_dropped = element.value == Value::Verdict(Verdict::Drop);
@@ -142,7 +143,7 @@ fn leads_to_policy(value: &Value) -> bool {
     matches!(chain, Some(ChainKind::ExternalLocal(_)))
 }
 
-/// The meaning of the counter of a rule.
+/// The meaning of a rule's counter.
 #[must_use]
 pub fn of_rule(chain: &str, rule: &RuleDump) -> Option<Meaning> {
     if looks_up(rule, set::CLUSTER_IPS) && leads_to(rule, chain::REJECT) {

@@ -1,6 +1,6 @@
-//! The table of the fast path: established connections of Services are handed to a flowtable, past all other hooks.
+//! The table for `--flowtable`: it hands established connections of Services to a flowtable, so that their packets bypass all other hooks.
 //!
-//! A table of its own, so that nothing about flowtables can stand in the way of the Services' tables. Layouts do not matter here.
+//! It is a separate table, so that a failure with flowtables cannot affect the Services' tables. It does not depend on the ruleset layout.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ pub const TABLE: &str = "kube-proxy-flowtable";
 const FLOWTABLE: &str = "fastpath";
 const CHAIN: &str = "established";
 
-/// A connection is handed over after this many packets, both directions counted: most connections end before it would pay, and no
-/// handshake is that long.
+/// A connection is handed over after this many packets in both directions together. Most connections end before the fast path would pay
+/// off, and no handshake is that long.
 const PACKETS: u64 = 16;
 
-/// The table's name.
+/// The family and name of the table.
 #[must_use]
 pub fn table() -> TableName {
     TableName::new(Family::Inet, TABLE)
 }
 
-/// The whole table, with these interfaces.
+/// The whole table; its flowtable has these network interfaces.
 #[must_use]
 pub fn content(devices: Vec<Arc<str>>) -> TableContent {
     let base = BaseChain { kind: ChainType::Filter, hook: Hook::Forward, priority: priority::FILTER };
@@ -39,14 +39,14 @@ pub fn content(devices: Vec<Arc<str>>) -> TableContent {
     content
 }
 
-/// The flowtable, with these interfaces.
+/// The flowtable with these network interfaces.
 #[must_use]
 pub fn flowtable(devices: Vec<Arc<str>>) -> Flowtable {
     Flowtable { name: FLOWTABLE.into(), priority: priority::FILTER, devices }
 }
 
-/// Only translated connections can be those of Services, though other programs translate too. The kernel leaves out what it cannot
-/// forward by itself.
+/// A rule that hands over established connections with DNAT. These are the connections of Services, and those that other programs
+/// translate. The kernel does not offload connections that a flowtable cannot forward.
 fn rule(protocol: Protocol) -> Rule {
     Rule::new([
         Statement::CtBit(CtBit::StatusDnat),

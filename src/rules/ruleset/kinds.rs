@@ -1,6 +1,6 @@
-//! The use of a chain, a set or a map of our tables, by its name: the way back from [`names`](super::names). Pure.
+//! Finds the use of a chain, set or map of our tables by its name: the inverse of [`names`](super::names). Pure.
 //!
-//! Whoever explains, counts or verifies our tables matches on these kinds and not on names.
+//! Code that explains, counts or verifies our tables matches on these kinds and not on names.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::names::{
 };
 use crate::model::Protocol;
 
-/// The use of a set or map. Layouts may have different names for one kind.
+/// The use of a set or map. The ruleset layouts may have different names for one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SetKind {
     /// The cluster IPs in use.
@@ -18,33 +18,33 @@ pub enum SetKind {
     NodePortAddresses,
     /// The ranges of the ServiceCIDRs.
     ServiceCidrs,
-    /// Endpoints on this node, each as source and destination.
+    /// Endpoints on this node, each as source and destination of a packet to itself.
     Hairpin,
-    /// The answers of the health-check node ports.
+    /// The numbers of local endpoints that the health-check node ports report.
     HealthChecks,
     /// Node ports that are refused on loopback addresses.
     LocalhostNodePorts,
-    /// Frontends, and where their packets go.
+    /// Frontends with the verdict for their packets.
     Dispatch(FrontendType),
-    /// Frontends with external policy Local, and where packets of pods and of the host go.
+    /// Frontends with external policy Local, with the verdict for packets from pods and from this host.
     ClusterPolicy(FrontendType),
-    /// Frontends with external policy Local, and where packets of other clients go.
+    /// Frontends with external policy Local, with the verdict for packets from other clients.
     LocalPolicy(FrontendType),
     /// Frontends without endpoints.
     NoEndpoints(FrontendType),
     /// Frontends with source ranges.
     Restricted,
-    /// These source ranges.
+    /// The source ranges of the frontends in `Restricted`.
     Sources,
-    /// The endpoints of frontends, by number.
+    /// The endpoints of frontends, by frontend and number.
     Endpoints(FrontendType, List),
-    /// The first endpoint of each frontend.
+    /// The first endpoint of each frontend, for packets that arrive during a change.
     Fallback(FrontendType),
-    /// Frontends with session affinity, and the chain that remembers their clients.
+    /// Frontends with session affinity, with the chain that records their clients.
     Affinity(FrontendType, Protocol),
-    /// The chains of the endpoints of a service port, by number.
+    /// The endpoint chains of a service port, by number.
     VerdictMap(List),
-    /// The clients that session affinity remembers for a service port, or for one of its endpoints.
+    /// The clients that session affinity has recorded for a service port, or for one of its endpoints.
     Clients(List),
 }
 
@@ -76,7 +76,7 @@ impl SetKind {
         })
     }
 
-    /// The kind of a set or map of which there are several.
+    /// The kind of a set or map whose name has variable parts.
     fn of_several(name: &str) -> Option<Self> {
         for (frontend_type, list) in ENDPOINT_MAPS {
             if split_part(name).0 == endpoints(frontend_type, list) {
@@ -97,7 +97,7 @@ impl SetKind {
         }
     }
 
-    /// The use of elements whose keys are frontends; `None` when they have no influence on where packets go.
+    /// How elements of this kind decide what happens to a frontend's packets; `None` if they do not.
     #[must_use]
     pub const fn role(self) -> Option<Role> {
         match self {
@@ -109,53 +109,53 @@ impl SetKind {
     }
 }
 
-/// The use of an element whose key is a frontend.
+/// How an element whose key is a frontend decides what happens to the frontend's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Leads packets to the frontend somewhere.
+    /// Its verdict applies to all packets to the frontend.
     Dispatch,
-    /// Leads packets of other clients to the frontend somewhere, beside a dispatch.
+    /// Its verdict applies to packets from clients outside the cluster, after the `Dispatch` verdict.
     FromOutside,
-    /// Refuses packets to the frontend, whatever its dispatch is.
+    /// Refuses packets to the frontend, whatever the `Dispatch` verdict is.
     Refuse,
 }
 
 /// The use of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainKind {
-    /// Looks frontends up.
+    /// Looks up the frontend of a packet.
     Services,
-    /// Looks node ports up.
+    /// Looks up the node port of a packet.
     NodePorts,
     /// Marks packets for masquerading.
     MarkMasq,
-    /// Masquerades what is marked.
+    /// Masquerades marked packets.
     Postrouting,
-    /// Refuses what arrives for this host.
+    /// Refuses packets to this host if the frontend has no endpoints.
     Input,
-    /// Refuses what passes through, or drops what belongs to no known connection.
+    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets of no known connection.
     Forward,
-    /// Refuses what this host sends.
+    /// Refuses packets from this host if the frontend has no endpoints.
     Output,
-    /// Refuses what passes through or is sent by this host.
+    /// Refuses forwarded packets and packets from this host if the frontend has no endpoints.
     ServicesFilter,
-    /// Refuses external frontends without endpoints.
+    /// Refuses packets to external IPs and load balancer IPs without endpoints.
     ExternalServices,
-    /// Drops sources that may not connect.
+    /// Drops packets from clients that are not in the source ranges of a load balancer IP.
     Firewall,
-    /// Answers that nothing serves a port.
+    /// Rejects packets to a port that has no endpoints.
     Reject,
-    /// Sends packets that met a change to the first endpoint of their frontend.
+    /// Sends packets for which no rule chose an endpoint, because of a change, to the first endpoint of their frontend.
     Fallback,
-    /// Finds out which map remembers a client.
+    /// Finds the chain that records the client of a new connection (session affinity).
     Affinity,
     /// Refuses node ports on loopback addresses.
     Localhost,
-    /// Chooses the list of endpoints by the origin of the packet.
+    /// External policy Local: uses all endpoints or only those on this node, by the origin of the packet.
     ExternalLocal(FrontendType),
-    /// Chooses the list of endpoints for packets that this host sends.
+    /// External policy Local: masquerades packets that this host sends, and uses all endpoints for them.
     ExternalLocalHost(FrontendType),
-    /// Picks an endpoint of a frontend.
+    /// Chooses an endpoint of a frontend.
     Balancer {
         /// Of which frontends.
         frontend_type: FrontendType,
@@ -164,7 +164,7 @@ pub enum ChainKind {
         /// Whether packets are marked for masquerading first.
         masquerade: bool,
     },
-    /// Looks for the endpoint that is remembered for the client, and picks one when there is none.
+    /// Uses the endpoint that session affinity has recorded for the client, or else chooses one.
     Sticky {
         /// Of which frontends.
         frontend_type: FrontendType,
@@ -173,18 +173,18 @@ pub enum ChainKind {
         /// Whether packets are marked for masquerading first.
         masquerade: bool,
     },
-    /// Remembers the endpoint of a client.
+    /// Records the endpoint of a client for session affinity.
     Learn,
-    /// Picks an endpoint of a service port.
+    /// Chooses an endpoint of a service port.
     ServicePort(List),
-    /// Marks external traffic to a service port, or chooses the list of endpoints by its origin.
+    /// For external traffic to a service port: marks it for masquerading, or chooses the list of endpoints by its origin.
     External,
-    /// Lets the sources pass that may connect to a service port.
+    /// Accepts only clients in the source ranges of a service port.
     SourceRanges {
-        /// Whether they go on to the chain of a cluster IP, because the address is one.
+        /// Whether accepted packets go to the chain for cluster IPs, because the address is a cluster IP too.
         is_internal: bool,
     },
-    /// Translates to an endpoint.
+    /// Translates packets to one endpoint (DNAT).
     Endpoint,
 }
 
@@ -195,7 +195,7 @@ impl ChainKind {
         Self::split(name).map(|(kind, _)| kind)
     }
 
-    /// The kind of a chain, and what its name has behind the part that all chains of this kind have.
+    /// The kind of a chain, and the rest of its name after the prefix that all chains of this kind have.
     pub(super) fn split(name: &str) -> Option<(Self, &str)> {
         let kind = match name {
             chain::SERVICES => Self::Services,
@@ -217,7 +217,7 @@ impl ChainKind {
         Some((kind, ""))
     }
 
-    /// The kind of a chain of a service port that there is once for all of its frontends.
+    /// The kind of a chain that all frontends of a service port share, or of an endpoint's chain.
     fn of_service_port(name: &str) -> Option<(Self, &str)> {
         const PREFIXES: [(&str, ChainKind); 7] = [
             (chain::CLUSTER, ChainKind::ServicePort(List::Cluster)),
@@ -236,7 +236,7 @@ impl ChainKind {
         None
     }
 
-    /// The kind of a chain that there is for addresses and for node ports.
+    /// The kind of a chain that exists in one form for addresses and in one for node ports.
     fn of_frontends(name: &str) -> Option<(Self, &str)> {
         let (is_node_port, name) = strip(name, NODEPORT);
         let frontend_type = if is_node_port { FrontendType::NodePort } else { FrontendType::Address };
@@ -258,7 +258,7 @@ impl ChainKind {
     }
 }
 
-/// The name of a chain of which there is one; of others what all their names begin with.
+/// Prints the name of the chain, or the prefix of the names if there are several chains of the kind.
 impl fmt::Display for ChainKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
@@ -302,7 +302,7 @@ impl fmt::Display for ChainKind {
     }
 }
 
-/// Whether text begins with a prefix, and the text without it.
+/// Tells whether text begins with a prefix, and returns the text without it.
 fn strip<'a>(text: &'a str, prefix: &str) -> (bool, &'a str) {
     match text.strip_prefix(prefix) {
         Some(rest) => (true, rest),
@@ -310,18 +310,17 @@ fn strip<'a>(text: &'a str, prefix: &str) -> (bool, &'a str) {
     }
 }
 
-/// The protocol that is printed so.
+/// The protocol with this lower-case name: `tcp`, `udp` or `sctp`.
 fn protocol_named(text: &str) -> Option<Protocol> {
     Protocol::ALL.into_iter().find(|protocol| protocol.to_string() == text)
 }
 
-/// The chain of a service port that looks for the endpoint that is remembered for a client. `id` is the part of the name that no other
-/// service port has.
+/// The name of the chain that uses the endpoint that session affinity has recorded for a client. `id` is unique to the service port.
 pub(super) fn sticky_chain(frontend_type: FrontendType, list: List, masquerade: bool, id: &str) -> String {
     format!("{}{id}", ChainKind::Sticky { frontend_type, list, masquerade })
 }
 
-/// The map from client to endpoint of a service port, for endpoints with this port number.
+/// The name of a service port's map from client to endpoint address, for endpoints with this port number.
 pub(super) fn clients_map(list: List, id: &str, port: u16) -> String {
     format!("{}-{port}", sticky_chain(FrontendType::Address, list, false, id))
 }

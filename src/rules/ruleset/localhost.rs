@@ -1,8 +1,8 @@
-//! Node ports on loopback addresses: what the rules refuse, and count.
+//! Rules that refuse and count connections to node ports on loopback addresses.
 //!
-//! No rule can serve them, because the kernel does not route a packet between a loopback address and another one. Where the userspace proxy
-//! serves TCP, the rules refuse the other protocols; where it could and does not, they refuse all (R5). Both layouts have the same chain and
-//! set. The set has an element for each refused node port of a Service, which comes and goes with it, so that none outlives what it was for.
+//! No rule can serve them, because the kernel does not route a packet between a loopback address and another one. If the userspace proxy
+//! serves TCP, the rules refuse the other protocols; if it could serve TCP but is off, they refuse all protocols (R5). All ruleset layouts
+//! have the same chain and set. The set has an element for each refused node port of a Service; it is removed with the Service.
 
 use nft::statement::CtBit;
 use nft::{Data, DataType, Element, Field, Operand, Rule, Set, Statement, Types};
@@ -17,12 +17,12 @@ use crate::table::{ChainContent, ServiceObjects};
 /// How node ports on loopback addresses are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Localhost {
-    /// Nothing (R1).
+    /// No rules for them (R1).
     #[default]
     Ignored,
-    /// TCP is served by the userspace proxy, the rest refused.
+    /// The userspace proxy serves TCP; the rules refuse the other protocols.
     Served,
-    /// All is refused.
+    /// The rules refuse all protocols.
     Refused,
 }
 
@@ -36,13 +36,13 @@ impl Localhost {
     }
 }
 
-/// Leads new connections of this host to its loopback addresses to the chain; the first rule of the hook `output`.
+/// The rule that sends new connections of this host to loopback addresses to [`chain`]; the first rule of base chain `filter-output`.
 pub(super) fn entry(settings: &Settings) -> Option<Rule> {
     let statements = [Statement::CtBit(CtBit::StateNew), to_loopback(settings.family), jump(names::chain::LOCALHOST)];
     (settings.localhost != Localhost::Ignored).then(|| Rule::new(statements))
 }
 
-/// A rule for each protocol, so that each has a counter.
+/// The chain that refuses them, with one rule for each protocol, so that each protocol has its own counter.
 pub(super) fn chain(settings: &Settings) -> Option<ChainContent> {
     let rule = |protocol: Protocol| {
         let is_refused = Statement::Match(
@@ -63,7 +63,7 @@ pub(super) fn set(settings: &Settings) -> Option<Set> {
     })
 }
 
-/// The refused node ports of a service port.
+/// Adds the elements for the refused node ports of a service port.
 pub(super) fn write(settings: &Settings, port: &PortSelection, objects: &mut ServiceObjects) {
     if !settings.localhost.refuses(port.protocol) {
         return;

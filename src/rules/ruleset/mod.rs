@@ -1,10 +1,10 @@
-//! The content of our tables: selection and configuration in, nft objects out. One module per layout.
+//! Computes the content of our nftables tables from the selected endpoints and the configuration. There is one module for each
+//! ruleset layout (`--ruleset-layout`).
 //!
-//! Takes [`Settings`] and gives the [`StaticRules`] of a table; takes what was selected for one Service and gives the
-//! [`ServiceObjects`] of the table that stands for it. Pure. Knows nothing of what is in the kernel, what was there before, or in which
-//! order things are changed.
+//! Takes [`Settings`] and returns the [`StaticRules`] of a table; takes the [`ServiceSelection`] of one Service and returns its
+//! [`ServiceObjects`]. Pure. Does not know what the kernel holds, what it held before, or in which order changes are made.
 //!
-//! Invariant: the objects of two Services never hold the same element with different values, because a frontend has one owner.
+//! Invariant: two Services never have the same element with different values, because a frontend has one owner.
 
 pub mod balancing;
 pub mod chains;
@@ -34,28 +34,28 @@ pub use balancing::Balancing;
 pub use counters::Counters;
 pub use localhost::Localhost;
 
-/// Everything on which the fixed part of a family's table depends.
+/// Everything that decides the fixed part (chains, rules, sets) of the table of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The family of the table.
     pub family: Family,
-    /// The packet mark that asks for masquerading; one bit.
+    /// The bit of the packet mark that asks for masquerading.
     pub masquerade_mark: u32,
-    /// Masquerade everything that goes to a cluster IP (D8).
+    /// Whether all traffic to cluster IPs is masqueraded (D8).
     pub masquerade_all: bool,
-    /// How traffic of local pods is recognised; `None` when it cannot be (D7, I1).
+    /// How traffic of local pods is recognised; `None` if that is not configured (D7, I1).
     pub local_traffic: Option<LocalTraffic>,
-    /// Which addresses of the node accept node ports (D19).
+    /// The addresses of the node that accept node ports (D19).
     pub node_ports: NodePorts,
-    /// Drop forwarded packets that connection tracking finds invalid, as iptables mode does; layout `chains` only.
+    /// Whether to drop forwarded packets in conntrack state `invalid`, as iptables mode does; only with `--ruleset-layout=chains`.
     pub drop_invalid: bool,
-    /// How endpoints are chosen.
+    /// How an endpoint is chosen for a connection.
     pub balancing: Balancing,
-    /// How many maps share the endpoints of each kind, from 1 up.
+    /// The number of maps over which each map of endpoints is split (`nftables.endpointMaps`), at least 1.
     pub endpoint_maps: u8,
-    /// Which node ports on loopback addresses are refused.
+    /// How node ports on loopback addresses are treated.
     pub localhost: Localhost,
-    /// Which counters the rules have.
+    /// The counters that the rules and sets have.
     pub counters: Counters,
     /// Whether only this process may change the table while it runs.
     pub owned: bool,
@@ -72,7 +72,7 @@ pub enum LocalTraffic {
     InterfacePrefix(Arc<str>),
 }
 
-/// Which addresses of the node accept node ports.
+/// The addresses of the node that accept node ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePorts {
     /// Every local address but loopback (H4).
@@ -81,24 +81,24 @@ pub enum NodePorts {
     Listed,
 }
 
-/// Facts that are elements of the table but belong to no Service.
+/// Addresses and ranges that are elements of the table but belong to no Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Addresses that accept node ports. With [`NodePorts::Everywhere`] packets are not matched against them, but connections
-    /// to node ports are recognised by them.
+    /// Addresses that accept node ports. With [`NodePorts::Everywhere`] only the rules for session affinity use them, to recognise
+    /// connections to node ports.
     pub node_port_addresses: Vec<IpAddr>,
     /// The ranges of all ServiceCIDRs (D15).
     pub service_cidrs: Vec<IpNet>,
 }
 
-/// A way to write Services down in nftables.
+/// The ruleset layout (`--ruleset-layout`): how Services are represented as nftables objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Static rules; Services are elements of maps: see [`maps`].
+    /// The rules are static; Services are elements of maps: see [`maps`].
     Maps,
     /// The tree of chains that iptables mode has, with a chain for each endpoint: see [`chains`].
     Chains,
-    /// The tree of [`Self::Chains`] down to the chains of service ports; endpoints are elements of maps.
+    /// Like [`Self::Chains`], but without a chain for each endpoint: endpoints are elements of maps.
     ServiceChains,
 }
 
@@ -115,7 +115,7 @@ impl Layout {
         }
     }
 
-    /// The elements for the node's own facts; the same in every layout.
+    /// The elements for this node's addresses and the ServiceCIDRs; the same in every layout.
     #[must_use]
     pub fn node(self, settings: &Settings, facts: &NodeFacts) -> ServiceObjects {
         shared::node(settings, facts)
@@ -131,8 +131,8 @@ impl Layout {
         }
     }
 
-    /// About how many elements stand for a service port of this size. A set, a map or a chain of its own counts as so many elements
-    /// as the kernel could take in its time when one Service owns as many of them as it may.
+    /// Estimates the cost of a service port of this size, in elements. A set, map or chain of the port counts as the number of elements
+    /// that the kernel adds in the same time, measured for the largest Service that the limit allows.
     #[must_use]
     pub fn weight(self, balancing: Balancing, size: &PortSize) -> u64 {
         match self {
@@ -143,7 +143,7 @@ impl Layout {
     }
 }
 
-/// The family of nft tables.
+/// The nftables table family of an IP family.
 impl From<Family> for nft::Family {
     fn from(family: Family) -> Self {
         match family {

@@ -1,9 +1,9 @@
-//! The name of every chain, set and map of our tables, in all layouts.
+//! The names of all chains, sets and maps of our tables, for all ruleset layouts (`--ruleset-layout`).
 //!
-//! The layouts write these names, and [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) read them. No other
-//! file has such a name as text, so that a chain that is renamed here cannot lose its explanation elsewhere.
+//! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse
+//! them. No other file has such a name as text, so renaming one here cannot break code that recognises it.
 //!
-//! A chain and a map may have the same name, because nftables keeps them apart.
+//! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
 use crate::model::{Destination, Frontend, Protocol};
 use crate::table::SetName;
@@ -15,52 +15,52 @@ pub const TABLE: &str = "kube-proxy";
 pub mod set {
     /// The cluster IPs in use.
     pub const CLUSTER_IPS: &str = "cluster-ips";
-    /// Addresses of the node that accept node ports. Upstream's name is `nodeport-ips`: its start in match-all mode deletes that set, and
-    /// fails if a rule of this proxy uses it.
+    /// Addresses of the node that accept node ports. Not upstream's name `nodeport-ips`: upstream kube-proxy, when it starts in match-all
+    /// mode, deletes that set, which would fail if a rule of this proxy used it.
     pub const NODEPORT_ADDRESSES: &str = "nodeport-addresses";
     /// The ranges of the ServiceCIDRs.
     pub const SERVICE_CIDRS: &str = "service-cidrs";
-    /// Endpoints on this node, which may reach themselves.
+    /// Endpoints on this node, which may connect to themselves through a Service.
     pub const HAIRPIN: &str = "hairpin";
-    /// The answers of the health-check node ports.
+    /// The numbers of local endpoints that the health-check node ports report.
     pub const HEALTH_CHECKS: &str = "health-check-nodeports";
     /// Node ports that are refused on loopback addresses.
     pub const LOCALHOST_NODEPORTS: &str = "localhost-nodeports";
 
-    /// Frontends without endpoints; in the layouts with chains only those with a cluster IP.
+    /// Frontends with an address and without endpoints; with `--ruleset-layout=chains` only cluster IPs.
     pub const NO_ENDPOINTS: &str = "no-endpoints";
-    /// The other frontends with an address and without endpoints, in the layouts with chains.
+    /// With `--ruleset-layout=chains`: external IPs and load balancer IPs without endpoints.
     pub const NO_ENDPOINTS_EXTERNAL: &str = "no-endpoints-external";
     /// Node ports without endpoints.
     pub const NO_ENDPOINTS_NODEPORTS: &str = "no-endpoints-nodeports";
 
-    /// Layout `maps`: frontends with an address, and where their packets go.
+    /// With `--ruleset-layout=maps`: frontends with an address, and the verdict for their packets.
     pub const SERVICES: &str = "services";
-    /// Layout `maps`: the same for node ports.
+    /// With `--ruleset-layout=maps`: node ports, and the verdict for their packets.
     pub const NODEPORTS: &str = "nodeports";
-    /// Layout `maps`: external policy Local, for pods and the host.
+    /// With `--ruleset-layout=maps`: frontends with external policy Local, and the verdict for packets from pods and from this host.
     pub const CLUSTER_POLICY: &str = "cluster-policy";
-    /// Layout `maps`: the same for node ports.
+    /// With `--ruleset-layout=maps`: node ports with external policy Local, and the verdict for packets from pods and from this host.
     pub const NODEPORT_CLUSTER_POLICY: &str = "nodeport-cluster-policy";
-    /// Layout `maps`: external policy Local, for other clients.
+    /// With `--ruleset-layout=maps`: frontends with external policy Local, and the verdict for packets from other clients.
     pub const LOCAL_POLICY: &str = "local-policy";
-    /// Layout `maps`: the same for node ports.
+    /// With `--ruleset-layout=maps`: node ports with external policy Local, and the verdict for packets from other clients.
     pub const NODEPORT_LOCAL_POLICY: &str = "nodeport-local-policy";
-    /// Layout `maps`: frontends with source ranges.
+    /// With `--ruleset-layout=maps`: frontends with source ranges.
     pub const RESTRICTED: &str = "lb-restricted";
-    /// Layout `maps`: these source ranges.
+    /// With `--ruleset-layout=maps`: the source ranges of the frontends in `lb-restricted`.
     pub const SOURCES: &str = "lb-sources";
 
-    /// Layouts with chains: frontends with an address, and the chains of their service ports.
+    /// With `--ruleset-layout=chains`: frontends with an address, and the chains of their service ports.
     pub const CHAINS_SERVICES: &str = super::chain::SERVICES;
-    /// Layouts with chains: the same for node ports.
+    /// With `--ruleset-layout=chains`: node ports, and the chains of their service ports.
     pub const CHAINS_NODEPORTS: &str = super::chain::NODEPORTS;
-    /// Layout `chains`: the first endpoint of each frontend with an address.
+    /// With `--ruleset-layout=chains`: the first endpoint of each frontend with an address.
     pub const FALLBACK: &str = "fallback";
-    /// Layout `chains`: the same for node ports.
+    /// With `--ruleset-layout=chains`: the first endpoint of each node port.
     pub const NODEPORT_FALLBACK: &str = "nodeport-fallback";
-    /// Layout `chains`: how the names of the maps from numbers to the chains of endpoints begin, for the cluster list and the local list.
-    /// Metrics count the elements of these maps under these beginnings.
+    /// With `--ruleset-layout=chains`: the prefixes of the maps from numbers to endpoint chains, for all endpoints and for the endpoints on
+    /// this node. Metrics count the elements of all maps with one prefix together.
     pub const VERDICT_MAPS: [&str; 2] = ["KUBE-SVC", "KUBE-SVL"];
 
     pub(in crate::ruleset) const ENDPOINTS: &str = "endpoints";
@@ -73,35 +73,36 @@ pub mod set {
 
 /// Names of chains.
 pub mod chain {
-    /// Looks frontends up.
+    /// Looks up the frontend of a packet.
     pub const SERVICES: &str = "KUBE-SERVICES";
-    /// Looks node ports up.
+    /// Looks up the node port of a packet.
     pub const NODEPORTS: &str = "KUBE-NODEPORTS";
     /// Marks packets for masquerading.
     pub const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-    /// Masquerades what is marked.
+    /// Masquerades marked packets.
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
-    /// Refuses what arrives for this host.
+    /// Refuses packets to this host if the frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// Refuses what passes through; in the layouts with chains it drops packets of no known connection.
+    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets of no known connection.
     pub const FORWARD: &str = "KUBE-FORWARD";
-    /// Layout `maps`: refuses what this host sends.
+    /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
     pub const OUTPUT: &str = "KUBE-OUTPUT";
-    /// Answers that nothing serves a port.
+    /// Rejects packets to a port that has no endpoints.
     pub const REJECT: &str = "KUBE-REJECT";
-    /// Finds out which map remembers a client.
+    /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";
     /// Refuses node ports on loopback addresses.
     pub const LOCALHOST: &str = "KUBE-LOCALHOST";
 
-    /// Layouts with chains: the part of iptables' chain `KUBE-SERVICES` that is in its table `filter`. nftables has one namespace for
-    /// all chains of a table.
+    /// With `--ruleset-layout=chains`: the chain `KUBE-SERVICES` of iptables mode in table `filter`. It needs another name than the one in
+    /// table `nat`, because here all chains are in one table.
     pub const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
-    /// Layouts with chains: refuses external frontends without endpoints.
+    /// With `--ruleset-layout=chains`: refuses packets to external IPs and load balancer IPs without endpoints.
     pub const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
-    /// Layouts with chains: drops sources that may not connect.
+    /// With `--ruleset-layout=chains`: drops packets from clients that are not in the source ranges of a load balancer IP.
     pub const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-    /// Layouts with chains: sends a packet that met a change to the first endpoint of its frontend.
+    /// With `--ruleset-layout=chains`: sends a packet for which no rule chose an endpoint, because of a change, to the first endpoint of
+    /// its frontend.
     pub const FALLBACK: &str = "KUBE-FALLBACK";
 
     /// The base chain for new connections that arrive.
@@ -116,12 +117,12 @@ pub mod chain {
     pub const FILTER_FORWARD: &str = "filter-forward";
     /// The base chain for packets of this host.
     pub const FILTER_OUTPUT: &str = "filter-output";
-    /// The base chain that remembers clients of endpoints elsewhere.
+    /// The base chain that records the clients of endpoints on other nodes (session affinity).
     pub const AFFINITY_POSTROUTING: &str = "nat-affinity-postrouting";
-    /// The base chain that remembers clients of endpoints on this host.
+    /// The base chain that records the clients of endpoints on this host (session affinity).
     pub const AFFINITY_INPUT: &str = "nat-affinity-input";
 
-    /// How the names of all chains begin that iptables mode has too.
+    /// The prefix of the names of all chains that iptables mode has too.
     pub const OF_IPTABLES_MODE: &str = "KUBE-";
 
     pub(in crate::ruleset) const EXTERNAL_LOCAL: &str = "external-local";
@@ -137,17 +138,17 @@ pub mod chain {
     pub(in crate::ruleset) const ENDPOINT: &str = "KUBE-SEP-";
 }
 
-/// Marks what is about node ports.
+/// The part of a name that stands for node ports.
 pub(super) const NODEPORT: &str = "nodeport-";
-/// Marks what is about the endpoints on this node.
+/// The part of a name that stands for the endpoints on this node.
 pub(super) const LOCAL: &str = "local-";
-/// Marks session affinity chains and maps for the endpoints on this node. It has a dot, which no namespace has: the names of Service `x/web`
-/// cannot be those of a Service in namespace `local-x`.
+/// The part of the name of a session affinity chain or map that stands for the endpoints on this node. It has a dot, which no namespace
+/// may have, so that a name for Service `x/web` never equals a name for a Service in namespace `local-x`.
 pub(super) const STICKY_LOCAL: &str = "local.";
-/// Marks chains that mark packets for masquerading first.
+/// The part of the name of a chain that first marks packets for masquerading.
 pub(super) const MASQUERADE: &str = "masq-";
 
-/// Frontends are addresses or node ports. These have maps of their own, because the key of a node port has no address.
+/// The two types of frontends. Node ports have maps of their own, because their keys have no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrontendType {
     /// An address, a protocol and a port.
@@ -169,7 +170,7 @@ impl FrontendType {
         }
     }
 
-    /// The beginning of the names of its chains.
+    /// The prefix of the names of chains for this type.
     pub(super) const fn prefix(self) -> &'static str {
         match self {
             Self::Address => "",
@@ -181,9 +182,9 @@ impl FrontendType {
 /// One of the two lists of endpoints of a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum List {
-    /// The endpoints of the cluster.
+    /// The endpoints for traffic policy Cluster.
     Cluster,
-    /// The endpoints on this node.
+    /// The endpoints on this node, for traffic policy Local.
     Local,
 }
 
@@ -191,7 +192,7 @@ impl List {
     /// Both lists.
     pub const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
 
-    /// The part that the names of its chains have in them.
+    /// The part of a chain's name that stands for this list.
     pub(super) const fn infix(self) -> &'static str {
         match self {
             Self::Cluster => "",
@@ -200,7 +201,7 @@ impl List {
     }
 }
 
-/// The map from a frontend to its verdict, in layout `maps`.
+/// The map from a frontend to its verdict, with `--ruleset-layout=maps`.
 #[must_use]
 pub const fn dispatch(frontend_type: FrontendType) -> &'static str {
     match frontend_type {
@@ -209,7 +210,7 @@ pub const fn dispatch(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The map from a frontend with external policy Local to its verdict for pods and the host.
+/// The map from a frontend with external policy Local to its verdict for packets from pods and from this host.
 #[must_use]
 pub const fn cluster_policy(frontend_type: FrontendType) -> &'static str {
     match frontend_type {
@@ -218,7 +219,7 @@ pub const fn cluster_policy(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The map from a frontend with external policy Local to its verdict for other clients.
+/// The map from a frontend with external policy Local to its verdict for packets from other clients.
 #[must_use]
 pub const fn local_policy(frontend_type: FrontendType) -> &'static str {
     match frontend_type {
@@ -227,7 +228,7 @@ pub const fn local_policy(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The map from a frontend without endpoints to its verdict in the filter chains, in layout `maps`.
+/// The map from a frontend without endpoints to its verdict in the filter chains, with `--ruleset-layout=maps`.
 #[must_use]
 pub const fn no_endpoints(frontend_type: FrontendType) -> &'static str {
     match frontend_type {
@@ -236,7 +237,7 @@ pub const fn no_endpoints(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The map from frontend and number to endpoint, if there is only one of it.
+/// The name of the map from frontend and number to endpoint. If the map is split into several, their names begin with it.
 #[must_use]
 pub const fn endpoints(frontend_type: FrontendType, list: List) -> &'static str {
     match (frontend_type, list) {
@@ -247,7 +248,8 @@ pub const fn endpoints(frontend_type: FrontendType, list: List) -> &'static str 
     }
 }
 
-/// The map from the original destination of a connection to the chain that remembers its client; nft cannot put the protocol into the key.
+/// The name of the map from a connection's original destination to the chain that records its client. There is one map for each protocol,
+/// because nft cannot put the protocol into the key.
 #[must_use]
 pub fn affinity_map(frontend_type: FrontendType, protocol: Protocol) -> String {
     match frontend_type {
@@ -256,7 +258,7 @@ pub fn affinity_map(frontend_type: FrontendType, protocol: Protocol) -> String {
     }
 }
 
-/// The types of frontends and the lists that have a map of endpoints, in the order of the tables.
+/// The combinations of frontend type and list that have a map of endpoints, in the order of these maps in the table.
 pub const ENDPOINT_MAPS: [(FrontendType, List); 4] = [
     (FrontendType::Address, List::Cluster),
     (FrontendType::Address, List::Local),
@@ -264,13 +266,13 @@ pub const ENDPOINT_MAPS: [(FrontendType, List); 4] = [
     (FrontendType::NodePort, List::Local),
 ];
 
-/// The names of all maps of this kind, where so many maps share the endpoints of each kind.
+/// The names of all maps of endpoints of one kind when each kind is split into `maps` maps.
 pub fn endpoint_maps(frontend_type: FrontendType, list: List, maps: u8) -> impl Iterator<Item = SetName> {
     let name = endpoints(frontend_type, list);
     (0..maps.max(1)).map(move |part| with_part(name, (maps > 1).then_some(part)))
 }
 
-/// A name for one of several maps, or for the only one.
+/// The name of one of several maps (`NAME.PART`), or of the only one (`NAME`).
 pub(super) fn with_part(name: &'static str, part: Option<u8>) -> SetName {
     match part {
         Some(part) => format!("{name}.{part}").into(),
@@ -278,7 +280,7 @@ pub(super) fn with_part(name: &'static str, part: Option<u8>) -> SetName {
     }
 }
 
-/// A name without its part, and the part.
+/// Splits `NAME.PART` into the name and the number of the part, if there is one.
 pub(super) fn split_part(name: &str) -> (&str, Option<u8>) {
     if let Some((before, part)) = name.rsplit_once('.')
         && let Ok(part) = part.parse()

@@ -1,10 +1,11 @@
-//! The answers of the health-check node ports, as elements of a map that no rule uses, and notes in the comments of frontends.
+//! Notes for the next process, kept in the table: a map with the health checks' answers, which no rule uses, and notes in the comments
+//! of frontends.
 //!
-//! The kernel keeps the map with the rules. So a process that starts while no API server answers can serve the health-check node ports
-//! from what it reads back, and load balancers leave the node in. It is a map of its own, because the number of local endpoints changes
-//! often, and a map of verdicts is costly to change. [`health_check`] reads what `element` writes.
+//! The kernel keeps the map with the rules. So a process that starts while no API server answers can read the map and answer on the
+//! health-check node ports, and load balancers keep the node in service. The map is separate, because the number of local endpoints changes
+//! often and a map of verdicts is costly to change. [`health_check`] parses the elements that `element` makes.
 //!
-//! The key begins with the port and goes on with a frontend that the Service owns, so no two Services have the same key.
+//! The key is the health-check port followed by a frontend that the Service owns, so no two Services have the same key.
 
 use std::sync::Arc;
 
@@ -15,19 +16,20 @@ use super::shared::{Fields, comment, commented};
 use crate::endpoints::{Action, FrontendSelection, PortSelection};
 use crate::model::{Destination, Family, FrontendKind, ObjectName, TrafficPolicy};
 
-/// Behind the name in the comment of a frontend: its address is one of `spec.externalIPs`. Rules treat it as a load balancer's.
+/// Follows the name in the comment of a frontend whose address is in `spec.externalIPs`. Rules treat it like a load balancer IP.
 pub const EXTERNAL_IP: &str = "(external IP)";
-/// Behind the name in the comment of a frontend without endpoints: its traffic policy is Local. It is refused in either case.
+/// Follows the name in the comment of a frontend without endpoints whose traffic policy is Local. The rules refuse its packets as with
+/// policy Cluster, so only this note shows the policy.
 pub const POLICY_LOCAL: &str = "(policy Local)";
 
-/// The name of the service port in the comment of a frontend, without the notes behind it.
+/// The name of the service port in the comment of a frontend, without the notes that may follow it.
 #[must_use]
 pub fn service_port(comment: &str) -> &str {
     comment.split(' ').next().unwrap_or(comment)
 }
 
-/// The comment of a frontend: the name of the service port, and what the table does not tell otherwise. Few frontends have such a note, because
-/// each costs room in the kernel.
+/// The comment of a frontend: the name of the service port, and notes on facts that the rules do not show. Only few frontends get a note,
+/// because notes take kernel memory.
 pub(super) fn on_frontend(label: &Arc<str>, frontend: &FrontendSelection) -> Arc<str> {
     let is_external_ip = frontend.kind == FrontendKind::ExternalIp;
     let hides_local = frontend.action == Action::Reject && frontend.policy == TrafficPolicy::Local;
@@ -36,7 +38,7 @@ pub(super) fn on_frontend(label: &Arc<str>, frontend: &FrontendSelection) -> Arc
     if words.len() == 1 { comment(label) } else { comment(&words.join(" ").into()) }
 }
 
-/// The map of a family.
+/// The map of the health checks' answers in a family.
 pub(super) fn set(family: Family) -> Set {
     let frontend = [Fields::of(family).address, DataType::InetProto, DataType::InetService];
     let key = [DataType::InetService].into_iter().chain(frontend).collect();
@@ -45,13 +47,13 @@ pub(super) fn set(family: Family) -> Set {
     commented(set, "Health-check node port . cluster IP . service port : local endpoints; for the next process")
 }
 
-/// The element with the answer of the Service's health-check node port. `None` for other ports than the first, for a Service whose cluster
-/// IP another Service has, and for one whose name is too long for a comment, which the API does not allow.
+/// The element with the answer of the Service's health-check node port. `None` for any port but the first, for a Service whose cluster
+/// IP another Service owns, and for a Service name that is too long for a comment, which the API does not allow.
 pub(super) fn element(port: &PortSelection) -> Option<Element> {
     let check = port.health_check?;
     let frontend = port.frontends.iter().find(|frontend| frontend.kind == FrontendKind::ClusterIp)?.frontend;
     let Destination::Address(ip) = frontend.destination else { return None };
-    // The name of a port follows behind a colon, which is in no name of a Service.
+    // The port's name follows after a colon, which the name of a Service never contains.
     let service = port.label.split(':').next().filter(|service| service.len() <= Element::MAX_COMMENT)?;
     let key = Data::from(check.port).then(ip).then(frontend.protocol.number()).then(frontend.port);
     let count = u32::try_from(check.local_endpoints).unwrap_or(u32::MAX);
@@ -59,7 +61,7 @@ pub(super) fn element(port: &PortSelection) -> Option<Element> {
     Some(Element { comment: Some(Arc::from(service)), ..element })
 }
 
-/// The health check in an element of the map: the Service, the port and the number of local endpoints.
+/// Parses an element of the map: the Service, the health-check port and the number of local endpoints.
 #[must_use]
 pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
     let (namespace, name) = element.comment.as_deref()?.split_once('/')?;

@@ -1,9 +1,9 @@
-//! Elements and rules of our tables as frontends and endpoints: the way back from what the layouts write.
+//! Parses elements and rules of our tables back into frontends and endpoints: the inverse of the ruleset layouts.
 //!
-//! Takes the keys and values of elements, the rules that were read from the kernel, and the chains of a Service that are not written yet.
-//! Works for every layout, because a name has one meaning in all of them ([`kinds`](super::kinds)). Pure.
+//! Takes the keys and values of elements, rules that were read from the kernel, and chains of a Service that are not in the kernel yet.
+//! Works for every ruleset layout, because a name has one meaning in all of them ([`kinds`](super::kinds)). Pure.
 //!
-//! Invariant: what a layout writes for a selection is read as the frontends and endpoints of that selection.
+//! Invariant: parsing the objects that a layout makes for a selection gives the frontends and endpoints of that selection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ use super::names::FrontendType;
 use crate::model::{Destination, Family, Frontend, Protocol};
 use crate::table::ChainContent;
 
-/// The content of a key.
+/// The parsed key of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// An address: a cluster IP, an address of the node, the end of a range, a client.
@@ -26,9 +26,9 @@ pub enum Key {
     Endpoint(SocketAddr, Protocol),
     /// A frontend.
     Frontend(Frontend),
-    /// A frontend, and the number of one of its endpoints: a slot, or a place of a table.
+    /// A frontend, and the number of one of its endpoints or of a position in its Maglev table.
     Numbered(Frontend, u32),
-    /// A frontend, and the first or last address of a range of sources.
+    /// A frontend, and the first or last address of one of its source ranges.
     Source(Frontend, IpAddr),
     /// A health-check node port, and a frontend of its Service.
     HealthCheck(u16, Frontend),
@@ -37,7 +37,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The frontend that it names.
+    /// The frontend in the key, if it has one.
     #[must_use]
     pub fn frontend(self) -> Option<Frontend> {
         match self {
@@ -50,7 +50,7 @@ impl Key {
     }
 }
 
-/// Reads a key of a set of this kind; `None` when this program writes no such key. The end of a range is read like a key.
+/// Parses a key of a set of this kind; `None` if this program never writes such a key. Also parses the end of an interval.
 #[must_use]
 pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
     let mut fields = Fields { family, rest: key };
@@ -84,7 +84,7 @@ pub fn frontend(kind: SetKind, family: Family, key: &[u8]) -> Option<Frontend> {
     self::key(kind, family, key).and_then(Key::frontend)
 }
 
-/// The first and the last address of a range: of a ServiceCIDR, or of the sources that may use a frontend.
+/// The first and the last address of an element that is a range: a ServiceCIDR, or a source range of a frontend.
 #[must_use]
 pub fn range(kind: SetKind, family: Family, element: &Element) -> Option<(IpAddr, IpAddr)> {
     let end_of = |bytes: &[u8]| match key(kind, family, bytes)? {
@@ -103,7 +103,7 @@ pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(fields.address()?, fields.port()?))
 }
 
-/// The address that these bytes are.
+/// Parses 4 or 16 bytes as an address.
 #[must_use]
 pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
@@ -113,13 +113,13 @@ pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The protocol with this number.
+/// The protocol with this IANA number.
 #[must_use]
 pub fn protocol(number: u8) -> Option<Protocol> {
     Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
 }
 
-/// Reads the fields of a key or value one after the other; each takes a multiple of four bytes.
+/// Parses the fields of a key or value one after the other; each is padded to a multiple of four bytes.
 struct Fields<'a> {
     family: Family,
     rest: &'a [u8],
@@ -159,13 +159,13 @@ impl Fields<'_> {
         }
     }
 
-    /// Address, protocol, port; of a node port the last two.
+    /// Parses address, protocol and port; for a node port only protocol and port.
     fn frontend(&mut self, frontend_type: FrontendType) -> Option<Frontend> {
         let destination = self.destination(frontend_type)?;
         Some(Frontend { destination, protocol: self.protocol()?, port: self.port()? })
     }
 
-    /// Address, port; of a node port the last one.
+    /// Parses address and port; for a node port only the port.
     fn original_destination(&mut self, frontend_type: FrontendType, protocol: Protocol) -> Option<Frontend> {
         let destination = self.destination(frontend_type)?;
         Some(Frontend { destination, protocol, port: self.port()? })
@@ -175,19 +175,19 @@ impl Fields<'_> {
 /// A set whose keys are frontends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendSet {
-    /// The use of its elements.
+    /// How its elements decide what happens to packets.
     pub role: Role,
     kind: SetKind,
 }
 
-/// The set of this name, in every layout; `None` when its keys are no frontends, or say nothing of where packets go.
+/// The set with this name, for every ruleset layout; `None` if its elements do not decide what happens to a frontend's packets.
 #[must_use]
 pub fn frontend_set(name: &str) -> Option<FrontendSet> {
     let kind = SetKind::of(name)?;
     Some(FrontendSet { role: kind.role()?, kind })
 }
 
-/// The map of endpoints of this name, by its frontends; `None` for any other set.
+/// The map of endpoints with this name, as a set of frontends; `None` for any other set.
 #[must_use]
 pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
     match SetKind::of(set)? {
@@ -204,20 +204,20 @@ impl FrontendSet {
     }
 }
 
-/// Whether the values of a set are endpoints of frontends, by number.
+/// Whether a set is a map from frontend and number to endpoint.
 #[must_use]
 pub fn is_endpoint_map(set: &str) -> bool {
     matches!(SetKind::of(set), Some(SetKind::Endpoints(..)))
 }
 
-/// Whether a map of so many endpoints takes long to read, so that several maps should share them (`nftables.endpointMaps`). Measured on
-/// kernel 6.18: three seconds for this number, which grow with the square.
+/// Whether a map with this many elements takes long to read and should be split into several maps (`nftables.endpointMaps`). Measured on
+/// kernel 6.18: 300,000 elements take three seconds; the time grows with the square of the number.
 #[must_use]
 pub fn takes_long(set: &str, elements: usize) -> bool {
     elements > 300_000 && is_endpoint_map(set)
 }
 
-/// Whether an element with this value drops packets; `chains` are those of its Service, by name in order.
+/// Whether an element with this value drops packets; `chains` are the chains of its Service, sorted by name.
 #[must_use]
 pub fn drops(value: ValueRef<'_>, chains: &[ChainContent]) -> bool {
     match value {
@@ -227,7 +227,7 @@ pub fn drops(value: ValueRef<'_>, chains: &[ChainContent]) -> bool {
     }
 }
 
-/// Whether a chain, or one that it leads to over so many steps, drops what reaches its end.
+/// Whether a chain, or a chain that it goes to in at most `steps` steps, has a rule that drops packets.
 fn chain_drops(name: &str, chains: &[ChainContent], steps: usize) -> bool {
     let Ok(index) = chains.binary_search_by(|content| (*content.chain.name).cmp(name)) else { return false };
     has_drop(&chains[index])
@@ -241,7 +241,7 @@ pub fn has_drop(content: &ChainContent) -> bool {
     statements.any(|statement| matches!(statement, Statement::Verdict(Verdict::Drop)))
 }
 
-/// The endpoint of a chain, if it is the chain of an endpoint.
+/// The endpoint that a chain translates to, if it is the chain of an endpoint.
 #[must_use]
 pub fn chain_endpoint(content: &ChainContent) -> Option<SocketAddr> {
     let statements = content.rules.iter().flat_map(|rule| &rule.statements);
@@ -251,7 +251,7 @@ pub fn chain_endpoint(content: &ChainContent) -> Option<SocketAddr> {
     })
 }
 
-/// The endpoint to which a rule translates, if it is a constant.
+/// The endpoint that a rule translates to (DNAT), if the rule has it as a constant.
 #[must_use]
 pub fn rule_endpoint(rule: &RuleDump) -> Option<SocketAddr> {
     let (address_register, port_register) = rule.exprs.iter().find_map(|expr| match expr {
@@ -268,7 +268,7 @@ pub fn rule_endpoint(rule: &RuleDump) -> Option<SocketAddr> {
     Some(SocketAddr::new(address(constant(address_register)?.as_slice())?, u16::from_be_bytes(port)))
 }
 
-/// The network with which a rule compares the source address. The rule loads the address from the IP header, or its first bytes.
+/// The network that a rule compares the source address with. The rule loads the whole address from the IP header, or only its first bytes.
 #[must_use]
 pub fn rule_source(rule: &RuleDump) -> Option<IpNet> {
     const V4: (u32, usize) = (12, 4);
@@ -297,7 +297,7 @@ fn ones(mask: &Data) -> u32 {
     mask.as_slice().iter().map(|byte| byte.count_ones()).sum()
 }
 
-/// The protocol with which a rule compares that of the packet.
+/// The protocol that a rule compares the packet's protocol with.
 #[must_use]
 pub fn rule_protocol(rule: &RuleDump) -> Option<Protocol> {
     let number = rule.exprs.iter().find_map(|expr| match expr {

@@ -1,4 +1,4 @@
-//! What the layouts have in common: selectors, the node's own facts, and how a packet's origin and destination are matched.
+//! Code that all ruleset layouts share: selectors, the node's elements, and matches of a packet's origin and destination.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::{LocalTraffic, NodeFacts, NodePorts, Settings};
 use crate::model::{Family, Protocol};
 use crate::table::{ChainContent, ServiceObjects};
 
-/// Netfilter's usual priorities; DNAT and masquerading happen where upstream documents them (F7).
+/// The standard netfilter priorities. DNAT and masquerading have the priorities that upstream kube-proxy documents (F7).
 pub(super) mod priority {
     pub(in crate::ruleset) const DSTNAT: i32 = -100;
     pub(in crate::ruleset) const FILTER: i32 = 0;
     pub(in crate::ruleset) const SRCNAT: i32 = 100;
 }
 
-/// The selectors that differ between the families.
+/// The packet fields and the type that differ between IPv4 and IPv6.
 pub(super) struct Fields {
     pub(super) source: Field,
     pub(super) destination: Field,
@@ -57,7 +57,7 @@ impl Fields {
     }
 }
 
-/// Matches translated packets whose sender is their endpoint (D10).
+/// Matches translated packets of an endpoint to itself (D10).
 pub(super) fn from_itself(fields: &Fields) -> [Statement; 2] {
     let pair = vec![fields.source, fields.destination, Field::L4Proto, Field::ThDport];
     [Statement::CtBit(CtBit::StatusDnat), Statement::Match(pair, Operand::InSet(set::HAIRPIN.into()))]
@@ -76,7 +76,7 @@ pub(super) fn goto(target: &str) -> Statement {
     Statement::Verdict(Verdict::Goto(target.into()))
 }
 
-/// A chain that the kernel calls.
+/// A base chain: the kernel calls it at a hook.
 pub(super) fn base(
     name: &str,
     kind: ChainType,
@@ -89,13 +89,13 @@ pub(super) fn base(
     ChainContent { chain: Chain { name: name.into(), base, comment: Some(comment.into()) }, rules }
 }
 
-/// A chain that rules and elements lead to.
+/// A regular chain: rules and map elements jump to it.
 pub(super) fn regular(name: &str, text: &str, rules: Vec<Rule>) -> ChainContent {
     let comment = Some(comment(&text.into()));
     ChainContent { chain: Chain { name: name.into(), base: None, comment }, rules }
 }
 
-/// The comments of the base chains, in every layout.
+/// Comments of chains that all ruleset layouts share.
 pub(super) mod purpose {
     pub(in crate::ruleset) const PREROUTING: &str = "New connections that arrive: to which endpoint";
     pub(in crate::ruleset) const OUTPUT: &str = "New connections of this host: to which endpoint";
@@ -109,7 +109,7 @@ pub(super) mod purpose {
     pub(in crate::ruleset) const REJECT: &str = "Nothing serves this port";
 }
 
-/// Matches packets of local pods, or all others (I1 to I3).
+/// Matches packets from pods of this node, or if `is_local` is false, all other packets (I1 to I3).
 pub(super) fn local_pod(fields: &Fields, local: &LocalTraffic, is_local: bool) -> Statement {
     match local {
         LocalTraffic::Source(range) => {
@@ -130,7 +130,7 @@ pub(super) fn local_pod(fields: &Fields, local: &LocalTraffic, is_local: bool) -
     }
 }
 
-/// Matches the addresses that accept node ports (D19), among which loopback never is (D20).
+/// Matches packets to the addresses that accept node ports (D19), which never include loopback (D20).
 pub(super) fn to_node_port_address(settings: &Settings) -> Vec<Statement> {
     match settings.node_ports {
         NodePorts::Listed => vec![match_destination(settings, Operand::InSet(set::NODEPORT_ADDRESSES.into()))],
@@ -142,7 +142,7 @@ pub(super) fn to_node_port_address(settings: &Settings) -> Vec<Statement> {
     }
 }
 
-/// Matches the loopback addresses of a family.
+/// Matches packets to the loopback addresses of a family.
 pub(super) fn to_loopback(family: Family) -> Statement {
     let (network, len) = loopback(family);
     Statement::Match(vec![Fields::of(family).destination], Operand::InPrefix(network, len))
@@ -167,14 +167,14 @@ fn interface(name: &str) -> nft::Data {
     nft::Data::from_bytes(&bytes).expect("sixteen bytes")
 }
 
-/// The elements that stand for the node's own facts.
+/// The elements for this node's addresses and the ServiceCIDRs.
 pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> ServiceObjects {
     let mut objects = ServiceObjects::default();
     let of_family = |ip: &IpAddr| Family::of(*ip) == settings.family;
     let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
     objects.extend(set::NODEPORT_ADDRESSES, addresses.map(|ip| Element::new((*ip).into())));
     let ranges: Vec<IpNet> = facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
-    // Overlapping ranges are refused by the kernel, neighbouring ones listed as one.
+    // Aggregated, because the kernel refuses overlapping ranges and lists adjacent ranges as one.
     objects.extend(set::SERVICE_CIDRS, IpNet::aggregate(&ranges).iter().map(range));
     objects
 }
@@ -183,7 +183,7 @@ fn range(range: &IpNet) -> Element {
     Element { key_end: Some(Box::new(range.broadcast().into())), ..Element::new(range.network().into()) }
 }
 
-/// A comment that nft reads back: names may be longer than it allows.
+/// Cuts a text to the length that nft allows for a comment; names of Services and ports may be longer.
 pub(super) fn comment(label: &Arc<str>) -> Arc<str> {
     const CUT: &str = "...";
     if label.len() <= Element::MAX_COMMENT {
@@ -196,7 +196,7 @@ pub(super) fn comment(label: &Arc<str>) -> Arc<str> {
     format!("{}{CUT}", &label[..end]).into()
 }
 
-/// The sets of addresses that every layout has.
+/// The sets of addresses that all ruleset layouts have.
 pub(super) fn common_sets(family: Family) -> [Set; 3] {
     let address = || Types::Named(vec![Fields::of(family).address]);
     let mut ranges = commented(Set::new(set::SERVICE_CIDRS, address()), "ServiceCIDRs");

@@ -1,11 +1,12 @@
-//! Numbers in smaller types.
+//! Converts numbers to smaller integer types.
 
 use std::fmt::Display;
 
-/// A length or number in the type that has room for it by the limits of nftables and of a Service, such as that of a key.
+/// Converts a length or number, such as a key's length, to a smaller type that the limits of nftables and of Services guarantee to be
+/// large enough.
 ///
 /// # Panics
-/// When it is larger than these limits allow, which is a mistake in this program.
+/// When the number does not fit, which is a bug in this program.
 pub(crate) fn fit<T: Copy + Display, N: TryFrom<T>>(number: T) -> N {
     match N::try_from(number) {
         Ok(number) => number,

@@ -1,9 +1,9 @@
-//! The values that a layout produces: the fixed part of a table, and what stands in it for one Service.
+//! The content of an nftables table as values: its fixed part ([`StaticRules`]), and the objects of one Service ([`ServiceObjects`]).
 //!
-//! `ruleset` makes them and `diff` compares them with what the kernel holds. Plain data of nftables, without a word of Kubernetes.
+//! `ruleset` makes these values, and `diff` compares them with the kernel's table. They do not depend on Kubernetes types.
 //!
-//! Which value of a group of [`Slots`], or of a [`VerdictMap`], has which number is no part of what is wanted, unless it is fixed: `diff`
-//! chooses the numbers so that as few elements as possible change.
+//! The values of [`Slots`] and of a [`VerdictMap`] have numbers as keys. Unless the numbers are fixed, `diff` chooses the number of each
+//! value, so that as few elements as possible change.
 
 mod fit;
 mod values;
@@ -19,7 +19,7 @@ pub(crate) use values::Values;
 /// The name of a set or map.
 pub type SetName = Cow<'static, str>;
 
-/// The fixed part of a table.
+/// The fixed part of a table: everything that does not depend on Services.
 #[derive(Clone, Debug)]
 pub struct StaticRules {
     /// The table.
@@ -28,15 +28,16 @@ pub struct StaticRules {
     pub owned: bool,
     /// Every set and map.
     pub sets: Vec<Arc<Set>>,
-    /// Maps whose last key field is a slot number.
+    /// Maps whose keys end with a slot number: see [`Slots`].
     pub slotted: Vec<SetName>,
-    /// Sets of plain keys in which several Services may have the same key. In every other set a key belongs to one Service.
+    /// Sets (not maps) in which several Services may have the same key. In all other sets a key belongs to one Service.
     pub shared: Vec<SetName>,
-    /// Every chain that is always there.
+    /// All chains that always exist.
     pub chains: Vec<ChainContent>,
-    /// Chains that exist once an element leads to them, by name.
+    /// Makes the content of a chain on demand from its name, such as `lb-3`. Such a chain is added when a rule or an element first goes
+    /// to it.
     pub on_demand: fn(&str) -> Option<ChainContent>,
-    /// How the names of the maps of [`ServiceObjects::verdict_maps`] begin: their elements are counted by these beginnings.
+    /// The prefixes of the names of [`ServiceObjects::verdict_maps`]: metrics sum up the elements of all maps with one prefix.
     pub kinds: &'static [&'static str],
 }
 
@@ -50,7 +51,7 @@ pub struct ChainContent {
 }
 
 impl ChainContent {
-    /// The chains that its rules lead to.
+    /// The chains that its rules jump or go to.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<str>> {
         self.rules.iter().flat_map(|rule| &rule.statements).filter_map(|statement| match statement {
             nft::Statement::Verdict(verdict) => verdict.chain(),
@@ -59,41 +60,41 @@ impl ChainContent {
     }
 }
 
-/// The objects of a table for one Service, or for the node.
+/// The objects that a table has for one Service, or for the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceObjects {
     /// Elements of sets and maps of the static rules.
     pub elements: Vec<(SetName, Element)>,
-    /// Groups of slots of maps of the static rules.
+    /// Groups of numbered elements in maps of the static rules.
     pub slots: Vec<Slots>,
-    /// Dynamic sets of its own.
+    /// Dynamic sets that belong to this Service only.
     pub dynamic_sets: Vec<DynamicSet>,
-    /// Maps of its own from numbers to verdicts.
+    /// Maps from numbers to verdicts that belong to this Service only.
     pub verdict_maps: Vec<VerdictMap>,
-    /// Chains of its own. An element may lead to them.
+    /// Chains that belong to this Service only. Verdicts of elements may go to them.
     pub chains: Vec<ChainContent>,
 }
 
 impl ServiceObjects {
-    /// Adds elements of a set.
+    /// Adds elements to a set of the static rules.
     pub fn extend(&mut self, set: &'static str, elements: impl IntoIterator<Item = Element>) {
         self.elements.extend(elements.into_iter().map(|element| (SetName::Borrowed(set), element)));
     }
 }
 
-/// A set or map that the packet path fills, for session affinity. A map has a list of values that its elements may hold: when a value
-/// leaves the list, the elements that hold it are deleted.
+/// A set or map for session affinity that rules fill while they process packets. For a map there is a list of the values (endpoints) that
+/// its elements may have: when an endpoint is removed from the list, the elements with it are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicSet {
     /// The set or map.
     pub set: Arc<Set>,
-    /// The values that its elements may hold, sorted; `None` when elements stay as long as the set.
+    /// The values that its elements may have, sorted; `None` for a set without values, whose elements stay as long as the set.
     pub allowed: Option<Vec<Data>>,
 }
 
 impl DynamicSet {
-    /// Of the elements that rules made, those whose value is not allowed, in the order of their keys and each once: the kernel may
-    /// list an element twice while the map grows or shrinks.
+    /// Returns the elements whose value is not allowed, sorted by key, each once: the kernel may list an element twice while the map
+    /// grows or shrinks.
     #[must_use]
     pub fn not_allowed(&self, elements: Vec<Element>) -> Vec<Element> {
         let Some(allowed) = &self.allowed else { return Vec::new() };
@@ -108,30 +109,31 @@ impl DynamicSet {
     }
 }
 
-/// In a slotted map, the least number at the end of a key that is no slot: an element with this number or a higher one is an element like
-/// any other. Slots are below that.
+/// Numbers at the end of a key from this one up are positions of a Maglev table, and are compared like any other element. Smaller numbers
+/// are slots: see [`Slots`].
 pub(crate) const FIRST_PLACE: u32 = 1 << 17;
 
-/// A group of elements of a slotted map: `prefix . 0` to `prefix . n-1` hold the values, in any order unless it is fixed.
+/// A group of numbered elements in a map: keys `prefix . 0` to `prefix . n-1` have the n values, in any order unless it is fixed. The
+/// number at the end of the key is called the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
     /// The map.
     pub set: SetName,
-    /// The key without the slot number.
+    /// The key without the number at its end.
     pub prefix: Data,
     /// The values, all different.
     pub values: Values,
-    /// Whether each value has the number of its place in the list, so that the numbers are part of what is wanted.
+    /// Whether each value must have its index in the list as its number. Otherwise `diff` chooses the numbers.
     pub is_fixed: bool,
 }
 
 /// A map whose keys are the numbers 0 to n-1 and whose values are verdicts, in any order unless it is fixed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerdictMap {
-    /// The map. Its key is one generated number; a set of that type that is not wanted is taken to be this proxy's, and deleted.
+    /// The map. Its key is one integer. `diff` assumes that any other map of this type in the table was made by this proxy, and deletes it.
     pub set: Arc<Set>,
     /// The verdicts, all different.
     pub verdicts: Vec<Verdict>,
-    /// Whether each verdict has the number of its place in the list, so that the numbers are part of what is wanted.
+    /// Whether each verdict must have its index in the list as its number. Otherwise `diff` chooses the numbers.
     pub is_fixed: bool,
 }

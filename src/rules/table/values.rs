@@ -1,12 +1,12 @@
-//! The values of a group of slots, packed: a cluster has hundreds of thousands of them, some ten to a group.
+//! A packed list of map values, such as the endpoints of a frontend: a cluster has hundreds of thousands of values, some ten in each list.
 //!
-//! Takes and gives [`Data`] or plain bytes. Invariant: all values of a list have the same length, which is not 0.
+//! Built from [`Data`], read as bytes. Invariant: all values of a list have the same length, which is not 0.
 
 use nft::Data;
 
 use super::fit;
 
-/// Values of one length.
+/// A list of values that all have the same length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values {
     width: u8,
@@ -32,13 +32,13 @@ impl Values {
         usize::from(self.width)
     }
 
-    /// Every value in order.
+    /// All values in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> + DoubleEndedIterator {
         self.bytes.chunks_exact(self.width().max(1))
     }
 }
 
-/// The values in this order.
+/// Collects the values in this order.
 ///
 /// # Panics
 /// When they differ in length, or are empty.

@@ -10,7 +10,7 @@ use rules::model::{Event, Family, Node};
 const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Converter {
-    /// A Node.
+    /// Converts a Node.
     pub(in crate::source) fn node(&mut self, object: &objects::Node<'_>) -> Converted {
         let mut fields = Fields::of("Node", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
@@ -27,7 +27,7 @@ impl Converter {
         fields.finish(Some(Event::NodeApplied(node)))
     }
 
-    /// A ServiceCIDR, with its ranges normalised (A10).
+    /// Converts a ServiceCIDR, and normalises its ranges (A10).
     pub(in crate::source) fn service_cidr(&mut self, object: &objects::ServiceCidr<'_>) -> Converted {
         let mut fields = Fields::of("ServiceCIDR", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
@@ -38,7 +38,7 @@ impl Converter {
     }
 }
 
-/// The first InternalIP, else the first ExternalIP; then the first of the other family in the same order (M4).
+/// The Node's first InternalIP, or else its first ExternalIP; then the first address of the other IP family in the same order (M4).
 fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {

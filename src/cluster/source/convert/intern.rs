@@ -1,6 +1,6 @@
-//! One copy of each name.
+//! A string interner: keeps one copy of each name.
 //!
-//! Takes names, gives shared ones: 200,000 endpoints on 1,000 nodes hold 1,000 node names.
+//! Takes a name, gives its shared copy: 200,000 endpoints on 1,000 nodes need memory for 1,000 node names.
 //!
 //! Invariant: unused names are removed from time to time, so the set grows with the cluster, not with time.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use foldhash::HashSet;
 
-/// Below this number of names unused ones are not searched for.
+/// With fewer names than this, unused ones are not removed.
 const KEEP: usize = 1024;
 
 /// A set of shared names.

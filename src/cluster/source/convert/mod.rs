@@ -1,10 +1,10 @@
-//! Kubernetes objects to model events.
+//! Converts Kubernetes objects to events of `rules::model`.
 //!
-//! Takes the reduced objects of [`super::objects`], gives [`Converted`]: the [`Event`] that an object stands for, and a [`Problem`] for
-//! each part of it that cannot be used. `text` reads the values that the kinds share, `intern` shares names.
+//! Takes the reduced objects of [`super::objects`], gives [`Converted`]: the [`Event`] for an object, and a [`Problem`] for each part of
+//! it that cannot be used. `text` validates names, `intern` keeps one copy of each name.
 //!
-//! Invariants: pure, the result depends on the object and the options only; a bad item is dropped alone; an object that is
-//! not for this proxy gives the deletion event of its name, one without a valid name gives no event at all.
+//! Invariants: pure, the result depends on the object and the options only; an invalid item is dropped without the others; an object
+//! that this proxy does not handle gives the deletion event for its name; an object without a valid name gives no event.
 
 mod cluster_scoped;
 mod intern;
@@ -27,15 +27,15 @@ use component::addresses::{parse_cidr, parse_ip};
 use intern::Interner;
 use rules::model::{Event, ObjectName, Protocol};
 
-/// What the conversion depends on besides the object.
+/// Options of the conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
-    /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` count (A7).
+    /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` is used (A7).
     pub(crate) allow_external_ips: bool,
 }
 
 impl Default for ConvertOptions {
-    /// The gates' defaults.
+    /// The default of each feature gate.
     fn default() -> Self {
         Self { allow_external_ips: true }
     }
@@ -46,19 +46,19 @@ impl Default for ConvertOptions {
 pub struct Converted {
     /// The event; `None` when the object has no valid name.
     pub event: Option<Event>,
-    /// Why parts of it were left out.
+    /// Why parts of the object were left out.
     pub problems: Vec<Problem>,
 }
 
-/// A kind of objects, named by the type of one that lives as long as the program.
+/// A kind of objects. The object type with lifetime `'static` implements it and stands for the kind.
 pub(super) trait ObjectKind {
-    /// An object, with its texts where they were read from.
+    /// An object of this kind that borrows its strings from the input.
     type Object<'a>: Deserialize<'a> + Message<'a>;
 
-    /// Its `kind`, which is empty in a list and in protobuf, and its `metadata`.
+    /// The object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
     fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
 
-    /// What it means for the model.
+    /// Converts an object to its event.
     fn convert(object: &Self::Object<'_>, converter: &mut Converter) -> Converted;
 }
 
@@ -83,7 +83,7 @@ kind!(Service, service);
 kind!(EndpointSlice, endpoint_slice);
 kind!(ServiceCidr, service_cidr);
 
-/// Converts objects; shares equal node, zone, port and namespace names among all that it has converted.
+/// Converts objects. Equal names of nodes, zones, ports and namespaces share one copy among all objects that it converts.
 #[derive(Debug, Default)]
 pub struct Converter {
     options: ConvertOptions,
@@ -91,7 +91,7 @@ pub struct Converter {
 }
 
 impl Converter {
-    /// A converter without shared names yet.
+    /// Makes a converter whose string interner is empty.
     #[must_use]
     pub fn new(options: ConvertOptions) -> Self {
         Self { options, names: Interner::default() }
@@ -155,7 +155,7 @@ impl<'a> Fields<'a> {
         Converted { event, problems: self.problems }
     }
 
-    /// An address; leading zeros are allowed (A10).
+    /// Parses an IP address; leading zeros are allowed (A10).
     fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
         let ip = parse_ip(value);
         if ip.is_none() {
@@ -164,7 +164,7 @@ impl<'a> Fields<'a> {
         ip
     }
 
-    /// A list of CIDRs, each trimmed; blank ones are left out, bad ones are problems (A9, A10).
+    /// Parses CIDRs. Removes the white space around each, skips blank ones and reports invalid ones (A9, A10).
     fn cidrs(&mut self, field: &str, values: &[Text<'_>]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
         for (index, value) in values.iter().enumerate() {
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
         cidrs
     }
 
-    /// A transport protocol; absent means TCP, as in the API.
+    /// Parses a transport protocol; absent means TCP, as in the API.
     fn protocol(&mut self, field: Arguments<'_>, value: &str) -> Option<Protocol> {
         match value {
             "" | "TCP" => Some(Protocol::Tcp),
@@ -195,7 +195,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A port number in 1..=65535. `loss` is what a bad one costs, for the message.
+    /// Checks that a port number is in 1..=65535. `loss` ends the message about an invalid one, such as `port ignored`.
     fn port(&mut self, field: impl Display, value: i32, loss: &str) -> Option<u16> {
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
         if port.is_none() {

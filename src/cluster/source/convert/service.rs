@@ -16,7 +16,7 @@ const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
 impl Converter {
-    /// A Service; [`Event::ServiceDeleted`] when it is not for this proxy (A1 to A3) or not usable.
+    /// Converts a Service; gives [`Event::ServiceDeleted`] if this proxy does not handle it (A1 to A3) or if it is not usable.
     pub fn service(&mut self, object: &objects::Service<'_>) -> Converted {
         let mut fields = Fields::of("Service", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
@@ -59,14 +59,14 @@ impl Converter {
         })
     }
 
-    /// The usable ports; `None` when there is none, which is a problem.
+    /// The usable ports; `None` if there is none, which is reported.
     fn service_ports(&mut self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<Vec<ServicePort>> {
         // Exact capacity, because the list is kept as long as the Service exists.
         let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
         let mut known = HashSet::default();
         for (index, port) in spec.ports.iter().enumerate() {
             let Some(port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
-            // Name and protocol identify a port (A5). Most Services have one port, which needs no set of those before.
+            // Name and protocol identify a port (A5). Most Services have one port, and need no set of the ports seen so far.
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
@@ -96,7 +96,8 @@ impl Converter {
     }
 }
 
-/// The source ranges (A9). A family of load balancer IPs without a range is a problem, because all clients can reach these.
+/// The source ranges (A9). If there are any, reports an IP family that has load balancer IPs but no range, because all clients can
+/// reach those IPs.
 fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], fields: &mut Fields<'_>) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
@@ -117,7 +118,7 @@ fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<
         && *spec.type_ != *"ExternalName"
 }
 
-/// The cluster IP of each family (A4); `None` when there is no usable one, which is a problem.
+/// The cluster IP of each IP family (A4); `None` if there is no usable one, which is reported.
 fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
@@ -164,7 +165,7 @@ fn parse_family(word: &str, index: usize, fields: &mut Fields<'_>) -> Option<Fam
     }
 }
 
-/// The external IPs, trimmed and without blanks and repeats (A7).
+/// The external IPs, without white space, blank entries and duplicates (A7).
 fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let (mut ips, mut known) = (Vec::new(), HashSet::default());
     for (index, text) in spec.external_ips.iter().enumerate() {
@@ -177,7 +178,7 @@ fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec
     ips
 }
 
-/// The load balancer IPs that traffic is addressed to (A8).
+/// The load balancer IPs whose `ipMode` is VIP or absent: packets reach the node with one of these as destination (A8).
 fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let ingress = &object.status.load_balancer.ingress;
     let (mut ips, mut known) = (Vec::new(), HashSet::default());
@@ -227,10 +228,10 @@ fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     }
 }
 
-/// The external policy; Local counts only where traffic can come from outside (A12).
+/// The external traffic policy; Local is used only if traffic can reach the Service from outside the cluster (A12).
 fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> TrafficPolicy {
     let policy = policy(&spec.external_traffic_policy, "spec.externalTrafficPolicy", fields);
-    // External IPs count here even when the gate AllowServiceExternalIPs is off (A7).
+    // External IPs count here even if the feature gate AllowServiceExternalIPs is off (A7).
     let has_external_ips = !spec.external_ips.is_empty();
     let reachable = match &*spec.type_ {
         "LoadBalancer" | "NodePort" => true,
@@ -264,7 +265,7 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
-/// How endpoints are chosen, if an annotation says so.
+/// The scheduler that the Service's annotation names, which decides how an endpoint is chosen for a connection.
 fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<Scheduler> {
     const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
     match object.metadata.annotation(objects::SCHEDULER)? {
@@ -278,7 +279,7 @@ fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<S
     }
 }
 
-/// The health-check node port, for load balancers with effective Local policy (A13).
+/// The health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).
 fn health_check_node_port(
     spec: &objects::ServiceSpec<'_>,
     external: TrafficPolicy,

@@ -1,4 +1,4 @@
-//! Names as objects spell them. Pure.
+//! Validates names of objects as Kubernetes does. Pure.
 
 /// The longest DNS label, in bytes.
 const MAX_LABEL: usize = 63;

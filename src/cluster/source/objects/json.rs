@@ -1,8 +1,8 @@
-//! How the objects are read from JSON, or from any other format of serde.
+//! Decodes objects from JSON, or from any other serde format.
 //!
-//! Takes values, gives objects, or the first field that does not fit and why. Pure.
+//! Takes a parsed JSON value, gives an object, or the first field that does not fit its type and the reason. Pure.
 //!
-//! Invariants: null is the same as absent; of lists and maps only what is used is kept.
+//! Invariants: null counts as absent; entries of lists and maps that the proxy does not use are not kept.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny};
@@ -15,7 +15,7 @@ use super::{AnyTime, Text, Time};
 pub(in crate::source) struct DecodeError {
     /// Path of the field, such as `spec.ports[0].port`; `.` for the object itself.
     pub(in crate::source) field: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub(in crate::source) reason: String,
 }
 
@@ -24,7 +24,7 @@ pub(in crate::source) struct DecodeError {
 /// # Errors
 /// The first field that does not fit the type.
 pub(in crate::source) fn decode<'de, T: Deserialize<'de>>(object: &'de Value) -> Result<T, DecodeError> {
-    // Tracking the field costs more than the decoding, so only an object that fails is decoded again with it.
+    // Tracking the path of the field costs more than decoding, so only an object that fails is decoded a second time, with tracking.
     T::deserialize(object).map_err(|error| {
         let mut track = serde_path_to_error::Track::new();
         let _ = T::deserialize(serde_path_to_error::Deserializer::new(object, &mut track));
@@ -32,7 +32,7 @@ pub(in crate::source) fn decode<'de, T: Deserialize<'de>>(object: &'de Value) ->
     })
 }
 
-/// A value whose null means the same as its absence.
+/// Decodes a value, or its type's default if it is null.
 pub(in crate::source) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -40,7 +40,7 @@ pub(in crate::source) fn nullable<'de, D: Deserializer<'de>, T: Default + Deseri
 }
 
 impl<'de> Deserialize<'de> for Time {
-    /// From RFC 3339.
+    /// Decodes a time in RFC 3339 format.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let time = Text::deserialize(deserializer)?.parse().map_err(D::Error::custom)?;
         Ok(Self { seconds: Some(jiff::Timestamp::as_second(time)) })

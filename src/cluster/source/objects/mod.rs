@@ -1,14 +1,14 @@
 //! Kubernetes objects, reduced to the fields that the proxy reads.
 //!
-//! Takes the API's JSON (any serde format will do) or its protobuf, gives values for [`super::convert`]. Words such as policies stay
-//! text: the conversion reports those that it does not know. The numbers behind each type are those of its fields in protobuf, in
-//! `generated.proto` of k8s.io/api and k8s.io/apimachinery.
+//! Decodes them from the API's JSON (or any other serde format) or from its protobuf, for [`super::convert`]. Enumerated values such as
+//! traffic policies stay strings: the conversion reports values that it does not know. The numbers in each `message!` are the numbers of
+//! the fields in protobuf, from `generated.proto` of k8s.io/api and k8s.io/apimachinery.
 //!
-//! An object lives as long as the bytes that it was read from, because its texts stay there: what is kept of an object is what the
-//! conversion makes of it. `kind` is empty for the items of a list, where the list's own kind counts, and in protobuf, where the envelope has it.
+//! An object borrows its strings from the bytes that it was decoded from and does not outlive them; only the result of the conversion
+//! is kept. `kind` is empty for the items of a list, where only the list has a kind, and in protobuf, where the envelope has it.
 //!
-//! Invariants: neither a text nor an unknown field costs an allocation, but for texts of JSON with escapes; what may be absent in the
-//! API may be absent, null or empty here; whatever decodes as the full k8s-openapi type decodes here too.
+//! Invariants: strings and unknown fields are not copied, except JSON strings with escapes; a field that is optional in the API may
+//! be absent, null or empty here; whatever decodes as the full k8s-openapi type decodes here too.
 
 mod json;
 mod protobuf;
@@ -23,7 +23,7 @@ pub(super) use protobuf::{Malformed, Message, Value, message};
 pub(super) use text::Text;
 use text::{First, Pairs};
 
-/// What is kept of `metadata`.
+/// The fields of `metadata` that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Metadata<'a> {
@@ -31,10 +31,10 @@ pub(super) struct Metadata<'a> {
     pub(super) name: Text<'a>,
     /// Empty for kinds without namespaces.
     pub(super) namespace: Text<'a>,
-    /// Where to resume a watch after this object.
+    /// The version from which a watch can be resumed after this object.
     pub(super) resource_version: Text<'a>,
     pub(super) creation_timestamp: Option<Time>,
-    /// There when the object waits for its finalizers to be deleted.
+    /// Set while the object is being deleted and waits for its finalizers.
     pub(super) deletion_timestamp: Option<AnyTime>,
     pub(super) labels: Pairs<'a>,
     pub(super) annotations: Pairs<'a>,
@@ -42,21 +42,21 @@ pub(super) struct Metadata<'a> {
 
 message!(Metadata<'a> { 1 => name, 3 => namespace, 6 => resource_version, 8 => creation_timestamp, 9 => deletion_timestamp, 11 => labels, 12 => annotations });
 
-/// On Services that another proxy handles (A1).
+/// Label of Services that another proxy handles (A1).
 pub(super) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// On slices of headless Services, which are not for proxies (B1).
+/// Label of the EndpointSlices of headless Services, which proxies ignore (B1).
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The Service of a slice (B2).
+/// Label of an EndpointSlice with the name of its Service (B2).
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The zone of a Node (C2, C9).
+/// Label with the zone of a Node (C2, C9).
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
-/// Annotation: when the change happened that the endpoints controller wrote into the slice.
+/// Annotation of an EndpointSlice: the time of the change that made the endpoints controller write the slice.
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Annotation: how endpoints of the Service are chosen.
+/// Annotation of a Service: how an endpoint is chosen for a connection.
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
-/// The labels and annotations that are read; no other is kept.
+/// The labels and annotations that are read; others are not kept.
 const USED: [&str; 7] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, INITIAL_END];
 
 impl Metadata<'_> {
@@ -65,12 +65,12 @@ impl Metadata<'_> {
         if self.namespace.is_empty() { self.name.to_string() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
-    /// The value of a label; must be one of those that are read.
+    /// The value of a label. The key must be one of `USED`, because other labels are not kept.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         self.labels.value(key)
     }
 
-    /// The value of an annotation; must be one of those that are read.
+    /// The value of an annotation. The key must be one of `USED`, because other annotations are not kept.
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.value(key)
     }
@@ -79,13 +79,13 @@ impl Metadata<'_> {
 /// A time, cut to seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Time {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub(super) seconds: Option<i64>,
 }
 
 message!(Time { 1 => seconds });
 
-/// A time of which only the presence counts.
+/// A time of which only the presence is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnyTime {}
 
@@ -95,7 +95,7 @@ message!(AnyTime {});
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service<'a> {
-    /// `kind`; items of a list and protobuf do not carry it.
+    /// `kind`; empty in protobuf and for the items of a list.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -146,7 +146,7 @@ pub(super) struct ServicePort<'a> {
     pub(super) protocol: Text<'a>,
     #[serde(deserialize_with = "nullable")]
     pub(super) port: i32,
-    /// 0 for none.
+    /// 0 if the port has no node port.
     #[serde(deserialize_with = "nullable")]
     pub(super) node_port: i32,
 }
@@ -207,7 +207,7 @@ message!(Ingress<'a> { 1 => ip, 3 => ip_mode });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice<'a> {
-    /// `kind`; items of a list and protobuf do not carry it.
+    /// `kind`; empty in protobuf and for the items of a list.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -221,7 +221,7 @@ pub struct EndpointSlice<'a> {
 }
 
 impl<'a> EndpointSlice<'a> {
-    /// Reads a slice from protobuf, as it is in the envelope of an event or an object.
+    /// Decodes a slice from the protobuf message inside an envelope (`runtime.Unknown`).
     ///
     /// # Errors
     /// The field that is wrong, and why.
@@ -236,11 +236,11 @@ message!(EndpointSlice<'a> { 1 => metadata, 2 => endpoints, 3 => ports, 4 => add
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointPort<'a> {
-    /// Empty for an unnamed port.
+    /// Empty for an unnamed port; a port without this field is ignored (B5).
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
     pub(super) protocol: Text<'a>,
-    /// 0 for all ports.
+    /// 0 if it is absent, which means all ports in the API; such a port is ignored (B5).
     #[serde(deserialize_with = "nullable")]
     pub(super) port: i32,
 }
@@ -251,7 +251,7 @@ message!(EndpointPort<'a> { 1 => name, 2 => protocol, 3 => port });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Endpoint<'a> {
-    /// The proxy uses the first (B6); no other is kept.
+    /// The first address, which is the only one that the proxy uses (B6).
     #[serde(borrow)]
     pub(super) addresses: First<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -262,7 +262,7 @@ pub(super) struct Endpoint<'a> {
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 8 => hints });
 
-/// Conditions as the object has them; the conversion adds the defaults (B7).
+/// The conditions in the object; the conversion adds the defaults of absent ones (B7).
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointConditions {
@@ -285,7 +285,7 @@ pub(super) struct Hints<'a> {
 
 message!(Hints<'a> { 1 => for_zones, 2 => for_nodes });
 
-/// A zone or node of a hint.
+/// A zone or node that a hint names.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Hint<'a> {
@@ -299,7 +299,7 @@ message!(Hint<'a> { 1 => name });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Node<'a> {
-    /// `kind`; items of a list and protobuf do not carry it.
+    /// `kind`; empty in protobuf and for the items of a list.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -318,7 +318,7 @@ message!(Node<'a> { 1 => metadata, 2 => spec, 3 => status });
 pub(super) struct NodeSpec<'a> {
     #[serde(borrow, deserialize_with = "nullable")]
     pub(super) taints: Vec<Taint<'a>>,
-    /// Ranges of the pods on the node.
+    /// Address ranges of the pods on the node.
     #[serde(rename = "podCIDRs", deserialize_with = "nullable")]
     pub(super) pod_cidrs: Vec<Text<'a>>,
 }
@@ -361,7 +361,7 @@ message!(NodeAddress<'a> { 1 => type_, 2 => address });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceCidr<'a> {
-    /// `kind`; items of a list and protobuf do not carry it.
+    /// `kind`; empty in protobuf and for the items of a list.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]

@@ -1,17 +1,16 @@
-//! How the objects are read from protobuf.
+//! Decodes objects from protobuf.
 //!
-//! Takes bytes, gives the fields of a message one after the other, with their texts where they are. [`message`] says which number each
-//! field of a type has. Pure; prost reads the numbers and skips what is not known.
+//! Takes the bytes of a message, gives its fields one after the other; strings borrow from the bytes. The macro [`message`] assigns field
+//! numbers to the fields of a type. Pure; prost decodes the varints and skips fields of other wire types.
 //!
-//! Invariants: an unknown field or an unknown value of an enumeration changes nothing; of a field that is there twice the last counts, and
-//! messages are merged, as the format demands.
+//! Invariants: unknown fields are ignored; if a field occurs twice, the last one counts, and messages are merged, as the format demands.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// Why a message cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::source) struct Malformed {
-    /// Path of the field, as JSON has it, such as `spec.ports[0].port`; empty for the message itself.
+    /// Path of the field, with the names of JSON, such as `spec.ports[0].port`; empty for the message itself.
     pub(in crate::source) field: String,
     /// What is wrong with it.
     pub(in crate::source) reason: String,
@@ -22,7 +21,7 @@ impl Malformed {
         Box::new(Self { field: String::new(), reason: reason.to_string() })
     }
 
-    /// This error with the path of the message whose `field` it is in.
+    /// Prepends the name of the field that holds the message with the error.
     pub(in crate::source) fn within(mut self: Box<Self>, field: &str) -> Box<Self> {
         let separator = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         self.field = format!("{}{separator}{}", in_json(field), self.field);
@@ -53,22 +52,22 @@ fn in_json(field: &str) -> String {
     name
 }
 
-/// What a field of a message holds.
+/// The value of a field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::source) enum Value<'a> {
-    /// A number or a truth value.
+    /// A number or a boolean.
     Varint(u64),
-    /// A text, bytes or a message.
+    /// A string, bytes or a message.
     Bytes(&'a [u8]),
-    /// A type that no field which is read has.
+    /// A value of another wire type, which no field that the proxy reads has.
     Other,
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a text or a message.
+    /// The bytes of a string or a message.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is something else.
     pub(in crate::source) fn bytes(self) -> Result<&'a [u8], Box<Malformed>> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -83,10 +82,10 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Hands over each field of a message, by its number.
+    /// Calls `take` with the number and the value of each field of a message.
     ///
     /// # Errors
-    /// The first of `take`, or what is wrong with the message.
+    /// The first error of `take`, or what is wrong with the message.
     #[inline]
     pub(in crate::source) fn fields(
         self,
@@ -116,9 +115,9 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What can be read from protobuf.
+/// A type that can be decoded from protobuf.
 pub(in crate::source) trait Message<'a>: Default {
-    /// Takes over what is in a field. What was taken over before an error stays.
+    /// Merges the value of a field into `self`. Fields that were merged before an error stay.
     ///
     /// # Errors
     /// What is wrong with the field.
@@ -127,7 +126,7 @@ pub(in crate::source) trait Message<'a>: Default {
     /// Reads a message.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the message.
     fn read(bytes: &'a [u8]) -> Result<Self, Box<Malformed>> {
         let mut message = Self::default();
         message.merge(Value::Bytes(bytes))?;
@@ -136,7 +135,7 @@ pub(in crate::source) trait Message<'a>: Default {
 }
 
 impl Message<'_> for i32 {
-    // Negative numbers come as 64 bits, of which these are the lower ones.
+    // Protobuf sends a negative int32 as 64 bits, of which the lower 32 are its value.
     #[allow(clippy::cast_possible_truncation, reason = "the format wants it")]
     fn merge(&mut self, value: Value<'_>) -> Result<(), Box<Malformed>> {
         *self = value.varint()?.cast_signed() as Self;
@@ -179,7 +178,7 @@ impl<'a, T: Message<'a>> Message<'a> for Vec<T> {
     }
 }
 
-/// `message!(Type<'a> { 1 => field, .. })` says which number each field of a type has.
+/// `message!(Type<'a> { 1 => field, .. })` implements `Message` for a type whose fields have these numbers in protobuf.
 macro_rules! message {
     ($type:ident $(<$life:lifetime>)? { $($number:literal => $field:ident),* }) => {
         impl<'a> $crate::source::objects::Message<'a> for $type $(<$life>)? {

@@ -1,10 +1,10 @@
-//! What is read of objects, and what is said of those that do not fit.
+//! Tests of decoding: which fields are read, and the errors for objects that do not fit their type.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// A value with every field of the type that the proxy reads, each null.
+/// A JSON object with these fields, each null.
 fn nulls(fields: &[&str]) -> Value {
     fields.iter().map(|field| ((*field).to_owned(), Value::Null)).collect::<serde_json::Map<_, _>>().into()
 }
@@ -55,7 +55,7 @@ fn an_error_names_its_field() {
 
 #[test]
 fn times_are_cut_to_seconds_in_any_format() {
-    // The age of a Service decides between two that claim the same frontend.
+    // If two Services claim the same frontend, the older one gets it, so `creationTimestamp` is read.
     let text = r#"{"metadata": {"creationTimestamp": "2026-01-01T00:00:01.5Z", "deletionTimestamp": "x"}}"#;
     let service: Service<'_> = serde_json::from_str(text).unwrap();
     assert_eq!(service.metadata.creation_timestamp.and_then(|time| time.seconds), Some(1_767_225_601));

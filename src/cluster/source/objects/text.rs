@@ -1,4 +1,4 @@
-//! Texts of an object, which stay where they were read from.
+//! Strings, lists and maps of an object that borrow from the bytes that the object is decoded from.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use super::USED;
 use super::protobuf::{Malformed, Message, Value};
 
-/// A text. Null is the same as the empty one. Only a text of JSON that has escapes is a copy.
+/// A string, empty for null. It borrows from the input, unless it is a JSON string with escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::source) struct Text<'a>(Cow<'a, str>);
 
@@ -64,12 +64,12 @@ impl<'a> Message<'a> for Text<'a> {
     }
 }
 
-/// The first text of a list; null is an empty list.
+/// The first string of a list; null counts as an empty list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::source) struct First<'a>(Option<Text<'a>>);
 
 impl<'a> First<'a> {
-    /// The text; `None` if the list is empty.
+    /// The string; `None` if the list is empty.
     pub(in crate::source) fn get(&self) -> Option<&Text<'a>> {
         self.0.as_ref()
     }
@@ -107,12 +107,12 @@ impl<'a> Message<'a> for First<'a> {
     }
 }
 
-/// The labels or annotations that are read; null is the same as none.
+/// The labels or annotations whose keys are in `USED`; null counts as an empty map.
 #[derive(Clone, Debug, Default)]
 pub(in crate::source) struct Pairs<'a>(Vec<(&'static str, Text<'a>)>);
 
 impl<'a> Pairs<'a> {
-    /// The value of a key. One that is there twice has its last value.
+    /// The value of a key; the last one if the key occurs twice.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.0.iter().rfind(|(known, _)| *known == key).map(|(_, value)| &**value)
     }
@@ -165,7 +165,7 @@ impl<'a> Message<'a> for Pairs<'a> {
             }
             Ok(())
         })?;
-        // What is not used need not be text.
+        // Only the values of used keys have to be valid UTF-8.
         if let Some(key) = key {
             let mut value = Text::default();
             text.map_or(Ok(()), |text| value.merge(text))?;

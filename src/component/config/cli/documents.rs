@@ -1,6 +1,4 @@
-//! Documents about the command line, from the same source as `--help`: completion for shells, and a man page.
-//!
-//! Takes the whole command line, gives text. Pure.
+//! Generates documents from the definition of the command line, as clap does for `--help`: shell completion and a man page. Pure.
 
 use clap::{ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::shells;
@@ -16,7 +14,7 @@ pub(super) const MAN: &str = "man";
 /// The name by which the program is called.
 const PROGRAM: &str = "kube-proxy";
 
-/// A shell that completes words.
+/// A shell for which there is a completion script.
 #[derive(Clone, Copy, ValueEnum)]
 enum Shell {
     Bash,
@@ -27,7 +25,8 @@ enum Shell {
 /// The program's name within the script for bash: with a dash in it, clap_complete 4.6.11 does not find the options of commands.
 const BASH_PROGRAM: &str = "kubeproxy";
 
-/// Completes the names of Services in bash, by asking the kernel's tables; behind the function of clap, which knows the options.
+/// Completes the names of Services in bash: `kube-proxy services --names` reads them from the kernel. Calls clap's function first, which
+/// completes options.
 const BASH_NAMES: &str = r#"
 _kube_proxy_names() {
     _kubeproxy "$@"
@@ -38,7 +37,7 @@ _kube_proxy_names() {
 complete -F _kube_proxy_names -o bashdefault -o default kube-proxy
 "#;
 
-/// The begin of the man page. It has no date, so that each build gives the same page.
+/// The beginning of the man page. It has no date, so that each build gives the same page.
 const MAN_HEAD: &str = concat!(
     ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq \'\n.TH KUBE-PROXY 8 \"\" \"kube-proxy-nft ",
     env!("CARGO_PKG_VERSION"),
@@ -46,12 +45,12 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// In the script for zsh: what completes other words, and what completes the names of Services.
+/// Replacements in clap's script for zsh, so that arguments that name a Service are completed with names of Services and not of files.
 const ZSH_WORDS: [(&str, &str); 2] = [
     ("without any, all:_default'", "without any, all:_kube_proxy_services'"),
     (":NAMESPACE/NAME:_default'", ":NAMESPACE/NAME:_kube_proxy_services'"),
 ];
-/// The function for them; the first line of the script has to stay the first one.
+/// The zsh function that completes names of Services. It cannot be put at the beginning, because the script's first line must stay first.
 const ZSH_NAMES: &str = r#"
 _kube_proxy_services() {
     local -a names
@@ -85,10 +84,10 @@ pub(super) fn add_to(line: Command) -> Command {
     line.subcommand(completion).subcommand(man)
 }
 
-/// The completion script for the shell of these matches.
+/// The completion script for the shell that the user named.
 ///
 /// # Errors
-/// None in practice: the text is UTF-8, and that of zsh has the end that this version of clap writes.
+/// None in practice: clap's scripts are UTF-8, and its script for zsh ends in the way that [`zsh`] expects.
 pub(super) fn completion(mut line: Command, matches: &ArgMatches) -> Result<String, String> {
     let mut script = Vec::new();
     let names = match matches.get_one("shell").unwrap_or(&Shell::Bash) {
@@ -109,7 +108,7 @@ pub(super) fn completion(mut line: Command, matches: &ArgMatches) -> Result<Stri
     Ok(script.replace(&format!("-o default {BASH_PROGRAM}\n"), &format!("-o default {PROGRAM}\n")) + names)
 }
 
-/// The script for zsh with the names of Services. Its last lines call the function, or register it.
+/// Adds the completion of Service names to clap's script for zsh, before its last lines, which call or register clap's function.
 fn zsh(script: String) -> Result<String, String> {
     const LAST: &str = "\nif [ \"$funcstack[1]\"";
     let (functions, last) = script.rsplit_once(LAST).ok_or("the script of clap has no end as expected")?;
@@ -117,17 +116,17 @@ fn zsh(script: String) -> Result<String, String> {
     Ok(functions + ZSH_NAMES + LAST + last)
 }
 
-/// The man page: the program's, and the help of each command at its end.
+/// The man page of the program, followed by the help text of each command.
 ///
 /// # Errors
-/// None in practice: it is written to memory.
+/// None in practice: the page is written to memory.
 pub(super) fn man_page(line: Command) -> Result<String, String> {
     let mut line = line.name(PROGRAM);
     line.build();
     let mut page = Vec::new();
     Man::new(line.clone()).section("8").render(&mut page).map_err(|error| error.to_string())?;
     let page = String::from_utf8(page).map_err(|error| error.to_string())?;
-    // The title of clap_mangen has no place for a date, and its synopsis has every flag.
+    // Replace clap_mangen's title, which has no field for a date, and its synopsis, which lists every flag.
     let (_, behind) = page.split_once(".SH DESCRIPTION\n").ok_or("the man page has no description")?;
     let mut page = format!("{MAN_HEAD}.SH DESCRIPTION\n{behind}");
     for command in line.get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -138,7 +137,7 @@ pub(super) fn man_page(line: Command) -> Result<String, String> {
     Ok(page)
 }
 
-/// Without the flags that are told above already.
+/// Hides the proxy's flags in the help of a command, because the man page has described them before.
 fn without_flags_of_the_proxy(command: Command) -> Command {
     let is_told = |arg: &clap::Arg| arg.get_help_heading().is_some_and(|heading| GROUPS.contains(&heading));
     let (name, has_them) = (command.get_name().to_owned(), command.get_arguments().any(is_told));
@@ -146,7 +145,7 @@ fn without_flags_of_the_proxy(command: Command) -> Command {
     if has_them { command.after_help(format!("{name} takes the flags of the proxy as well.")) } else { command }
 }
 
-/// Text as lines of a man page, none of which is a request.
+/// Escapes text for a man page, so that roff takes no line of it as a request.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let lines =

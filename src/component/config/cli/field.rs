@@ -1,7 +1,7 @@
-//! The types of flags: how a value is read, where it goes, and how Go prints it.
+//! The types of flags: how a value is parsed, which field it sets, and how Go prints it.
 //!
-//! Takes the words of the command line, writes one field of the configuration. Invariant: what [`Field::show`] prints of a
-//! field, [`Field::set`] reads back to the same value.
+//! Takes the values of a flag and sets one field of the configuration. Invariant: [`Field::set`] parses the text that
+//! [`Field::show`] prints back to the same value.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,10 +11,10 @@ use crate::config::file::{
     VmoduleItem,
 };
 
-/// The place of a field in the configuration.
+/// Borrows one field of the configuration.
 type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
 
-/// A field by its Go type.
+/// The field that a flag sets, by the Go type of the flag's value.
 #[derive(Clone, Copy)]
 pub(super) enum Field {
     /// Any text.
@@ -31,7 +31,7 @@ pub(super) enum Field {
     Float(Place<f32>),
     /// A Go duration.
     Duration(Place<GoDuration>),
-    /// A comma-separated list; given again, it grows.
+    /// A comma-separated list; if the flag is repeated, the lists are joined.
     List(Place<Vec<String>>),
     /// A Kubernetes quantity.
     Quantity(Place<Quantity>),
@@ -47,9 +47,9 @@ pub(super) enum Field {
     Interfaces(Place<Flowtable>),
     /// `off` or `auto`.
     Ownership(Place<TableOwnership>),
-    /// `name=bool` pairs; given again, they are merged.
+    /// `name=bool` pairs; if the flag is repeated, the pairs are merged.
     Gates,
-    /// `pattern=level` pairs, put before those of the file.
+    /// `pattern=level` pairs, which are put before the file's pairs.
     Vmodule,
 }
 
@@ -57,7 +57,7 @@ impl Field {
     /// Writes all values of a flag, in the order in which they were given, to the configuration.
     ///
     /// # Errors
-    /// What would have been right.
+    /// A text that tells which values are valid.
     pub(super) fn set(self, config: &mut KubeProxyConfiguration, values: &[String]) -> Result<(), String> {
         let Some(last) = values.last() else { return Ok(()) };
         match self {
@@ -111,7 +111,7 @@ impl Field {
         }
     }
 
-    /// Go's name of the type, or the words that the flag takes. A `bool` may be given without a value.
+    /// Go's name of the type, or the words that the flag accepts. A `bool` flag may be given without a value.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Text(_) => "string",
@@ -135,7 +135,7 @@ impl Field {
     }
 }
 
-/// The words that Go reads as a boolean.
+/// Parses the words that Go accepts as a boolean.
 pub(super) fn go_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -153,7 +153,7 @@ fn address(text: &str) -> Result<String, String> {
     fits.then(|| text.to_owned()).ok_or_else(|| "expected an IP or IP:port".to_owned())
 }
 
-/// `--nodeport-addresses=` is an empty list to Go, not a list of one empty word.
+/// Splits a comma-separated list. An empty text is an empty list, as in Go, and not a list of one empty word.
 fn words(text: &str) -> Vec<String> {
     if text.is_empty() { Vec::new() } else { text.split(',').map(str::to_owned).collect() }
 }

@@ -1,9 +1,8 @@
 //! The command line.
 //!
-//! Takes the process's arguments, gives a [`Request`]. The arguments of the commands that look at a node are given by the caller, as an
-//! addition to the command line ([`Commands`]), and go back to it as clap's matches. `table` says which flag sets which field of the
-//! configuration, and which set none. [`Flags::apply`] decides which flags have effect beside `--config`. Invariant: the values of a
-//! [`Flags`] have the type of their flag.
+//! Parses the process's arguments into a [`Request`]. The caller can add subcommands of its own ([`Commands`]), and gets clap's matches
+//! for them. `table` lists all flags, each with the field of the configuration that it sets, if any. [`Flags::apply`] decides which flags
+//! take effect together with `--config`. Invariant: all values in a [`Flags`] have the type of their flag.
 
 mod documents;
 mod field;
@@ -28,7 +27,7 @@ pub(super) const VERSION: &str = concat!("v1.37.0+kube-proxy-nft.", env!("CARGO_
 /// The command that prints the ruleset for manifests.
 const RENDER: &str = "render";
 
-/// The values of each flag that was given, in order.
+/// The values of each flag that was given, in the order of the command line.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
@@ -36,7 +35,7 @@ pub(super) struct Flags {
     version: Option<String>,
 }
 
-/// The flags of the proxy as arguments of another command, which so sees the configuration that a proxy with these flags has.
+/// The flags of the proxy as arguments of another command, so that this command has the same configuration as a proxy with these flags.
 #[derive(Debug)]
 pub struct ProxyArgs(pub(super) Flags);
 
@@ -79,7 +78,7 @@ pub struct RenderArgs {
 /// Adds commands to the command line.
 pub(super) type Commands = fn(Command) -> Command;
 
-/// Why the arguments cannot be used: the text to show to the user.
+/// Why the arguments are invalid: the text to show to the user.
 #[derive(Debug)]
 pub(super) enum ParseError {
     /// Wrong arguments of the proxy or of `render`.
@@ -94,14 +93,14 @@ impl From<String> for ParseError {
     }
 }
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Run the proxy, or what the flags ask for instead.
+    /// Run the proxy, or do what a flag such as `--cleanup` requests instead.
     Run(Flags),
     /// Print the ruleset.
     Render(Flags, RenderArgs),
-    /// One of the caller's commands, as its matches are those of a subcommand.
+    /// Run one of the caller's commands. Holds clap's matches of the whole line.
     Command(ArgMatches),
     /// Print this text: help or version.
     Print(String),
@@ -110,7 +109,7 @@ pub(super) enum Request {
 /// Parses the arguments, the first of which is the program's name.
 ///
 /// # Errors
-/// When they are wrong.
+/// When the arguments are invalid.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands) -> Result<Request, ParseError> {
     let args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
     let matches = match command_line(commands).try_get_matches_from(&args) {
@@ -152,7 +151,7 @@ fn begins_with_command(args: &[OsString], commands: Commands) -> bool {
 /// The meaning of `--version`.
 #[derive(Debug, PartialEq, Eq)]
 enum VersionFlag {
-    /// As if it was not given.
+    /// `--version=false`, or not given.
     Unset,
     /// Print this text and end.
     Print(String),
@@ -195,24 +194,24 @@ pub(super) fn command_line(commands: Commands) -> Command {
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommand(with_flags(render));
-    // Behind the commands, whose own description would take its place.
+    // Set the description last: adding the commands replaces it with theirs.
     let line = documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink");
-    // The flag of clap has no heading; without it each command needs one of its own.
+    // Clap's own help flag has no heading, so ours replaces it, and each subcommand needs one as well.
     line.disable_help_flag(true).mut_subcommands(|command| command.arg(help()))
 }
 
-/// What the help says about a flag.
+/// The data of a flag that the help text shows.
 struct Described {
     name: &'static str,
     /// Its heading in the help text.
     group: &'static str,
     /// The Go type of its value, or the words that it takes.
     kind: &'static str,
-    /// As Go prints it.
+    /// Its default value, as Go prints it.
     default: String,
     /// Path of the field that it sets, if it sets one.
     field: Option<&'static str>,
-    /// Whether it counts beside `--config`.
+    /// Whether it takes effect together with `--config`.
     with_file: bool,
     help: &'static str,
 }
@@ -258,7 +257,7 @@ fn with_flags(command: Command) -> Command {
     command.args(arguments)
 }
 
-/// Any word can be a value, also one with a dash, as in Go; but a switch takes its value after `=` only.
+/// Makes the clap argument of a flag. As in Go, a value may begin with a dash, and a switch takes a value only after `=`.
 fn argument(name: &'static str, kind: &'static str, switch: bool) -> Arg {
     let argument = Arg::new(name).long(name).action(ArgAction::Append).value_name(kind);
     if switch {
@@ -267,7 +266,7 @@ fn argument(name: &'static str, kind: &'static str, switch: bool) -> Arg {
     argument.num_args(1).allow_hyphen_values(true)
 }
 
-/// `_` and `-` are interchangeable in the names of flags, not in their values.
+/// Replaces `_` with `-` in the name of a flag, not in its value: both are accepted in names.
 fn with_dashes(arg: OsString) -> OsString {
     match arg.to_str() {
         Some(text) if text.starts_with("--") => {
@@ -324,7 +323,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Applies the flags to the configuration. With a file, only those that override it upstream.
+    /// Applies the flags to the configuration. With `--config`, applies only those whose `with_file` is set in the table.
     ///
     /// # Errors
     /// None in practice: the types were checked when the flags were read.
@@ -343,8 +342,8 @@ impl Flags {
         Ok(())
     }
 
-    /// Completes addresses without a port from the port flags. A port of 0 switches a server off, except with `--write-config-to`, as
-    /// upstream.
+    /// Adds the ports of `--healthz-port` and `--metrics-port` to addresses without a port. Port 0 switches a server off. As upstream,
+    /// both flags have no effect with `--write-config-to`.
     fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
         let ports = self.option("write-config-to").is_none();
         let of = |name| self.option(name).filter(|_| ports).and_then(|port| port.parse::<u16>().ok());
@@ -372,7 +371,7 @@ impl Flags {
         if flag.help.starts_with(WITHOUT_EFFECT) {
             return Some(format!("--{name} has no effect in this program: take the flag away"));
         }
-        // Both port flags end in the same way.
+        // `--healthz-port` and `--metrics-port` are replaced by `--healthz-bind-address` and `--metrics-bind-address`.
         let successor = name.replace("port", "bind-address");
         match flag.field {
             _ if flag.with_file || self.config_file().is_none() => flag

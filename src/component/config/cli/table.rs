@@ -1,8 +1,8 @@
-//! The flags, one a line, with upstream's names, in the order of the help text.
+//! The tables of all flags, one flag a line, with upstream's names, in the order of the help text.
 //!
-//! [`FLAGS`] set a field of the configuration, whose default is theirs
-//! ([`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration)); [`OPTIONS`] set none. To add a flag, add a line. The help
-//! text, the man page, `deploy/FLAGS.md` and the warnings about flags without effect are made of these tables.
+//! A flag in [`FLAGS`] sets a field of the configuration, and has the default of this field
+//! ([`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration)); a flag in [`OPTIONS`] sets no field. To add a flag, add a
+//! line. The help text, the man page, `deploy/FLAGS.md` and the warnings about flags without effect are generated from these tables.
 
 use super::field::Field::{
     self, Address, Bool, Counts, Duration, Float, Gates, Hashes, Int, Interfaces, Layout, Level, List, Ownership,
@@ -16,13 +16,13 @@ pub(super) struct Flag {
     pub(super) name: &'static str,
     /// Path of the field in the configuration file.
     pub(super) path: &'static str,
-    /// What it sets.
+    /// The field that it sets.
     pub(super) field: Field,
     /// Its line of the help text.
     pub(super) help: &'static str,
-    /// The heading of the help text that it stands under.
+    /// Its heading in the help text.
     pub(super) group: &'static str,
-    /// Whether it has effect beside `--config`, as upstream's code has it.
+    /// Whether it takes effect together with `--config`, as in upstream's code.
     pub(super) with_file: bool,
 }
 
@@ -42,13 +42,13 @@ pub(super) struct Opt {
     pub(super) kind: &'static str,
     /// Its value when it is not given, as Go prints it.
     pub(super) default: &'static str,
-    /// Whether a value is of the type; the error says what would be.
+    /// Checks that a value has the right type; the error tells which values are valid.
     pub(super) check: fn(&str) -> Result<(), String>,
-    /// As of [`Flag`].
+    /// Its heading in the help text.
     pub(super) group: &'static str,
-    /// As of [`Flag`].
+    /// Its line of the help text.
     pub(super) help: &'static str,
-    /// As of [`Flag`].
+    /// Whether it takes effect together with `--config`, as in upstream's code.
     pub(super) with_file: bool,
 }
 
@@ -71,11 +71,11 @@ const NODE: &str = "Node flags";
 const PROXY: &str = "Proxy flags";
 const CONNTRACK: &str = "Conntrack flags";
 const SERVERS: &str = "Health and metrics flags";
-/// The flags that upstream does not have.
+/// The heading of the flags that upstream does not have.
 pub(super) const OWN: &str = "kube-proxy-nft flags (upstream has none of these)";
 const LOGS: &str = "Logs flags";
 const UNUSED: &str = "Flags without effect, accepted because upstream has them";
-/// `--help` and `--version`.
+/// The heading of `--help` and `--version`.
 pub(super) const GLOBAL: &str = "Global flags";
 
 /// The headings of the help text, in its order.
@@ -86,7 +86,7 @@ pub(super) const WITHOUT_EFFECT: &str = "Without effect";
 /// How the help of a flag that upstream calls deprecated begins.
 pub(super) const DEPRECATED: &str = "Deprecated";
 
-/// The flags that choose what to do, and others that are no fields of the file.
+/// The flags that set no field of the file: those that choose an action, and some others.
 #[rustfmt::skip] // a table: one flag a line
 pub(super) const OPTIONS: &[Opt] = &[
     text(GENERIC, "config", "", "Path of a KubeProxyConfiguration file, YAML or JSON; beside it most other flags have no effect, and a warning names each"),

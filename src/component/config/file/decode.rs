@@ -8,7 +8,7 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use super::{API_VERSION, KIND, KubeProxyConfiguration};
 
-/// How much aliases may add to the file: more than any configuration needs, and little enough that a malicious file does no harm.
+/// The most YAML events that aliases may add: more than any configuration needs, and few enough that a malicious file does no harm.
 const MAX_ALIASED_EVENTS: usize = 10_000;
 
 /// A decoded file.
@@ -16,7 +16,7 @@ const MAX_ALIASED_EVENTS: usize = 10_000;
 pub struct Decoded {
     /// The configuration, defaults filled in.
     pub config: KubeProxyConfiguration,
-    /// Unknown and duplicate fields.
+    /// A warning for each unknown or duplicate field.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     Ok(Decoded { config, warnings })
 }
 
-/// Parses the text; duplicate keys are refused at first, then accepted with a warning.
+/// Parses the text. If that fails, parses it again with duplicate keys allowed, of which the last counts, and adds a warning.
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
     let parse_with = |policy| {
         let options = serde_saphyr::options! {

@@ -16,7 +16,7 @@ pub(crate) struct LoggingSection {
     pub(crate) format: String,
     /// How long informational records stay in their buffer at most; 0 stands for 5 s. Without a buffer it has no effect.
     pub(crate) flush_frequency: GoDuration,
-    /// 0 and more; more is more verbose.
+    /// The log verbosity: 0 or more; a higher number logs more.
     pub(crate) verbosity: u32,
     /// Higher verbosity of single source files. Works with format `text` only.
     pub(crate) vmodule: Vec<VmoduleItem>,
@@ -50,7 +50,7 @@ pub(crate) struct LoggingOptions {
 pub(crate) struct FormatOptions {
     /// Whether informational records go to standard output, and only the others to standard error.
     pub(crate) split_stream: bool,
-    /// How many bytes of them are buffered when they do.
+    /// The size in bytes of the buffer for informational records, if `split_stream` is set.
     pub(crate) info_buffer_size: Quantity,
 }
 
@@ -80,7 +80,7 @@ impl LoggingSection {
 pub(crate) struct Quantity(String);
 
 impl Quantity {
-    /// The suffixes, and what they stand for.
+    /// The suffixes and their factors.
     const SUFFIXES: [(&str, f64); 16] = [
         ("", 1.0),
         ("n", 1e-9),
@@ -99,16 +99,16 @@ impl Quantity {
         ("Pi", 1_125_899_906_842_624.0),
         ("Ei", 1_152_921_504_606_846_976.0),
     ];
-    /// As many bytes of a buffer are enough for upstream.
+    /// The largest size of a buffer that upstream uses; larger ones are cut to it.
     const MOST_BYTES: f64 = 2_147_483_648.0;
 
-    /// Whether the amount is nothing, in whatever unit.
+    /// Whether the amount is zero, with any suffix.
     #[must_use]
     pub(crate) fn is_zero(&self) -> bool {
         !self.0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
     }
 
-    /// The amount as the size of a buffer in bytes: rounded up, at least 0 and at most 2 GiB, as upstream takes it.
+    /// The amount as the size of a buffer in bytes: rounded up, at least 0 and at most 2 GiB, as upstream.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole, not negative and small")]
     pub(crate) fn bytes(&self) -> usize {

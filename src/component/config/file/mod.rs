@@ -1,8 +1,8 @@
 //! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`, field by field as upstream defines it.
 //!
-//! Takes the text of a file (YAML or JSON), gives the struct with upstream's defaults filled in. No value is checked
-//! here: `validate` finds those that are wrong. Invariants: `Default` is upstream's default configuration, and is
-//! what an empty file gives; serialising and decoding again gives the same struct.
+//! Decodes the text of a file (YAML or JSON) into the struct and fills in upstream's defaults. Values are not checked
+//! here, but in `validate`. Invariants: `Default` is upstream's default configuration, and is the result of decoding
+//! an empty file; serialising and decoding again gives the same struct.
 
 mod decode;
 mod logging;
@@ -56,7 +56,7 @@ pub struct KubeProxyConfiguration {
     pub(crate) bind_address_hard_fail: bool,
     /// Adds profiling handlers to the metrics server.
     pub(crate) enable_profiling: bool,
-    /// `<major>.<minor>` of which hidden metrics are shown; only the previous minor.
+    /// The release, as `<major>.<minor>`, whose hidden metrics upstream shows. Validated, but without effect: no metric is hidden here.
     pub(crate) show_hidden_metrics_for_version: String,
     /// The proxy mode.
     pub(crate) mode: String,
@@ -82,7 +82,7 @@ pub struct KubeProxyConfiguration {
     pub(crate) oom_score_adj: i32,
     /// Connection tracking sysctls.
     pub(crate) conntrack: Conntrack,
-    /// Resync period of the informers.
+    /// Resync period of upstream's informers; not used.
     pub(crate) config_sync_period: GoDuration,
     /// Not used by any mode.
     pub(crate) port_range: String,
@@ -96,7 +96,7 @@ pub struct KubeProxyConfiguration {
 pub(crate) struct DetectLocalSection {
     /// The bridge that pods are attached to, for mode BridgeInterface.
     pub(crate) bridge_interface: String,
-    /// What the names of pod interfaces start with, for mode InterfaceNamePrefix.
+    /// The prefix of the names of pod interfaces, for mode InterfaceNamePrefix.
     pub(crate) interface_name_prefix: String,
 }
 
@@ -109,7 +109,7 @@ impl Default for KubeProxyConfiguration {
 }
 
 impl KubeProxyConfiguration {
-    /// The meaning of a file without fields. Defaults that depend on other fields are filled in when these are known.
+    /// The values of fields that the file does not have, before `fill_defaults`, which sets the defaults that depend on other fields.
     fn unset() -> Self {
         Self {
             api_version: API_VERSION.to_owned(),
@@ -141,7 +141,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    /// Replaces what upstream takes for "not set": empty strings and zero numbers of some fields. Idempotent.
+    /// Replaces the values that mean "not set" to upstream (empty strings and zeros of some fields) with defaults. Idempotent.
     pub(crate) fn fill_defaults(&mut self) {
         self.client_connection.fill_defaults();
         self.logging.fill_defaults();
@@ -169,7 +169,7 @@ fn fill_duration(field: &mut GoDuration, default: GoDuration) {
     }
 }
 
-/// Gives an address its default host when empty, and its default port when it is an IP alone.
+/// Completes an address: an empty one becomes `host:port`, and an IP without a port gets `port`.
 fn fill_address(field: &mut String, host: &str, port: u16) {
     if field.is_empty() {
         *field = format!("{host}:{port}");

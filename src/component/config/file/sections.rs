@@ -20,52 +20,51 @@ const MAGLEV_TABLE_SIZE: i32 = 1021;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Nftables {
-    /// The bit of the packet mark that asks for masquerading.
+    /// The bit of the packet mark that requests masquerading.
     pub(crate) masquerade_bit: i32,
     /// Masquerade everything sent to cluster IPs.
     pub(crate) masquerade_all: bool,
-    /// The time until a failed sync is tried again (G5); 0 stands for 30 s.
+    /// The longest time until a failed sync is tried again (G5); 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
     /// Least time between two syncs (G3); 0 stands for 1 s.
     pub(crate) min_sync_period: GoDuration,
-    /// How the rules are laid out. This field and those below are our own.
+    /// The form of the ruleset: layout `maps` or `chains`. Upstream has neither this field nor the ones below it.
     pub(crate) ruleset_layout: RulesetLayout,
-    /// Whether layout `chains` has a chain for each endpoint.
+    /// Whether ruleset layout `chains` has a chain for each endpoint.
     pub(crate) endpoint_chains: bool,
-    /// The share of all objects of a kind, in percent, that one list of the API server may remove; a list that lacks more is confirmed
-    /// by a second one.
+    /// The share of all objects of a kind, in percent, that one list from the API server may remove. If a list lacks more, a second list
+    /// has to confirm it.
     pub(crate) relist_removal_limit: i32,
     /// The number of elements of sets and maps that one Service may take; one that takes more is left out. 0 stands for no limit.
     pub(crate) service_elements_limit: i32,
-    /// The interfaces between which established connections bypass the rules.
+    /// The interfaces between which established connections bypass the rules, through a flowtable.
     pub(crate) flowtable: Flowtable,
-    /// What the rules count.
+    /// The packet counters in the rules: none, for Services, or for endpoints as well.
     pub(crate) counters: Counters,
-    /// The number of Services that have metrics of their own when the rules count; those of the others are added up.
+    /// The number of service ports with metrics of their own, if the rules have counters; the counts of the others are added up.
     pub(crate) metrics_services_limit: i32,
     /// Whether the kernel refuses changes of our tables by other programs.
     pub(crate) table_ownership: TableOwnership,
-    /// How endpoints are chosen, unless a Service says otherwise.
+    /// How an endpoint is chosen for a connection, unless an annotation of the Service says otherwise.
     pub(crate) scheduler: Scheduler,
-    /// What a scheduler hashes.
+    /// The packet fields that schedulers `source-hash` and `maglev` hash.
     pub(crate) scheduler_hash: SchedulerHash,
-    /// Places in a table of scheduler `maglev`.
+    /// The number of positions in a hash table of scheduler `maglev`.
     pub(crate) maglev_table_size: i32,
-    /// How many maps share the endpoints of each kind, so that a very large table can be read in little time.
+    /// The number of maps into which each map of endpoints is split, because the kernel lists several small maps faster than a large one.
     pub(crate) endpoint_maps: i32,
 }
 
-/// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked with the other rules of the
-/// configuration.
+/// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked later, in `validate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Flowtable {
-    /// There is no fast path.
+    /// There is no flowtable: all packets pass the rules.
     #[default]
     Off,
-    /// Every interface of the node but loopback, also those that come later.
+    /// All interfaces of the node except loopback, including those that are added later.
     Auto,
-    /// The interfaces of these names, as far as they exist.
+    /// The interfaces with these names; names without an interface are ignored.
     Interfaces(Vec<String>),
 }
 
@@ -95,7 +94,7 @@ impl fmt::Display for Flowtable {
     }
 }
 
-/// The word of each variant, as the file and the command line have it.
+/// Implements `Display` and `FromStr` with the word for each variant in the file and on the command line.
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),+; $expected:literal) => {
         impl fmt::Display for $type {
@@ -121,22 +120,22 @@ pub enum RulesetLayout {
     /// Static rules; Services are elements of maps.
     #[default]
     Maps,
-    /// The chains known from iptables mode.
+    /// Chains for each Service, as in iptables mode (`KUBE-SVC-...`).
     Chains,
 }
 
 words!(RulesetLayout: Maps = "maps", Chains = "chains"; "maps or chains");
 
-/// `nftables.counters`: what the rules count.
+/// `nftables.counters`: the packet counters in the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Counters {
-    /// Nothing. (Layout `chains` has the counters of iptables mode in some rules all the same.)
+    /// No counters, except those in some rules of layout `chains`, as in iptables mode.
     #[default]
     Off,
-    /// New connections of each frontend, and packets that are refused or dropped, by Service and reason.
+    /// Counters of new connections to each address and port of a Service, and of refused or dropped packets by Service and reason.
     Services,
-    /// New connections of each endpoint as well.
+    /// The counters of `Services`, and counters of new connections to each endpoint.
     Endpoints,
 }
 
@@ -146,28 +145,28 @@ words!(Counters: Off = "off", Services = "services", Endpoints = "endpoints"; "o
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TableOwnership {
-    /// It does not.
+    /// Other programs can change our tables.
     #[default]
     Off,
-    /// It does, where it can (Linux 6.9), while this program runs.
+    /// The kernel refuses such changes while this program runs, if it can (Linux 6.9 and later).
     Auto,
 }
 
 words!(TableOwnership: Off = "off", Auto = "auto"; "off or auto");
 
-/// `nftables.scheduler`: how endpoints are chosen, unless a Service says otherwise.
+/// `nftables.scheduler`: how an endpoint is chosen for a connection, unless an annotation of the Service says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// As `ipvs.scheduler` says, else at random.
+    /// Not set: chosen according to `ipvs.scheduler`; `Random` if that is empty, too.
     #[default]
     #[serde(rename = "")]
     Unset,
-    /// Each as likely as the others.
+    /// At random, each endpoint with the same probability.
     Random,
-    /// By a hash of the client.
+    /// By a hash of the client's address.
     SourceHash,
-    /// By a hash of the client; few clients move when endpoints come or go.
+    /// By a Maglev table and a hash of the client's address: few clients get another endpoint when endpoints are added or removed.
     Maglev,
 }
 
@@ -176,7 +175,7 @@ words!(
     "random, source-hash or maglev"
 );
 
-/// `nftables.schedulerHash`: what a scheduler hashes.
+/// `nftables.schedulerHash`: the packet fields that schedulers `source-hash` and `maglev` hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SchedulerHash {
@@ -223,15 +222,15 @@ impl Nftables {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Iptables {
-    /// The bit of the packet mark that asks for masquerading; validated, although not used.
+    /// The bit of the packet mark that requests masquerading; validated, although not used.
     pub(crate) masquerade_bit: i32,
     /// Masquerade everything sent to cluster IPs.
     pub(crate) masquerade_all: bool,
-    /// Whether node ports answer on loopback.
+    /// Whether node ports answer on loopback addresses.
     pub(crate) localhost_node_ports: bool,
-    /// 0 stands for 30 s.
+    /// The longest time between two syncs; 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// 0 stands for 1 s.
+    /// The shortest time between two syncs; 0 stands for 1 s.
     pub(crate) min_sync_period: GoDuration,
 }
 
@@ -258,16 +257,16 @@ impl Iptables {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ipvs {
-    /// 0 stands for 30 s.
+    /// The longest time between two syncs; 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// Here 0 means 0.
+    /// The shortest time between two syncs. Other than in the other sections, 0 is not replaced by a default.
     pub(crate) min_sync_period: GoDuration,
-    /// The IPVS scheduler: `sh` and `mh` count where `nftables.scheduler` is not set.
+    /// The IPVS scheduler. Used only if `nftables.scheduler` is not set: `sh` becomes `source-hash`, and `mh` becomes `maglev`.
     pub(crate) scheduler: String,
     /// CIDRs of virtual servers to leave alone.
     #[serde(rename = "excludeCIDRs")]
     pub(crate) exclude_cidrs: Vec<String>,
-    /// Whether ARP is answered strictly.
+    /// Whether upstream sets `arp_ignore` and `arp_announce` for strict ARP.
     #[serde(rename = "strictARP")]
     pub(crate) strict_arp: bool,
     /// Time-out of idle TCP sessions.
@@ -305,9 +304,9 @@ impl Ipvs {
 pub(crate) struct ClientConnection {
     /// Path of a kubeconfig; empty: the in-cluster configuration.
     pub(crate) kubeconfig: String,
-    /// The `Accept` header of requests; empty: the content type.
+    /// The `Accept` header of requests; empty: `content_type`.
     pub(crate) accept_content_types: String,
-    /// Content type of answers, where `accept_content_types` is empty. Requests with a body are JSON.
+    /// Content type of responses if `accept_content_types` is empty. Requests with a body are always JSON.
     pub(crate) content_type: String,
     /// Requests a second; 0 stands for 5.
     pub(crate) qps: f32,
@@ -345,19 +344,19 @@ impl ClientConnection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conntrack {
-    /// Connections to track for each CPU; 0 leaves the kernel's limit alone.
+    /// Connections to track for each CPU; 0 leaves the kernel's limit as it is.
     pub(crate) max_per_core: i32,
     /// Least number of connections to track.
     pub(crate) min: i32,
-    /// Time-out of idle established TCP connections; 0 leaves the kernel's alone.
+    /// Time-out of idle established TCP connections; 0 leaves the kernel's value as it is.
     pub(crate) tcp_established_timeout: GoDuration,
-    /// Time-out of TCP connections in CLOSE_WAIT; 0 leaves the kernel's alone.
+    /// Time-out of TCP connections in CLOSE_WAIT; 0 leaves the kernel's value as it is.
     pub(crate) tcp_close_wait_timeout: GoDuration,
-    /// Whether packets outside of the window are accepted.
+    /// Whether TCP packets outside of the window are valid.
     pub(crate) tcp_be_liberal: bool,
-    /// Time-out of unanswered UDP flows; 0 leaves the kernel's alone.
+    /// Time-out of unanswered UDP flows; 0 leaves the kernel's value as it is.
     pub(crate) udp_timeout: GoDuration,
-    /// Time-out of answered UDP flows; 0 leaves the kernel's alone.
+    /// Time-out of answered UDP flows; 0 leaves the kernel's value as it is.
     pub(crate) udp_stream_timeout: GoDuration,
 }
 

@@ -1,4 +1,4 @@
-//! Rules for IPs, sockets and CIDRs.
+//! Validates IPs, sockets and CIDRs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use super::Diagnostics;
 use crate::addresses::{parse_cidr, parse_ip};
 use crate::config::NodePortAddresses;
 
-/// A CIDR; host bits are cleared.
+/// Parses a CIDR and clears its host bits.
 pub(super) fn cidr(text: &str) -> Result<IpNet, String> {
     parse_cidr(text).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {text:?}"))
 }
@@ -17,7 +17,7 @@ pub(super) fn ip(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Opti
     diagnostics.take(field, parse_ip(text).ok_or_else(|| format!("must be an IP address, not {text:?}")))
 }
 
-/// An `IP:port` with a port other than 0.
+/// Parses an `IP:port` with a port other than 0.
 pub(super) fn socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
     let parsed = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
     diagnostics.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
@@ -29,7 +29,7 @@ pub(super) fn optional_socket(field: &str, text: &str, diagnostics: &mut Diagnos
     if text.is_empty() { Some(None) } else { socket(field, text, diagnostics).map(Some) }
 }
 
-/// Which addresses accept node ports: CIDRs and keywords in any combination (H6); an empty list is `primary` (H1).
+/// Reads `nodePortAddresses`: CIDRs and keywords in any combination (H6); an empty list means `primary` (H1).
 pub(super) fn node_ports(list: &[String], diagnostics: &mut Diagnostics) -> Option<NodePortAddresses> {
     if list.is_empty() {
         return Some(NodePortAddresses::PRIMARY);
@@ -55,7 +55,7 @@ enum Entry {
     Ranges(Vec<IpNet>),
 }
 
-/// Reads an entry. A keyword stands for its ranges of both families; those of a family that the node does not have match nothing.
+/// Reads an entry. A keyword stands for a range of each family; the range of a family that the node does not have matches no address.
 fn entry(text: &str) -> Result<Entry, String> {
     let ranges = |texts: [&str; 2]| texts.into_iter().map(cidr).collect::<Result<_, _>>().map(Entry::Ranges);
     match text {

@@ -8,13 +8,13 @@ use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
 use crate::config::{Feature, KUBERNETES_MINOR, Stage};
 
-/// A gate that kube-proxy in mode nftables, its logging, or the names of its Services depend on. It is off by default if it is alpha, else on.
+/// A feature gate that affects mode nftables, logging, or names of Services. Alpha gates are off by default, all others are on.
 struct Gate {
     name: &'static str,
     stage: Stage,
     /// It has graduated, and cannot be switched off.
     locked: bool,
-    /// Whether `kubernetes_feature_enabled` shows it.
+    /// Whether metric `kubernetes_feature_enabled` shows it.
     reported: bool,
 }
 
@@ -32,17 +32,17 @@ const GATES: [Gate; 13] = [
     EXTERNAL_IPS,
     FLAGZ,
     STATUSZ,
-    // There is no mode ipvs to switch off.
+    // Without effect: this program has no mode ipvs.
     gate("KubeProxyIPVS", Stage::Deprecated),
     LOCALHOST,
     Gate { locked: true, ..gate("MultiCIDRServiceAllocator", Stage::Stable) },
-    // The tables are read and written over netlink in any case.
+    // Without effect: this program always uses netlink.
     gate("NFTablesNetlink", Stage::Beta),
     gate("NativeHistograms", Stage::Alpha),
     Gate { locked: true, ..gate("PreferSameTrafficDistribution", Stage::Stable) },
     Gate { reported: false, ..gate("ContextualLogging", Stage::Beta) },
     LOGGING_ALPHA,
-    // Names of Services may start with a digit.
+    // With this gate, names of Services may start with a digit.
     Gate { locked: true, reported: false, ..gate("RelaxedServiceNameValidation", Stage::Stable) },
     Gate { reported: false, ..gate("LoggingBetaOptions", Stage::Beta) },
 ];
@@ -57,7 +57,7 @@ pub(super) struct Features {
     pub(super) logging_alpha_options: bool,
     pub(super) flagz: bool,
     pub(super) statusz: bool,
-    /// For `kubernetes_feature_enabled`.
+    /// The gates that metric `kubernetes_feature_enabled` shows.
     pub(super) reported: Vec<Feature>,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn features(file: &KubeProxyConfiguration, diagnostics: &mut Diagnost
     }
 }
 
-/// The value of the gate itself, else that of the gate for all of its stage, else the default.
+/// The configured value of the gate, else of `AllAlpha` or `AllBeta` for a gate of this stage, else the default.
 fn is_enabled(file: &KubeProxyConfiguration, gate: &Gate) -> bool {
     let of_stage = OF_STAGE.iter().find(|(_, stage)| *stage == gate.stage);
     let names = [Some(gate.name), of_stage.map(|(all, _)| *all)];
@@ -100,7 +100,7 @@ fn looks_like_a_gate(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Checks `showHiddenMetricsForVersion`. The value that the previous release takes is taken as well, so that its configuration is.
+/// Checks `showHiddenMetricsForVersion`. Also accepts the value that the previous release accepts, so that its configuration stays valid.
 pub(super) fn hidden_metrics(version: &str, diagnostics: &mut Diagnostics) {
     let [previous, before] = [1, 2].map(|age| format!("1.{}", KUBERNETES_MINOR - age));
     if !["", &previous, &before].contains(&version) {

@@ -1,4 +1,4 @@
-//! Rules for names of interfaces: to recognise the traffic of local pods, and for the fast path.
+//! Validates the settings that recognise traffic of local pods, and the interface names of the flowtable.
 
 use ipnet::IpNet;
 
@@ -10,7 +10,7 @@ use crate::config::file::{Flowtable, KubeProxyConfiguration};
 /// Longest name of a network interface, in bytes: IFNAMSIZ without its final zero.
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// How traffic of local pods is recognised (I1 to I3).
+/// Checks the settings of `detectLocalMode`: how traffic of local pods is recognised (I1 to I3).
 pub(super) fn detect_local(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<DetectLocal> {
     let section = &file.detect_local;
     match file.detect_local_mode.as_str() {
@@ -30,14 +30,14 @@ pub(super) fn detect_local(file: &KubeProxyConfiguration, diagnostics: &mut Diag
     }
 }
 
-/// One CIDR, or one of each family, or none.
+/// Parses `clusterCIDR`: no CIDR, one, or one of each family.
 fn cluster_cidr(list: &str, diagnostics: &mut Diagnostics) -> Option<DetectLocal> {
     const FIELD: &str = "clusterCIDR";
     let (mut v4, mut v6) = (None, None);
     if list.is_empty() {
         return Some(DetectLocal::ClusterCidr { v4, v6 });
     }
-    // Not trimmed: upstream refuses blanks around a CIDR too.
+    // Do not trim: upstream refuses blanks around a CIDR too.
     let texts: Vec<_> = list.split(',').collect();
     let cidrs: Vec<_> = texts.iter().map(|text| diagnostics.take(FIELD, cidr(text))).collect();
     for cidr in cidrs.into_iter().collect::<Option<Vec<_>>>()? {
@@ -53,7 +53,7 @@ fn cluster_cidr(list: &str, diagnostics: &mut Diagnostics) -> Option<DetectLocal
     Some(DetectLocal::ClusterCidr { v4, v6 })
 }
 
-/// The interfaces of the fast path.
+/// Checks the interface names of `nftables.flowtable`.
 pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     const FIELD: &str = "nftables.flowtable";
     let Flowtable::Interfaces(names) = flowtable else { return };
@@ -74,7 +74,7 @@ pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// A name, or the start of one, that the kernel would accept for an interface.
+/// Checks that `name` is not empty and that the kernel accepts it as the name of an interface, or as the start of one.
 fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let wrong = if name.is_empty() {
         Some("must not be empty in this detectLocalMode".to_owned())
@@ -86,7 +86,7 @@ fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<S
     None
 }
 
-/// Why the kernel would not accept a name for an interface.
+/// Why the kernel does not accept a name for an interface; `None` if it does.
 fn not_an_interface(name: &str) -> Option<String> {
     if name.len() > INTERFACE_NAME_MAX {
         Some(format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer"))

@@ -1,7 +1,7 @@
-//! Validates a decoded configuration and resolves it: every rule that a configuration must keep.
+//! Validates a decoded configuration and converts it to a [`Config`].
 //!
-//! Takes the decoded configuration, gives a [`Config`] or every field that is wrong, by path. Pure: the caller passes in the way to ask
-//! for the host name. Invariant: a `Config` exists only if no rule is broken.
+//! Gives the [`Config`], or an error for each invalid field, with the field's path. Pure: the caller passes in the function that reads
+//! the host name. Invariant: a `Config` exists only if every field is valid.
 
 mod addresses;
 mod features;
@@ -31,7 +31,7 @@ impl Diagnostics {
         self.warnings.push(warning.into());
     }
 
-    /// Unwraps a checked value, and keeps its error.
+    /// Unwraps a result, and records its error for `field`.
     fn take<T, E: ToString>(&mut self, field: &str, checked: Result<T, E>) -> Option<T> {
         checked.map_err(|error| self.error(field, error.to_string())).ok()
     }
@@ -67,10 +67,10 @@ impl Diagnostics {
 
 /// Validates a configuration.
 ///
-/// `hostname` asks the operating system, and is called only if no name is configured. `warnings` are those of decoding.
+/// `hostname` reads the host name, and is called only if no name is configured. `warnings` are the warnings of decoding.
 ///
 /// # Errors
-/// Everything that is wrong, not only the first thing.
+/// All errors, not only the first one.
 pub(super) fn validate(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -85,7 +85,7 @@ pub(super) fn validate(
     }
 }
 
-/// Checks all fields before it gives up on any, so that `diagnostics` is complete.
+/// Checks all fields even after an error, so that `diagnostics` is complete.
 fn check(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -159,8 +159,8 @@ fn check(
     })
 }
 
-/// The warning about a mode of upstream that this program does not have. It runs nftables in its place, because kubeadm and kind
-/// write `iptables` into the configuration of every cluster.
+/// Checks the proxy mode. For a mode of upstream that this program lacks, gives a warning and no error: nftables runs in its place,
+/// because kubeadm and kind write `iptables` into the configuration of every cluster.
 fn mode(mode: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let warning = match mode {
         "nftables" => return None,
@@ -197,7 +197,7 @@ fn node_name(
     Some(name)
 }
 
-/// `(syncPeriod, minSyncPeriod)`.
+/// Checks and gives `(syncPeriod, minSyncPeriod)`.
 fn periods(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<(Duration, Duration)> {
     let sync = diagnostics.positive("nftables.syncPeriod", file.nftables.sync_period);
     let min = diagnostics.duration("nftables.minSyncPeriod", file.nftables.min_sync_period);
@@ -216,21 +216,21 @@ fn masquerade_bit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) 
     u8::try_from(file.nftables.masquerade_bit).ok()
 }
 
-/// The limit in percent.
+/// Checks and gives `relistRemovalLimit`, in percent.
 fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let limit = file.nftables.relist_removal_limit;
     diagnostics.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
 }
 
-/// The number of maps. More than 64 would only make a table harder to read.
+/// Checks and gives the number of maps for endpoints. More than 64 would only make a table harder to read.
 fn endpoint_maps(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let maps = file.nftables.endpoint_maps;
     diagnostics.range("nftables.endpointMaps", maps, 1..=64);
     u8::try_from(maps).ok()
 }
 
-/// The limit; 0 in the configuration stands for none.
+/// Checks and gives the limit of elements for each Service; 0 in the configuration means no limit.
 fn service_elements_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u64> {
     let limit = diagnostics.not_negative("nftables.serviceElementsLimit", file.nftables.service_elements_limit)?;
     Some(if limit == 0 { u64::MAX } else { u64::from(limit) })
@@ -267,8 +267,8 @@ fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &m
     Client { kubeconfig, master, accept: accept(section, diagnostics) }
 }
 
-/// What the API server may answer with: as in client-go, `acceptContentTypes`, or `contentType` in its place, and JSON from servers
-/// that have no protobuf.
+/// The `Accept` header. As in client-go, it is `acceptContentTypes`; if that is empty, it is `contentType`, and JSON is added to protobuf
+/// for servers that have no protobuf.
 fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const JSON: &str = "application/json";

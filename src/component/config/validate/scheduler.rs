@@ -1,13 +1,13 @@
-//! How endpoints are chosen: our own setting, or what a configuration for ipvs mode asks for.
+//! Finds the scheduler: `nftables.scheduler`, or a replacement for `ipvs.scheduler` from a configuration for ipvs mode.
 
 use super::Diagnostics;
 use crate::config::Scheduler;
 use crate::config::file::KubeProxyConfiguration;
 
-/// The least and the largest number of places in a table: fewer hold few endpoints, and more would be counted as slots of other programs.
+/// The range of `maglevTableSize`. A smaller table has room for few endpoints only; the largest prime below 2^16 is the limit.
 const TABLE_SIZES: std::ops::RangeInclusive<u32> = 67..=65_521;
 
-/// The scheduler of Services that name none; never [`Scheduler::Unset`].
+/// The scheduler of Services without an annotation that names one; never [`Scheduler::Unset`].
 pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Scheduler {
     match file.nftables.scheduler {
         Scheduler::Unset => of_ipvs(&file.ipvs.scheduler, diagnostics),
@@ -15,7 +15,7 @@ pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnos
     }
 }
 
-/// What stands for a scheduler of ipvs mode. Each but its default is a warning, because the choice is not quite the same.
+/// The replacement for a scheduler of ipvs mode. Warns unless none is set, because endpoints are not chosen in exactly the same way.
 fn of_ipvs(name: &str, diagnostics: &mut Diagnostics) -> Scheduler {
     let (scheduler, why) = match name {
         "" => return Scheduler::Random,
@@ -34,7 +34,7 @@ fn of_ipvs(name: &str, diagnostics: &mut Diagnostics) -> Scheduler {
     scheduler
 }
 
-/// The number of places in a table; an error when it is out of bounds or no prime number.
+/// Checks and gives the number of positions in a Maglev table: a prime number in [`TABLE_SIZES`].
 pub(super) fn maglev_table_size(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u32> {
     let size = u32::try_from(file.nftables.maglev_table_size).ok().filter(|size| TABLE_SIZES.contains(size));
     let is_prime = |size: u32| (2..).take_while(|d| d * d <= size).all(|divisor| !size.is_multiple_of(divisor));

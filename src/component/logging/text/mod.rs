@@ -4,11 +4,12 @@
 //! I1122 11:42:34.588089   30022 mod.rs:228] "Synced" numServices=4 elapsed="1.2ms"
 //! ```
 //!
-//! Severity, month and day, local time with microseconds, process id in seven columns, file without folders and line (a `mod.rs` or `lib.rs` has the name of its folder), then the message
-//! and the fields. Takes a record, the time zone and the process id, gives text that ends with a newline. Pure.
+//! Severity, month and day, local time with microseconds, process id in seven columns, file without folders and line (a `mod.rs` or
+//! `lib.rs` has the name of its folder), then the message and the fields. Takes a record, the time zone and the process id, gives text
+//! that ends with a newline. Pure.
 //!
 //! The rules for values are those of klog (`internal/serialize`): text is quoted as Go's `strconv.Quote` does, but text of several lines
-//! stands between `<` and ` >`, each of its lines behind a tab; everything else is JSON. An error's text (`err`) comes first.
+//! is written between `<` and ` >`, with a tab before each line; everything else is JSON. An error's text (`err`) comes first.
 //!
 //! Invariant: only the first line of a record begins with a letter, and no character of a value reaches a terminal as a control
 //! character, except for the newlines and tabs of text of several lines. klog writes other control characters of such text as they are.
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 use super::record::{Record, Severity};
 
-/// A record as text. `zone` is the zone of its time, `pid` the process's id.
+/// A record as text. `zone` is the time zone for its time, `pid` the process id.
 pub(super) fn record(record: &Record<'_>, zone: &TimeZone, pid: u32) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -36,7 +37,7 @@ pub(super) fn record(record: &Record<'_>, zone: &TimeZone, pid: u32) -> String {
     text
 }
 
-/// The header, which is written without memory from the allocator.
+/// Writes the header. It allocates no memory, because `out_of_memory` uses it.
 pub(super) fn header(out: &mut impl fmt::Write, record: &Record<'_>, zone: &TimeZone, pid: u32) -> fmt::Result {
     let severity = match record.severity {
         Severity::Info => 'I',
@@ -67,12 +68,12 @@ fn field(text: &mut String, value: &Value) {
     }
 }
 
-/// A character that JSON leaves as it is and a terminal does not.
+/// Escapes a character that is valid in JSON, but that a terminal may take for a control character.
 fn escape_json(text: &mut String, c: char) {
     c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(text, "\\u{unit:04x}"));
 }
 
-/// Text of several lines. The end of the last line shows in no way whether the text ended with a newline.
+/// Writes text of several lines. A newline at the end of the text makes no difference.
 fn several_lines(text: &mut String, value: &str) {
     text.push_str("<\n");
     for line in value.split_terminator('\n') {
@@ -85,7 +86,7 @@ fn several_lines(text: &mut String, value: &str) {
     text.push_str(" >");
 }
 
-/// Text as Go's `strconv.Quote` writes it.
+/// Writes text as Go's `strconv.Quote` does.
 pub(super) fn quote(text: &mut String, value: &str) {
     text.push('"');
     for c in value.chars() {
@@ -98,7 +99,7 @@ pub(super) fn quote(text: &mut String, value: &str) {
     text.push('"');
 }
 
-/// A character that is not printed, as Go escapes it.
+/// Writes a character that is not printable as an escape, as Go does.
 fn escape(text: &mut String, c: char) {
     let code = u32::from(c);
     match c {
@@ -115,8 +116,9 @@ fn escape(text: &mut String, c: char) {
     }
 }
 
-/// Whether Go's `strconv.IsPrint` says so: letters, marks, numbers, punctuation, symbols and the ASCII space. The standard library uses
-/// the same categories of Unicode to escape a character for `Debug`; it escapes marks only at the beginning of a text.
+/// Whether a character is printable, as Go's `strconv.IsPrint` decides it: letters, marks, numbers, punctuation, symbols and the ASCII
+/// space. Rust uses the same categories of Unicode to escape text for `Debug`. It also escapes a mark at the beginning of a text, so the
+/// character is tested after a letter.
 fn is_printed(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');

@@ -1,4 +1,4 @@
-//! Expressions that do something to the packet, and those that only rules of other programs have.
+//! Evaluates expressions that act on the packet, and expressions that only other programs' rules have.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Effect, Fate, Flow, Thread, Tracking};
 use crate::explain::packet::Loaded;
 
 impl Thread {
-    /// Expressions that do something to the packet.
+    /// Evaluates an expression that acts on the packet.
     pub(super) fn act(&mut self, expr: &Expr) -> Flow {
         let is_v4 = self.branch.packet.source.is_ipv4();
         match expr {
@@ -49,7 +49,7 @@ impl Thread {
         }
     }
 
-    /// Translates the destination to what registers hold.
+    /// Translates the destination to the address and port in these registers; without a register that part stays.
     fn dnat(&mut self, address: Option<Register>, port: Option<Register>, is_v4: bool) -> Flow {
         let target = self.branch.packet.target();
         let address = address.map_or(Some(target.ip()), |register| self.address(register, is_v4));
@@ -98,7 +98,7 @@ impl Thread {
                 let loaded = match (self.branch.connection.tracking, *key) {
                     // `IP_CT_DIR_ORIGINAL`: the packet comes from the client.
                     (Tracking::New | Tracking::Known { .. }, DIRECTION) => Loaded::Bytes(vec![0]),
-                    // A new connection has none yet; a rule that sets it cannot be evaluated.
+                    // A new connection has mark 0; a rule that sets the mark cannot be evaluated.
                     (Tracking::New, MARK) => Loaded::Bytes(vec![0; 4]),
                     (Tracking::New | Tracking::Known { .. }, _) => Loaded::Unknown("a property of the connection", 16),
                     (Tracking::NotYet | Tracking::Off, _) => Loaded::Nothing,

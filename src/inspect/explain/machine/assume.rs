@@ -1,4 +1,4 @@
-//! Rules that cannot be evaluated: what they would do, and worlds that turn out to be one.
+//! Rules that cannot be evaluated: predicts what they would do, and merges branches for which it makes no difference.
 
 use nft::expr::{Expr, Foreign, LookupResult, MetaKey};
 use nft::{RuleDump, TableName, Verdict};
@@ -9,17 +9,17 @@ pub(super) fn described(table: &TableName, thread: &Thread, rule: &RuleDump) -> 
     let chain = thread.stack.last().map_or("", |frame| &*frame.chain);
     format!("table {table}, chain {chain}: {}", rule.to_nft(table.family))
 }
-/// What a rule does whose first expressions are assumed to match.
+/// The effect of a rule, assuming that the expression that cannot be evaluated matches.
 pub(super) enum Assumed {
     Verdict(Verdict),
     Refuse,
-    /// Something that cannot be told.
+    /// An effect that cannot be predicted.
     Opaque,
 }
 
-/// The effect of the rest of a rule; `None` when it has none that matters to the way of the packet.
+/// The effect of the remaining expressions of a rule; `None` when they do not change where the packet goes.
 pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
-    /// Expressions that only compare, load, or let a packet by at a rate.
+    /// Expressions that only compare, load, or limit a rate, and never change where the packet goes.
     const CONDITIONS: [&str; 17] = [
         "bitwise",
         "byteorder",
@@ -39,7 +39,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         "quota",
         "range",
     ];
-    /// Targets of iptables that do not end a rule and do not change the way of the packet.
+    /// Targets of iptables that neither end a rule nor change where the packet goes.
     const HARMLESS: [&str; 7] = ["AUDIT", "CHECKSUM", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TRACE"];
     rest.iter().find_map(|expr| match expr {
         Expr::ImmediateVerdict(verdict) => Some(Assumed::Verdict(verdict.clone())),
@@ -58,7 +58,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         _ => None,
     })
 }
-/// Makes one branch of each two that differ in nothing but an assumption.
+/// Merges each two branches that differ only in their last assumption, which therefore made no difference.
 pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
     if branches.iter().all(|branch| branch.worlds.is_empty()) {
         return;
@@ -68,7 +68,7 @@ pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
         let twin = (at + 1..branches.len()).find(|other| branches[at].is_twin(&branches[*other]));
         if let Some(other) = twin {
             let removed = branches.swap_remove(other);
-            // The branch that stays is the one in which the rule does not match: it has fewer steps to tell.
+            // Keep the branch in which the rule does not match: it has fewer steps to describe.
             if removed.worlds.last().is_some_and(|(_, matches)| !matches) {
                 branches[at] = removed;
             }

@@ -1,4 +1,4 @@
-//! One way of a packet: the packet as it is, its connection, what became of it, and the rules that had an effect.
+//! One possible path of a packet: the packet as it is now, its connection, its fate, and the rules that had an effect.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use nft::{RuleDump, TableName, Verdict};
 
 use crate::explain::packet::{Loaded, Packet, protocol};
 
-/// How far connection tracking has come.
+/// The state of a packet in connection tracking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tracking {
-    /// The packet has not met it yet.
+    /// Connection tracking has not seen the packet yet.
     #[default]
     NotYet,
     /// The packet begins a connection.
     New,
-    /// The packet belongs to a connection that the kernel knows already; whether that was answered.
+    /// The packet belongs to a tracked connection; `answered` when the other side has sent packets too.
     Known { answered: bool },
-    /// A rule keeps the packet out of it.
+    /// A `notrack` rule keeps the packet out of connection tracking.
     Off,
 }
 
-/// The connection that the packet begins.
+/// The connection of the packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conntrack {
-    /// How far connection tracking has come.
+    /// The state in connection tracking.
     pub(crate) tracking: Tracking,
     /// The destination before any translation, once it is tracked.
     pub(crate) original: Option<SocketAddr>,
@@ -47,35 +47,35 @@ pub(crate) mod status {
     pub(crate) const DESTINATION_DONE: u32 = 1 << 8;
 }
 
-/// The end of the packet.
+/// The way in which a packet ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Discarded without an answer.
     Dropped,
-    /// Discarded with an answer that says so.
+    /// Discarded, and the sender gets an error.
     Refused,
-    /// Discarded, because this host has no way to send it on, and why.
+    /// Discarded, because this host cannot send it on; with the reason.
     Unrouted(String),
-    /// It cannot be told, and why.
+    /// Not known; with the reason.
     Unknown(String),
 }
 
-/// One way of the packet.
+/// One possible path of a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     /// The packet as it is now.
     pub(crate) packet: Packet,
     /// Its connection.
     pub(crate) connection: Conntrack,
-    /// The part of all packets that take this way, in the worlds of this branch.
+    /// The share of packets that take this path, given the assumptions in `worlds`.
     pub(crate) probability: f64,
-    /// What was assumed of rules that cannot be evaluated: the number of the assumption, and whether the rule matches.
+    /// The assumptions about rules that cannot be evaluated: the number of each, and whether its rule is assumed to match.
     pub(crate) worlds: Vec<(usize, bool)>,
-    /// What became of it; `None` while it goes on.
+    /// How the packet ended; `None` while it goes on.
     pub(crate) fate: Option<Fate>,
-    /// Where a rule sent it.
+    /// The destination that a rule gave it.
     pub(crate) endpoint: Option<SocketAddr>,
-    /// Whether a rule gave it another source.
+    /// Whether a rule changed its source address.
     pub(crate) masqueraded: bool,
     /// The rules that had an effect on it, in order.
     pub(crate) steps: Vec<Step>,
@@ -90,7 +90,7 @@ pub(crate) struct Step {
     pub(crate) chain: Arc<str>,
     /// The rules of the chain.
     pub(super) rules: Arc<[RuleHead]>,
-    /// The number of the rule; the policy of the chain is behind the last one.
+    /// The index of the rule in `rules`; `rules.len()` stands for the policy of the chain.
     pub(super) index: usize,
     /// Its effects, in order.
     pub(crate) effects: Vec<Effect>,
@@ -136,29 +136,29 @@ pub(crate) struct Found {
 pub(crate) enum Effect {
     /// A verdict.
     Verdict(Verdict),
-    /// Discarded with an answer.
+    /// The packet is discarded, and the sender gets an error.
     Refuse,
-    /// Another destination.
+    /// The destination becomes this one.
     Translate(SocketAddr),
-    /// An address of this host as the source.
+    /// The source becomes an address of this host.
     Masquerade,
-    /// Another source.
+    /// The source becomes this address.
     SourceTo(IpAddr),
-    /// Another mark.
+    /// The packet mark becomes this one.
     Mark(u32),
-    /// An element was added to a set, or renewed.
+    /// An element is added to this set, or renewed.
     Remember(Arc<str>),
-    /// Kept out of connection tracking.
+    /// The packet is kept out of connection tracking.
     Untrack,
-    /// Added to a flowtable.
+    /// The connection is added to a flowtable.
     Offload,
-    /// The policy of a base chain.
+    /// The policy of a base chain drops the packet.
     Policy,
-    /// Assumed to match, because it cannot be evaluated: why.
+    /// The rule is assumed to match, because it cannot be evaluated; with the reason.
     Assumed(String),
 }
 impl Branch {
-    /// A packet at the start of its way.
+    /// A packet at the start of its path.
     pub(crate) fn new(packet: Packet) -> Self {
         Self {
             packet,
@@ -205,7 +205,7 @@ impl Branch {
             (CtKey::Packets, _) if self.connection.tracking != Tracking::New => {
                 Loaded::Unknown("how many packets the connection has had", 8)
             }
-            // Or 0 where the kernel does not count; no rule compares with less than one packet.
+            // The kernel loads 0 if it does not count packets. Loading 1 is as good: no rule compares with less than one packet.
             (CtKey::Packets, _) => Loaded::Bytes(1_u64.to_ne_bytes().to_vec()),
             (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv6, IpAddr::V6(ip)) => Loaded::Bytes(ip.octets().to_vec()),
@@ -222,7 +222,7 @@ impl Branch {
     pub(super) fn translate(&mut self, to: SocketAddr) {
         let connection = &mut self.connection;
         connection.status |= status::DESTINATION_DONE;
-        // The kernel calls a connection translated only when that changed something.
+        // The kernel sets `IPS_DST_NAT` only when the translation changes the destination.
         if to != self.packet.target() {
             connection.status |= status::DESTINATION;
         }

@@ -1,9 +1,9 @@
-//! The kernel's register machine: walks a packet through one base chain and the chains that it leads to.
+//! An interpreter of nftables rules: runs a packet through one base chain and the chains that it leads to.
 //!
-//! Takes the rules as the kernel lists them and a [`Branch`]; gives a branch for each way that the packet may take. A random number
-//! makes a branch for each of its values, with its share of the probability. An expression that cannot be evaluated makes two: in one
-//! world the rule matches, in the other it does not. Worlds that end alike are one again at the end of the base chain, so that a rule
-//! without consequences for this packet does not matter.
+//! Takes the rules as the kernel lists them and a [`Branch`]; returns a branch for each path that the packet may take. A random number
+//! makes a branch for each of its values, with its share of the probability. An expression that cannot be evaluated makes two branches,
+//! each in a world of its own: in one world the rule matches, in the other it does not. Worlds with the same result are merged at the end
+//! of the base chain, so that a rule without consequences for this packet does not matter.
 //!
 //! The semantics are those of `net/netfilter/nf_tables_core.c` and the `nft_*.c` beside it.
 
@@ -26,7 +26,7 @@ use assume::{Assumed, described, effect_of, join_worlds};
 
 pub(crate) use branch::{Branch, Effect, Fate, Found, Step, Tracking, status};
 
-/// What the kernel lists.
+/// Access to the kernel's chains, rules and sets.
 pub(crate) trait Ruleset {
     /// The base chains that see packets of the family, without those of dormant tables.
     fn base_chains(&mut self) -> Result<Vec<ChainHead>>;
@@ -34,68 +34,68 @@ pub(crate) trait Ruleset {
     /// The rules of a chain in their order.
     fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>>;
 
-    /// The element of a set for a key at the start of these bytes, of which those with a bit in `unknown` are not known: bit 0 is that of
-    /// the first byte.
+    /// Looks up the key at the start of these bytes in a set. A bit in `unknown` marks a byte that is not known; bit 0 stands for the
+    /// first byte.
     fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup>;
 }
 
-/// What a look-up in a set gives.
+/// The result of a look-up in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// The set has no such element.
     Missing,
-    /// It has this one.
+    /// The set has this element.
     Found(Element),
-    /// It cannot be read, or depends on the unknown bytes; and why.
+    /// The set cannot be read, with the reason; or, with an empty reason, the result depends on unknown bytes of the key.
     Unreadable(String),
 }
 
-/// What this host knows of addresses and routes.
+/// Tells this host's own addresses from others.
 pub(crate) trait Host {
-    /// The type of an address (`RTN_*`), as the local routing table has it.
+    /// The route type of an address (`RTN_*`), such as local or unicast.
     fn address_type(&mut self, address: IpAddr) -> Result<u8>;
 }
-/// What one expression does.
+/// What to do after one expression.
 enum Flow {
-    /// The next expression follows.
+    /// Go on with the next expression.
     Next,
-    /// The next rule follows.
+    /// Go on with the next rule, because this one does not match.
     Break,
-    /// A verdict.
+    /// Apply this verdict.
     Verdict(Verdict),
-    /// The packet ends here.
+    /// End the packet with this fate.
     End(Fate),
-    /// Any number below this one, each as likely, in this register.
+    /// Put a random number below this one into this register; all numbers are equally likely.
     Random(u32, Register),
-    /// It cannot be evaluated, and why.
+    /// The expression cannot be evaluated; with the reason.
     Stuck(String),
 }
-/// The kernel's `NFT_JUMP_STACK_SIZE`.
+/// The limit of nested jumps (the kernel's `NFT_JUMP_STACK_SIZE`).
 const DEPTH: usize = 16;
-/// More values of a random number than this are not told apart: no Service has as many endpoints.
+/// A random number with more values than this is taken as unknown: no Service has that many endpoints.
 const MOST_VALUES: u32 = 20_000;
-/// Rules that cannot be evaluated are assumed to match or not up to this number; with more of them nothing can be told.
+/// A branch may assume the outcome of at most this many rules that cannot be evaluated. Beyond that the result is unknown.
 const MOST_WORLDS: usize = 6;
-/// A chain on the stack.
+/// A chain on the call stack.
 #[derive(Clone)]
 struct Frame {
     chain: Arc<str>,
     rules: Arc<[RuleHead]>,
-    /// The number of the current rule.
+    /// The index of the current rule.
     at: usize,
 }
 
-/// A branch within a base chain.
+/// The state of the evaluation of a branch within a base chain.
 #[derive(Clone)]
 struct Thread {
     branch: Branch,
     stack: Vec<Frame>,
-    /// The number of the current expression in the rule.
+    /// The index of the current expression in the rule.
     at: usize,
     registers: [u8; 64],
     /// A bit for each byte of the registers that is not known.
     unknown: u64,
-    /// What is not known of it.
+    /// A description of the unknown value that was loaded last.
     why: &'static str,
     effects: Vec<Effect>,
     found: Vec<Found>,
@@ -104,7 +104,7 @@ struct Thread {
     /// Whether it has left the base chain with a verdict.
     is_accepted: bool,
 }
-/// Evaluates chains.
+/// Runs branches through base chains.
 pub(crate) struct Machine<'a, R, H> {
     /// The rules.
     pub(crate) ruleset: &'a mut R,
@@ -119,7 +119,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         Self { ruleset, host, assumptions: 0 }
     }
 
-    /// The ways of a packet through a base chain.
+    /// Runs a branch through a base chain; returns a branch for each path that it may take.
     pub(crate) fn run(&mut self, branch: Branch, base: &ChainHead) -> Result<Vec<Branch>> {
         let rules = self.ruleset.rules(&base.table, &base.name)?;
         let before = branch.packet.clone();
@@ -154,7 +154,8 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         Ok(done)
     }
 
-    /// Goes on until the base chain ends for this thread, and gives whether with a verdict; `None` when other threads took its place.
+    /// Runs a thread to the end of the base chain, and returns whether it ended with a verdict. `None` when the thread was split: its
+    /// parts are in `todo`.
     fn advance(&mut self, thread: &mut Thread, todo: &mut Vec<Thread>, table: &TableName) -> Result<Option<bool>> {
         loop {
             let Some(frame) = thread.stack.last() else { return Ok(Some(thread.is_accepted)) };
@@ -196,7 +197,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         }
     }
 
-    /// Follows a verdict, and gives whether it ends the base chain.
+    /// Applies a verdict, and returns whether it ends the base chain.
     fn obey(&mut self, thread: &mut Thread, verdict: Verdict, table: &TableName) -> Result<bool> {
         let enter = |machine: &mut Self, thread: &mut Thread, chain: Arc<str>| -> Result<bool> {
             if thread.stack.len() >= DEPTH {
@@ -235,7 +236,8 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         }
     }
 
-    /// The threads in place of one that cannot evaluate a rule: it matches, or it does not. `None` when that makes no difference.
+    /// Splits a thread at a rule that cannot be evaluated: in one part the rule matches, in the other it does not. `None` when the rest
+    /// of the rule does not change where the packet goes.
     fn assume(
         &mut self,
         thread: &Thread,
@@ -341,7 +343,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             Lookup::Found(element) => Some(element),
         };
         let Some(element) = element else {
-            // A map of verdicts without an element goes on with the next rule, as any rule that does not match.
+            // When a verdict map has no element for the key, the next rule follows, as after any rule that does not match.
             return Ok(go_on(result == LookupResult::NotMember));
         };
         thread.found.push(Found { set: Arc::clone(set), comment: element.comment });
@@ -354,7 +356,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         })
     }
 }
-/// The next expression if a comparison holds, else the next rule.
+/// Goes on with the next expression if a comparison holds, else with the next rule.
 fn go_on(holds: bool) -> Flow {
     if holds { Flow::Next } else { Flow::Break }
 }
@@ -365,7 +367,7 @@ impl Thread {
         self.is_accepted = true;
     }
 
-    /// Ends the current rule: what it did is noted.
+    /// Ends the current rule and records its effects as a step.
     fn end_rule(&mut self, table: &TableName) {
         let (effects, found) = (std::mem::take(&mut self.effects), std::mem::take(&mut self.found));
         let before = std::mem::replace(&mut self.before, self.branch.packet.clone());
@@ -391,7 +393,7 @@ impl Thread {
         }
     }
 
-    /// This thread behind an expression that gave a random number.
+    /// A copy of this thread after an expression has put the random number `number` into a register.
     fn with_number(&self, number: u32, modulus: u32, register: Register) -> Self {
         let mut thread = self.clone();
         thread.load(register, Loaded::Bytes(number.to_ne_bytes().to_vec()));

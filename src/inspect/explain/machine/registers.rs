@@ -1,4 +1,4 @@
-//! The registers: sixteen words, of which some bytes may be unknown.
+//! The registers of the interpreter: sixteen words of four bytes. Each byte may be unknown.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ impl Thread {
         self.registers.get(place).filter(|_| is_known)
     }
 
-    /// Loads bytes into a register, the rest of its last word with zeros.
+    /// Loads bytes into a register, and fills the rest of the last word with zeros.
     pub(super) fn load(&mut self, register: Register, loaded: Loaded) -> Flow {
         let (bytes, is_known) = match loaded {
             Loaded::Bytes(bytes) => (bytes, true),
@@ -40,7 +40,7 @@ impl Thread {
         Flow::Next
     }
 
-    /// How the start of a register compares with data.
+    /// Compares the start of a register with data.
     pub(super) fn compare(&self, register: Register, data: &Data) -> Compared {
         let place = range(register, data.len());
         let start = place.start;
@@ -58,7 +58,7 @@ impl Thread {
         order
     }
 
-    /// The next expression, if it is known whether a comparison holds.
+    /// Goes on with the next expression or the next rule. Stuck when it is not known whether the comparison holds.
     pub(super) fn decide(&self, holds: Option<bool>) -> Flow {
         holds.map_or_else(|| Flow::Stuck(self.why.to_owned()), go_on)
     }
@@ -78,8 +78,8 @@ impl Thread {
         flow
     }
 
-    /// The number that the kernel makes of `len` bytes. Where some of them are not known each number is as likely as any other, as long
-    /// as one rule alone looks a number up; where rules try one number after the other (they have an offset), nothing can be told.
+    /// Evaluates `jhash` over `len` bytes. If some of them are unknown and the offset is 0, every number is equally likely: a single rule
+    /// looks it up. With an offset, several rules try one number after the other, and the endpoint is unknown.
     pub(super) fn hash(
         &mut self,
         (sreg, len): (Register, usize),
@@ -114,7 +114,7 @@ impl Thread {
     }
 }
 
-/// The bytes of a register.
+/// The positions of the first `len` bytes of a register.
 fn range(register: Register, len: usize) -> Range<usize> {
     let start = register.index() * 4;
     start..start + len
@@ -125,9 +125,9 @@ fn bits(range: &Range<usize>) -> u64 {
     range.clone().filter(|index| *index < 64).fold(0, |bits, index| bits | 1 << index)
 }
 
-/// How bytes compare, of which some may be unknown.
+/// The result of a comparison in which some bytes may be unknown.
 pub(super) enum Compared {
-    /// Like this.
+    /// All bytes that matter are known, and this is their order.
     Is(Ordering),
     /// They differ, but in which order is not known.
     Differs,

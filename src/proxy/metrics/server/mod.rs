@@ -1,12 +1,12 @@
-//! The metrics server: `/metrics` and the pages beside it, as upstream has them.
+//! The metrics server: `/metrics` and the other pages that upstream serves on the same port.
 //!
 //! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
 //! page exists only with profiling.
 //!
-//! `/debug/changes` answers clients on this host; others, like all pages below `/debug`, only with profiling. It names Services,
-//! endpoints and programs, which the other pages do not.
+//! `/debug/changes` always answers clients on this host; clients on other hosts, and all other pages below `/debug`, need profiling. The
+//! page names Services, endpoints and programs, which the pages outside `/debug` do not.
 //!
-//! `/debug/pprof` exists as a page that says why it is empty: its profiles are those of Go's runtime.
+//! `/debug/pprof` only says why it is empty: upstream's profiles are those of the Go runtime.
 
 mod negotiate;
 mod slis;
@@ -44,22 +44,22 @@ pub(crate) type SetVerbosity = Arc<dyn Fn(u32) + Send + Sync>;
 pub(crate) struct Pages {
     /// The body of `/configz`: `{"kubeproxy.config.k8s.io": ...}`.
     pub(crate) configz: String,
-    /// Every flag with its value, for `/flagz`; `None` where gate ComponentFlagz is off.
+    /// Every flag with its value, for `/flagz`; `None` if the feature gate ComponentFlagz is off.
     pub(crate) flagz: Option<Vec<(String, String)>>,
-    /// For `/statusz`; `None` where gate ComponentStatusz is off.
+    /// The versions for `/statusz`; `None` if the feature gate ComponentStatusz is off.
     pub(crate) statusz: Option<Versions>,
-    /// For `/debug/changes`.
+    /// The history for `/debug/changes`.
     pub(crate) changes: History,
-    /// For the rest of `/debug`; `None` without `enableProfiling`.
+    /// Sets the log's verbosity, for the rest of `/debug`; `None` without `enableProfiling`.
     pub(crate) debug: Option<SetVerbosity>,
 }
 
 /// The versions that `/statusz` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Versions {
-    /// This program's.
+    /// The version of this program.
     pub(crate) binary: String,
-    /// The Kubernetes release whose behaviour it shows.
+    /// The Kubernetes release whose behaviour this program follows.
     pub(crate) emulation: String,
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn run(listen: Listen, metrics: Metrics, pages: Pages) -> io::R
     Ok(())
 }
 
-/// All pages.
+/// Routes requests to the pages.
 struct Router {
     metrics: Metrics,
     slis: Slis,
@@ -142,7 +142,7 @@ impl Router {
         exposition(request.headers(), self.slis.open_metrics())
     }
 
-    /// What the proxy did lately.
+    /// The history page: what the proxy did lately.
     fn changes(&self, ends: Option<Ends>, query: &str) -> Response {
         let is_local = ends.is_some_and(Ends::are_on_one_host);
         if !is_local && self.debug.is_none() {
@@ -171,7 +171,7 @@ fn accepted(headers: &HeaderMap) -> Option<&str> {
     headers.get(ACCEPT).and_then(|value| value.to_str().ok())
 }
 
-/// Metrics in the format that the client prefers, in the classic one if it accepts neither; compressed if it takes gzip.
+/// Metrics in the format that the client prefers, or the classic one if it accepts neither; compressed if the client accepts gzip.
 fn exposition(headers: &HeaderMap, open_metrics: String) -> Response {
     let (content_type, text) = if negotiate::wants_open_metrics(accepted(headers).unwrap_or_default()) {
         (OPEN_METRICS, open_metrics)
@@ -192,7 +192,7 @@ fn exposition(headers: &HeaderMap, open_metrics: String) -> Response {
     response
 }
 
-/// The fastest level makes a tenth of the text of metrics; better ones take three times as long for a little less.
+/// Uses the fastest level, which shrinks the text to a tenth; better levels take three times as long for little gain.
 fn gzip(text: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
     encoder.write_all(text)?;
@@ -230,7 +230,7 @@ async fn set_flag(request: Request, set_verbosity: &SetVerbosity) -> Response {
     let Some(body) = http::small_body(request).await else {
         return text(StatusCode::BAD_REQUEST, "cannot read the body".to_owned());
     };
-    // As many as fit upstream's type.
+    // The range of upstream's type: the numbers of an `i32` that are not negative.
     let number = body.trim().parse::<i32>().map_err(|error| error.to_string());
     match number.and_then(|number| u32::try_from(number).map_err(|error| error.to_string())) {
         Ok(verbosity) => {

@@ -5,7 +5,7 @@
 pub(super) enum Version {
     /// Deprecated: served with a warning.
     V1Alpha1,
-    /// The current one.
+    /// The current version.
     V1Beta1,
 }
 
@@ -19,18 +19,18 @@ pub(super) enum Encoding {
 /// The representation of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Representation {
-    /// For people.
+    /// Plain text for people.
     Text,
-    /// For programs.
+    /// An object for programs.
     Structured(Version, Encoding),
 }
 
 /// A media range of an `Accept` header (RFC 9110, section 12.5.1).
 struct MediaRange<'a> {
-    /// Such as `text/plain`.
+    /// The media type, such as `text/plain`.
     media: &'a str,
     parameters: Vec<(&'a str, &'a str)>,
-    /// 0 to 1; 0 means not acceptable.
+    /// The weight `q`, 0 to 1; 0 means not acceptable.
     quality: f32,
 }
 
@@ -47,7 +47,7 @@ impl<'a> MediaRange<'a> {
         self.parameters.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
     }
 
-    /// The representation. A structured one needs group, version and kind beside the media type.
+    /// The representation that the range asks for, if the page has it. JSON and YAML need group, version and kind as parameters.
     fn representation(&self, kind: &str) -> Option<Representation> {
         let encoding = match self.media {
             "text/plain" | "text/*" | "*/*" => return Some(Representation::Text),
@@ -70,18 +70,18 @@ impl<'a> MediaRange<'a> {
 /// The media ranges of a header, the preferred one first, without those of quality 0.
 fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
     let mut ranges: Vec<_> = accept.split(',').map(MediaRange::parse).filter(|range| range.quality > 0.0).collect();
-    // A stable sort: of equal ranges the first is preferred.
+    // The sort is stable: of ranges with equal quality the first is preferred.
     ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
     ranges
 }
 
-/// The representation of a page of this kind; `None` when the client accepts none that there is.
+/// The representation of a page of this kind that the client prefers; `None` when the page has none that the client accepts.
 pub(super) fn representation(accept: Option<&str>, kind: &str) -> Option<Representation> {
     let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else { return Some(Representation::Text) };
     ranges(accept).iter().find_map(|range| range.representation(kind))
 }
 
-/// Whether OpenMetrics is preferred to the classic text.
+/// Whether the client prefers OpenMetrics to the classic text format.
 pub(super) fn wants_open_metrics(accept: &str) -> bool {
     let known = |range: &MediaRange<'_>| match range.media {
         "application/openmetrics-text" => {
@@ -93,7 +93,7 @@ pub(super) fn wants_open_metrics(accept: &str) -> bool {
     ranges(accept).iter().find_map(known).unwrap_or(false)
 }
 
-/// Whether an `Accept-Encoding` header takes gzip (RFC 9110, section 12.5.3). Without the header the text is sent as it is.
+/// Whether an `Accept-Encoding` header accepts gzip (RFC 9110, section 12.5.3). Without the header the text is not compressed.
 pub(super) fn takes_gzip(accept_encoding: &str) -> bool {
     let quality_of = |wanted: &str| {
         let mut all = accept_encoding.split(',').map(MediaRange::parse);

@@ -19,7 +19,7 @@ struct CheckResult {
     r#type: &'static str,
 }
 
-/// The indicators.
+/// The health-check metrics (SLIs).
 #[derive(Debug)]
 pub(super) struct Slis {
     registry: Registry,
@@ -38,20 +38,20 @@ impl Slis {
         Self { registry, last, all }
     }
 
-    /// A response of `/healthz` was sent.
+    /// Counts a response of `/healthz`, which is a successful check.
     pub(super) fn checked(&self) {
         let (name, r#type) = ("ping", "healthz");
         self.last.get_or_create(&Check { name, r#type }).set(1);
         self.all.get_or_create(&CheckResult { name, status: "success", r#type }).inc();
     }
 
-    /// Forgets everything.
+    /// Removes all series.
     pub(super) fn reset(&self) {
         self.last.clear();
         self.all.clear();
     }
 
-    /// All in the format of OpenMetrics.
+    /// All these metrics in the OpenMetrics format.
     pub(super) fn open_metrics(&self) -> String {
         crate::metrics::text::open_metrics(&self.registry)
     }

@@ -9,7 +9,7 @@ use super::*;
 use component::http::testing::{exchange, get, without_date};
 use inspect::history::{EntryKind, Repair};
 
-/// A server with every page, and the verbosities that were set.
+/// Starts a server with every page; returns also the verbosities that clients set.
 async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
     let set = Arc::<Mutex<Vec<u32>>>::default();
     let notes = Arc::clone(&set);
@@ -24,7 +24,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
     (address, server, set)
 }
 
-/// Only the pages that are always there.
+/// Pages with all optional ones switched off.
 fn none() -> Pages {
     let changes = History::new(SystemTime::now());
     Pages { configz: "{}".to_owned(), flagz: None, statusz: None, changes, debug: None }
@@ -37,7 +37,7 @@ fn serve(pages: Pages) -> (SocketAddr, Server) {
     (address, Server::start(listener, Limits::default(), move |request| Arc::clone(&router).respond(request)))
 }
 
-/// The response to a request with these additional header lines, on a connection of its own, without the headers of the connection.
+/// Sends a request with these header lines on a new connection; returns the response without the date header.
 async fn ask(address: SocketAddr, request: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     let head =
@@ -73,7 +73,7 @@ async fn fixed_pages_are_exact() {
     }
 }
 
-/// A ring with a repair, and the page about it.
+/// A history with one repair, and pages that show it.
 fn changes() -> (History, Pages) {
     let changes = History::new(SystemTime::now());
     let repair = EntryKind::Repair(Repair { times: 1, ..Repair::default() });
@@ -150,7 +150,7 @@ async fn service_level_indicators_can_be_reset() {
     assert!(!get(address, "/metrics/slis").await.contains("kubernetes_healthcheck"));
 }
 
-/// The lines of a text page with one of the four separators made visible.
+/// The lines of a text page, with the separator between name and value replaced by `|`.
 fn lines(answer: &str, names: &[&str]) -> Vec<String> {
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let line = |line: &str| {

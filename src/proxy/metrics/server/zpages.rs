@@ -12,10 +12,10 @@ use super::Versions;
 use super::negotiate::{Encoding, Representation, Version, representation};
 use component::http::{self, JSON, PLAIN, Response};
 
-/// The name in every page.
+/// The component name that every page shows.
 const COMPONENT: &str = "kube-proxy";
 const YAML: &str = "application/yaml";
-/// The field is part of the format.
+/// The format requires this field, but there is no Go version.
 const GO_VERSION: &str = "none (written in Rust)";
 /// Separators between a name and its value. One is chosen at random at the start, as upstream does, so that no program relies on it.
 const SEPARATORS: [&str; 4] = [":", ": ", "=", " "];
@@ -30,7 +30,7 @@ struct PageObject<'a, T> {
     content: T,
 }
 
-/// The page in the representation that the client prefers, or 406.
+/// The page in the representation that the client prefers, or status 406 if there is none.
 fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> String, content: T) -> Response {
     let (version, encoding) = match representation(accept, kind) {
         Some(Representation::Text) => return http::response(StatusCode::OK, PLAIN, text()),
@@ -69,7 +69,7 @@ fn separator() -> &'static str {
     SEPARATORS[rand::random_range(0..SEPARATORS.len())]
 }
 
-/// The flags.
+/// The page `/flagz`.
 pub(super) struct Flagz {
     separator: &'static str,
     flags: BTreeMap<String, String>,
@@ -95,7 +95,7 @@ impl Flagz {
     }
 }
 
-/// The versions and the age of the process.
+/// The page `/statusz`: the versions and the age of the process.
 pub(super) struct Statusz {
     separator: &'static str,
     versions: Versions,

@@ -1,10 +1,10 @@
-//! Brings what the kernel holds to what the tables should hold, and has all who watch commits learn of it.
+//! Commits the difference between what the kernel holds and what the tables should hold, and informs the journal and the observers.
 //!
-//! Takes the difference as commands; gives a [`Report`] of what the kernel carried out. One transaction carries a sync, but for tables that no packet
-//! passes yet, which may be filled in several.
+//! Takes the difference as commands; returns a [`Report`] of what the kernel committed. A sync is one transaction, except that tables that
+//! no packet passes yet may be filled in several.
 //!
-//! Order: nothing is told before the kernel has answered; who compares the records of before with those of now is told before [`Tables::committed`](super::Tables::committed)
-//! makes one of both.
+//! Order: nothing is reported before the kernel has answered. The journal and the observers compare the old records with the new ones, so
+//! they come before [`Tables::committed`](super::Tables::committed), which replaces the old ones.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,16 +16,16 @@ use crate::sync::failure::SyncError;
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
-/// What the kernel carried out.
+/// The result of a transaction that the kernel committed.
 struct Done {
     committed: Option<Committed>,
     commands: Vec<Command>,
-    /// Clients that it has not forgotten yet.
+    /// Session-affinity clients that are still to be deleted.
     left: Vec<StaleClients>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Reads what the kernel holds unless that is known, and has it do the rest.
+    /// Reads what the kernel holds unless that is known, and commits the difference to what it should hold.
     pub(super) fn bring_about(&mut self, after_pause: bool) -> Result<Report, Failed> {
         if !self.tables.known() {
             self.kernel.reading();
@@ -41,13 +41,14 @@ impl<K: Kernel> Engine<K> {
         self.carry_out(transactions, repaired)
     }
 
-    /// What would be to do if no other program had changed the tables; `None` when none did, or that cannot be told.
+    /// The commands that would be needed if no other program had changed the tables; `None` when none did, or when that cannot be found
+    /// out.
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         self.may_have_changed.then(|| self.tables.own_changes(after_pause)).flatten()
     }
 
-    /// From what the kernel holds, which is known, to what it should hold: commits these transactions, which are the difference, and takes
-    /// over what they did. After a failure of the second or a later one the kernel holds neither.
+    /// Commits these transactions, and takes over their result. They are the difference between what the kernel holds, which must be known,
+    /// and what it should hold. After a failure of the second or a later one, the kernel holds a part of the difference.
     pub(super) fn carry_out(
         &mut self,
         mut transactions: VecDeque<Vec<Command>>,
@@ -78,7 +79,7 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
-    /// Has the kernel carry out commands, and forget clients in the same transaction as far as it accepts that.
+    /// Commits commands and, in the same transaction, the deletion of stale session-affinity clients as far as the kernel accepts it.
     fn commit(&mut self, mut commands: Vec<Command>, stale: Vec<StaleClients>) -> Result<Done, Failed> {
         let own = commands.len();
         let mut forgetting = self.forgetting(stale);
@@ -109,7 +110,7 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
-/// Why the tables are not what they should be.
+/// Why the tables could not be brought up to date.
 pub(super) enum Failed {
     /// The kernel did not commit these commands.
     Commit(CommitError, Vec<Command>),
@@ -132,24 +133,24 @@ impl From<Failed> for SyncError {
     }
 }
 
-/// Whether it failed only because this kernel has no tables that are owned and outlive their owner.
+/// Whether the commit failed because this kernel does not support owned tables that outlive their owner.
 pub(super) fn cannot_own(failed: &Failed) -> bool {
     let Failed::Commit(CommitError::Refused(refusals), commands) = failed else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
     refusals.iter().any(|refusal| refusal.is_unsupported() && matches!(command(refusal), Some(Command::OwnTable(_))))
 }
 
-/// Whether it takes away clients that rules remembered.
+/// Whether a command deletes clients that session affinity remembers.
 fn deletes_clients(command: &Command) -> bool {
     matches!(command, Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic)
 }
 
-/// Whether more is to be done than what changed in the cluster.
+/// Whether the transactions do more than the cluster's changes need, and so repair changes of another program.
 pub(super) fn is_repair(own: Option<&[Command]>, transactions: &VecDeque<Vec<Command>>) -> bool {
     own.is_some_and(|own| transactions.iter().map(|commands| work(commands)).sum::<usize>() > work(own))
 }
 
-/// How much commands do: each counts, and each of its elements.
+/// The amount of work in commands: the number of commands plus that of their elements.
 fn work(commands: &[Command]) -> usize {
     commands.iter().map(|command| 1 + command.elements()).sum()
 }

@@ -1,7 +1,7 @@
-//! What some tables hold that is not as it should be, with the service port that each difference is about.
+//! Finds what some tables hold that is not as it should be, and the service port that each difference belongs to.
 //!
-//! For the commands that look and change nothing. Takes tables as they were read, gives [`TableDifference`]s. Invariant: the result is
-//! empty if and only if a sync that reads these tables back would write nothing.
+//! Used by commands that change nothing, such as `kube-proxy verify`. Takes tables as they were read, returns [`TableDifference`]s.
+//! Invariant: the result is empty if and only if a sync that reads these tables back would write nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +22,21 @@ use rules::table::ServiceObjects;
 pub struct TableDifference {
     /// The table.
     pub table: TableName,
-    /// What it is about.
+    /// What the difference belongs to.
     pub subject: Subject,
-    /// What is wanted, and what is there.
+    /// What should be in the table, and what is there.
     pub what: DifferenceKind,
 }
 
-/// What a difference is about.
+/// What a difference belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// The rules that are the same whatever Services there are, or something of another program.
+    /// The fixed rules, which are the same whatever Services there are, or an object of another program.
     Table,
     /// A fact of the node, such as an address that accepts node ports.
     Node,
-    /// A service port as `namespace/name:port`, or a Service as `namespace/name` when it is about several of its ports, or none.
+    /// A service port as `namespace/name:port`, or a Service as `namespace/name` when the difference concerns several of its ports, or
+    /// none.
     Service(Arc<str>),
 }
 
@@ -51,7 +52,7 @@ impl Subject {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// The tables, in order.
+    /// The names of the tables, in a fixed order.
     pub fn table_names(&self) -> Vec<TableName> {
         self.tables.names()
     }
@@ -61,8 +62,8 @@ impl<K: Kernel> Engine<K> {
         self.state.service_count()
     }
 
-    /// What of the tables, which were read in the order of [`Engine::table_names`], is not as it should be. What only `before` knows is
-    /// told as its.
+    /// Returns how these tables, which were read in the order of [`Engine::table_names`], differ from what they should hold. A difference
+    /// that belongs to no Service of this engine gets its subject from `before`, if given.
     pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
         self.recompute();
         let names = self.tables.names();
@@ -87,7 +88,7 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Has differences without an owner belong to those that this engine knows.
+    /// Gives each difference without an owner the owner that this engine knows, if any.
     fn own(&self, found: &mut [(usize, Difference<Owner>)]) {
         for table in 0..self.tables.names().len() {
             let is_open =
@@ -107,7 +108,7 @@ impl Engine<NoKernel> {
     }
 }
 
-/// What each difference is about.
+/// Finds the subject of each difference.
 fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]) -> Vec<Subject> {
     let mut by_service: BTreeMap<(usize, &ObjectName), Vec<usize>> = BTreeMap::new();
     let mut subjects = Vec::new();
@@ -136,7 +137,7 @@ fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]
     subjects
 }
 
-/// Whether a fragment has, or has a place for, what a difference is about.
+/// Whether the objects of one service port include the object of a difference, or a map section that its key falls into.
 fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
     if let Some((set, key)) = what.element() {
         let is_it = |(name, element): &(_, nft::Element)| *name == set && element.key.as_slice() == key;
@@ -151,7 +152,7 @@ fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
         || fragment.verdict_maps.iter().any(|map| *map.set.name == *name)
 }
 
-/// The service port, or the Service, that a comment names.
+/// The service port, or the Service, that a comment of the differing object names.
 fn by_comment(state: &State, what: &DifferenceKind) -> Option<Arc<str>> {
     let words = what.comments().into_iter().flat_map(|comment| comment.split([' ', ',']));
     words.filter_map(|word| service_port(state, word)).next()

@@ -1,10 +1,10 @@
 //! Finds the Services that the kernel refuses, and programs the rest.
 //!
-//! All Services that the refusal may be about are held back: the tables go on holding what was last committed for them. If the kernel
-//! accepts the rest, groups of them are let in again, and halved when refused, until the refused ones are alone. Each try is a whole
-//! transaction, so the tables are at no time a mixture of old and new rules of one Service.
+//! All Services that the refusal may be about are held back: the tables keep what was last committed for them. If the kernel accepts the
+//! rest, groups of the held-back Services are let in again, and a refused group is halved, until each refused Service is alone. Each try is
+//! a whole transaction, so the tables never mix old and new rules of one Service.
 //!
-//! Bounded: [`TRIES`] transactions in one sync. What was not tried by then is left for the next sync, and what was accepted stays in force.
+//! Bounded: at most [`TRIES`] transactions in one sync. Services not tried by then wait for the next sync, and accepted ones stay in force.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::sync::tables::{HeldBack, ServiceRecords};
 use node::kernel::Kernel;
 use rules::model::ObjectName;
 
-/// Transactions that one search may take: room for one refused Service among 20,000, or for several among hundreds.
+/// The most transactions of one search: enough to find one refused Service among 20,000, or several among hundreds.
 const TRIES: usize = 40;
 
 type Names = BTreeSet<ObjectName>;
@@ -27,16 +27,16 @@ type Names = BTreeSet<ObjectName>;
 #[derive(Default)]
 struct Search {
     tries: usize,
-    /// What was accepted so far.
+    /// The sum of the transactions that the kernel accepted so far.
     report: Report,
-    /// The Services that are held back, how, and what the tables should hold for them.
+    /// The Services that are held back, in which way, and the records that the tables should hold for them.
     held_back: BTreeMap<ObjectName, (HeldBack, ServiceRecords)>,
-    /// Services that were refused while they were let in alone, with the reason.
+    /// Services that the kernel refused when they were let in alone, with the reason.
     refused: Vec<(ObjectName, String)>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// After a refusal, does as much as the kernel accepts. The failure comes back when it is not about single Services.
+    /// After a refusal, commits as much as the kernel accepts. Returns the failure when it is not about single Services.
     pub(super) fn isolate(&mut self, failed: Failed) -> Result<Report, Failed> {
         let Failed::Commit(error, commands) = &failed else { return Err(failed) };
         let cause = Cause::of(error);
@@ -53,7 +53,8 @@ impl<K: Kernel> Engine<K> {
         self.conclude(search, cause, &untried, failed)
     }
 
-    /// Holds back Services so that the kernel accepts the rest: those that it named, else all that the transaction is about.
+    /// Holds Services back so that the kernel accepts the rest: the Services that the refusal names, or else all Services in the
+    /// transaction.
     fn hold_back_candidates(
         &mut self,
         search: &mut Search,
@@ -80,9 +81,9 @@ impl<K: Kernel> Engine<K> {
         None
     }
 
-    /// Lets groups of the candidates in again until the refused ones are alone. Gives those that were not tried.
+    /// Lets groups of the candidates in again until the refused ones are alone. Returns the Services that were not tried.
     fn search(&mut self, search: &mut Search, candidates: Names, how: HeldBack) -> Names {
-        // All of them come first: if they are accepted now, none of them is refused.
+        // The first group is all candidates: if the kernel accepts them now, it refuses none of them.
         let mut groups = vec![candidates];
         while let Some(group) = groups.pop() {
             if search.tries >= TRIES {
@@ -104,8 +105,8 @@ impl<K: Kernel> Engine<K> {
         Names::new()
     }
 
-    /// Before a Service that is alone counts as refused because of what is there or not there, the tables are read again: another
-    /// program may have changed them since.
+    /// Tries to commit. If a single Service is refused because an object exists already or is missing, reads the tables again and tries
+    /// once more: another program may have changed them.
     fn attempt_twice(&mut self, search: &mut Search, group: &Names) -> Result<(), Failed> {
         match self.attempt(search) {
             Err(Failed::Commit(error, _)) if single(group).is_some() && Cause::may_be_outdated(&error) => {
@@ -116,10 +117,10 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Puts the refused Services into quarantine, if the refusals are about them; lets the others in with the next sync.
+    /// Puts the refused Services into quarantine, if the refusals are about Services; the others are let in with the next sync.
     fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
         let Search { report, refused, mut held_back, .. } = search;
-        // A kernel that accepts nothing at all, for a reason that may pass, shows nothing about single Services.
+        // If the kernel accepted nothing at all, for a reason that may pass, the refusals say nothing about single Services.
         let is_about_services = cause == Cause::Content || report.committed.is_some();
         let others = refused.iter().map(|(name, _)| name).filter(|_| !is_about_services).chain(untried);
         let mut is_done = true;
@@ -154,13 +155,13 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Has the kernel do what is wanted now. A refusal changes nothing, so what it holds stays known.
+    /// Commits the difference to the present records. A refusal changes nothing in the kernel, so what it holds stays known.
     fn attempt(&mut self, search: &mut Search) -> Result<(), Failed> {
         search.tries += 1;
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // A Service whose frontend took precedence may have been held back itself since then.
+        // Done again in each try: the Service that took over a frontend of a held-back one may be held back itself by now.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let own = self.own_changes(false);

@@ -1,5 +1,5 @@
-//! One sync: events have changed the state; [`Engine::sync`] plans the Services that became dirty, which puts their records into the tables, has the
-//! kernel carry out the difference (`commit`), and tells the observers of what was committed.
+//! One sync: after events changed the state, [`Engine::sync`] plans the Services that changed, which puts their records into the tables,
+//! commits the difference (`commit`), and informs the observers of what was committed.
 
 mod commit;
 mod differences;
@@ -42,7 +42,7 @@ use rules::conntrack::Flow;
 use rules::model::{Change, Dirty, Event, Family, ObjectName, State};
 use rules::ruleset::{Layout, NodeFacts};
 
-/// Owns the state of the cluster and the records of the tables, and makes the kernel hold what these say.
+/// Owns the state of the cluster and the records of the tables, and brings the kernel's tables in line with them.
 pub struct Engine<K> {
     config: Config,
     pub(super) state: State,
@@ -52,54 +52,55 @@ pub struct Engine<K> {
     pub(super) journal: Journal,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
-    /// Another program may have changed the tables since the last sync that succeeded.
+    /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
-    /// The node's facts were not taken over yet.
+    /// Whether the node's facts have not been taken over yet.
     first: bool,
     quarantine: Quarantine,
-    /// Whether the kernel has `destroy element`, as far as is known.
+    /// Whether the kernel supports `destroy element`; assumed until the kernel refuses it.
     destroys: bool,
     budget: Budget,
     /// The error of the last check for writes of other programs.
     check_failed: Once<String>,
 }
 
-/// What became of an event.
+/// The result of applying an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// What the metrics count it as, also when it changed nothing.
+    /// How the metrics count the event, even if it changed nothing.
     pub counted: Option<Counted>,
     /// Whether a sync is to follow.
     pub asks_for_sync: bool,
 }
 
-/// What a sync did.
+/// The result of a sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Everything was compared, not only what was dirty.
+    /// Whether everything was compared, not only the Services that changed.
     pub full: bool,
-    /// Services that were recomputed.
+    /// The number of Services that were recomputed.
     pub services: usize,
-    /// Elements added and removed; one that changed counts as both.
+    /// The number of elements added; a changed element counts as added and as removed.
     pub added: usize,
-    /// See `added`.
+    /// The number of elements removed.
     pub removed: usize,
-    /// What went over netlink; nothing when nothing was to change.
+    /// What was sent over netlink; `None` when nothing had to change.
     pub committed: Option<Committed>,
-    /// The number of transactions that this was: one, unless new tables were filled in parts, Services were refused, or clients forgotten.
+    /// The number of transactions: one, unless new tables were filled in parts, Services were refused, or session-affinity clients were
+    /// deleted separately.
     pub transactions: usize,
     /// Time from sending the first transaction to the kernel's last answer.
     pub kernel_time: Duration,
-    /// Another program had changed the tables, and more was to be done than what changed in the cluster.
+    /// Whether another program had changed the tables, so that more had to be written than the cluster's changes.
     pub repaired: bool,
-    /// For each changed slice with a time since when it waited, how long that was.
+    /// For each changed slice with a trigger time: how long it waited until it was programmed.
     pub programmed: Vec<(Family, Duration)>,
-    /// The results of examining UDP flows afterwards, by family.
+    /// The results of examining UDP flows after the commit, by family.
     pub flows: Vec<Reconciled>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// An engine that knows nothing of the cluster yet.
+    /// Makes an engine that knows nothing of the cluster yet.
     pub fn new(config: Config, layout: Layout, families: &[Family], kernel: K) -> Self {
         let state = State::new(&config.node_name).with_frontend_limit(config.service_elements_limit);
         let budget = Budget::new(config.service_elements_limit);
@@ -122,14 +123,14 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Has the TCP node ports of each Service brought there, for loopback addresses.
+    /// Sends the TCP node ports for loopback addresses of each Service through this feed, if there is one.
     #[must_use]
     pub(crate) fn with_localhost(mut self, feed: Option<Feed>) -> Self {
         self.observers.localhost = feed;
         self
     }
 
-    /// Takes an event over.
+    /// Applies an event to the state.
     pub fn apply(&mut self, event: Event) -> Taken {
         let event = match event {
             Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
@@ -140,7 +141,7 @@ impl<K: Kernel> Engine<K> {
             if self.pending.note(&self.state, &change) {
                 self.journal.note(&self.state, &change, Instant::now());
             } else if matches!(change, Change::Slice { .. }) {
-                // A deletion does not say of which family the slice was.
+                // Only now the family of a deleted slice is known, and this one is not served.
                 counted = None;
             }
             self.observers.changed(&change);
@@ -153,7 +154,8 @@ impl<K: Kernel> Engine<K> {
         self.tables.families()
     }
 
-    /// The sets of each family's table and their numbers of elements as of the last commit; without dynamic sets, which session affinity fills.
+    /// The sets of each family's table and their numbers of elements as of the last commit; without dynamic sets, which session affinity
+    /// fills.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.lens()
     }
@@ -164,11 +166,12 @@ impl<K: Kernel> Engine<K> {
         slices.map(|slice| slice.endpoints.len()).sum()
     }
 
-    /// Makes the kernel hold what it should: plans the Services that changed, and has the kernel carry out the difference. `after_pause` says
-    /// that the last sync was at least a second ago: then the chains that it emptied are deleted (F8).
+    /// Brings the kernel's tables up to date: plans the Services that changed, and commits the difference. `after_pause` says that the last
+    /// sync was at least a second ago: then the chains that it emptied are deleted (F8).
     ///
-    /// Order: Services that the kernel refuses are known before the observers are told, because theirs are the rules of before; UDP flows
-    /// are examined last, because a flow that is deleted before the rules are in force is made again by them. When a sync fails, no observer is told anything.
+    /// Order: the Services that the kernel refuses are found before the observers are informed, because their old rules stay in force. UDP
+    /// flows are examined last, because the old rules would make a flow again that is deleted before the new rules are in force. When a
+    /// sync fails, no observer is informed.
     ///
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
@@ -196,7 +199,7 @@ impl<K: Kernel> Engine<K> {
         let held_back = self.quarantine.names().map(|name| (name, has_rules(name))).collect();
         self.observers.committed(&held_back, &families);
         report.services = services;
-        // After a failure it is kept: the new try puts right what another program changed before.
+        // The flag stays set after a failure, because the retry also repairs what another program changed before it.
         if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
             self.observers.udp.all_changed();
         }
@@ -204,13 +207,13 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
-    /// Deletes the UDP flows that lead nowhere any more.
+    /// Deletes the UDP flows that lead to no endpoint any more.
     fn reconcile_flows(&mut self, now: Instant) -> Vec<Reconciled> {
         let families: Vec<Family> = self.families().collect();
         self.observers.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, now)
     }
 
-    /// Plans the Services that became dirty. Gives their number.
+    /// Plans the Services that changed. Returns their number.
     fn recompute(&mut self) -> usize {
         let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
         let due = self.quarantine.due(Instant::now());
@@ -257,7 +260,7 @@ impl<K: Kernel> Engine<K> {
         self.state.service_count()
     }
 
-    /// One warning for all Services, however many they are (A7).
+    /// Logs one warning for all Services, however many they are (A7).
     fn warn_of_ignored_external_ips(&self) {
         let count = self.state.services_unordered().filter(|service| service.ignores_external_ips).count();
         if count > 0 {
@@ -268,7 +271,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Takes over the node's facts and addresses.
+    /// Passes the node's facts and addresses to the tables and the health checks.
     fn refresh_node(&mut self) {
         self.list_addresses();
         let facts = NodeFacts { service_cidrs: self.state.service_cidrs(), ..NodeFacts::default() };
@@ -283,13 +286,13 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The Services that the kernel refused since the last call and that are left out now, each once for each reason.
+    /// The Services that the kernel refused since the last call and that are left out now; a Service comes again only with another reason.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
 
-    /// The Services that lost a claim on a frontend since the last call, and still lose it. Nothing before every object that existed at
-    /// the start has arrived: until then another Service may still claim the frontend first.
+    /// The Services that lost a claim on a frontend since the last call, and still lose it. Empty until every object that existed at the
+    /// start has arrived: until then another Service may still claim the frontend first.
     pub fn take_lost_claims(&mut self) -> LostReport {
         if self.state.is_complete() {
             conflicts::report(&self.state.take_conflicts(conflicts::NAMED))
@@ -298,7 +301,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The number of claims that Services lose.
+    /// The number of claims on frontends that Services lose.
     pub fn lost_claims(&self) -> usize {
         self.state.lost_claims()
     }
@@ -329,13 +332,13 @@ impl<K: Kernel> Engine<K> {
         self.budget.take_news()
     }
 
-    /// The Services that are left out because they are over the limit.
+    /// The Services that are left out because they are over the limit of elements.
     pub fn oversized(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.budget.names()
     }
 
-    /// Whether the kernel holds rules of a process before this one. If so, the health checks are what these say until the first
-    /// sync; before that, nothing else is known of them.
+    /// Whether the kernel holds rules of an earlier process. If so, the health checks are taken from these until the first sync, because
+    /// nothing else is known of them before it.
     pub fn adopt_previous(&mut self) -> bool {
         let mut adopted = false;
         self.list_addresses();
@@ -354,11 +357,11 @@ impl<K: Kernel> Engine<K> {
         adopted
     }
 
-    /// Lists the node's addresses. Gives those that came and those that went, if the next sync has to take them over (G11); addresses
-    /// that cannot serve a node port do not count.
+    /// Lists the node's addresses. Returns the new ones and the lost ones, if the next sync has to take them over (G11); addresses that
+    /// cannot serve a node port do not count.
     ///
     /// # Errors
-    /// When the addresses cannot be listed; those known before stay.
+    /// When the addresses cannot be listed; the known ones stay in use.
     pub(crate) fn addresses_changed(&mut self) -> io::Result<Option<AddressChange>> {
         let addresses = self.kernel.addresses()?;
         if addresses == self.interfaces {
@@ -383,13 +386,13 @@ impl<K: Kernel> Engine<K> {
         self.tables.second_passed();
     }
 
-    /// Whether emptied chains are left to be deleted, which has to wait for a second.
+    /// Whether emptied chains are left; they are deleted a second after they were emptied.
     pub fn has_emptied_chains(&self) -> bool {
         self.tables.has_emptied_chains()
     }
 
-    /// Checks whether another program wrote to the tables, and if so has the next sync compare everything. `None` when none did; else
-    /// the programs, as far as they are known: an empty list when the tables may have been written to.
+    /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns `None` if no program
+    /// wrote, else the programs as far as they are known: an empty list if some program may have written.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let tables = if self.tables.owned() { Vec::new() } else { self.tables.names() };
         let found = self.kernel.foreign_writes(&tables, Instant::now());
@@ -413,24 +416,23 @@ impl<K: Kernel> Engine<K> {
         !self.tables.owned()
     }
 
-    /// The objects that other programs put into the tables, as the last read-backs found them, in words; rules and elements are not among
-    /// them.
+    /// Describes the objects of other programs that the last read-backs found in the tables, except rules and elements.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
 
-    /// This process may write now, after another one had the lock: the next sync reads back and compares everything, and what that
-    /// process wrote meanwhile was no foreign write.
+    /// Starts to write after another process had the lock: the next sync reads back and compares everything, and what that process wrote
+    /// does not count as a foreign write.
     pub(crate) fn begin_writing(&mut self) {
-        // What that process wrote is of no interest; an error is reported by the next check.
+        // Discards what that process wrote; an error is reported by the next check.
         let _ = self.kernel.foreign_writes(&[], Instant::now());
         self.refresh_node();
         self.journal.because(TriggerKind::Takeover);
         self.tables.forget();
     }
 
-    /// Has the next sync list the node's addresses and compare all that the kernel holds, because that was long ago: what it finds there
-    /// another program changed.
+    /// Makes the next sync list the node's addresses and compare all that the kernel holds, because the last comparison is long ago. The
+    /// differences that it finds count as changes by another program.
     pub fn compare_everything(&mut self) {
         self.may_have_changed = true;
         self.journal.because(TriggerKind::Resync);
@@ -438,14 +440,14 @@ impl<K: Kernel> Engine<K> {
         self.tables.forget();
     }
 
-    /// Everything the tables should hold, as nft text wants it.
+    /// Everything that the tables should hold, as a ruleset that prints as nft text.
     pub fn content(&mut self) -> nft::Ruleset {
         self.recompute();
         self.tables.content()
     }
 }
 
-/// Addresses of the node that came and went.
+/// Changes of the node's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AddressChange {
     /// The addresses that are new.
@@ -454,10 +456,10 @@ pub(crate) struct AddressChange {
     pub removed: Vec<IpAddr>,
 }
 
-/// A kernel that holds nothing and takes everything: for `render`, which touches none.
+/// A kernel for `render`, which touches no real one: it holds nothing and accepts everything.
 #[derive(Default)]
 pub struct NoKernel {
-    /// What it gives as the node's addresses.
+    /// The addresses that it reports as the node's.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -1,4 +1,4 @@
-//! The order of a sync's effects on the kernel and on the observers.
+//! Tests the order of a sync's effects on the kernel and on the observers.
 
 use std::cell::RefCell;
 use std::io;
@@ -88,12 +88,12 @@ fn dns_slice(endpoints: &[&str]) -> Event {
     Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 53)], endpoints))
 }
 
-/// The number of local endpoints that the health-check node port answers.
+/// The numbers of local endpoints that the health-check node ports report.
 fn healthy(engine: &Engine<Recorder>) -> Vec<usize> {
     engine.observers.health_checks.snapshot().checks.values().map(|check| check.local_endpoints).collect()
 }
 
-// Flows that end before the rules are in force are made again by the rules of before, so they are examined after the commit (B15, G9).
+// The old rules make a flow again that is deleted before the new rules are in force, so flows are examined after the commit (B15, G9).
 #[test]
 fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order() {
     let kernel = Recorder::default();
@@ -109,7 +109,7 @@ fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order
     assert_eq!(healthy(&engine), [2]);
 }
 
-// A failed sync leaves the rules of before in force, and all that follows from them (G7, G9).
+// A failed sync leaves the old rules in force, with all their effects (G7, G9).
 #[test]
 fn after_a_refusal_no_observer_is_told_and_no_flow_is_examined() {
     let kernel = Recorder::default();

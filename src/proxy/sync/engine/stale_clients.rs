@@ -1,13 +1,12 @@
-//! Has the kernel forget clients that are remembered for an endpoint that is gone (E6).
+//! Deletes clients that session affinity remembers for an endpoint that is gone (E6).
 //!
-//! Rules remember clients, and the kernel forgets each when its time is over: at any moment, also between reading a map and the
-//! transaction. So no transaction may fail for good because a client is not there any more, and one that does says nothing about a
-//! Service. From Linux 6.3 on this is what `destroy element` is for. Older kernels refuse the whole transaction for a single client
-//! that is missing, so there it is sent again without those that the kernel names, and at last without any; these are then
-//! forgotten in small transactions of their own.
+//! Rules add clients to a map, and the kernel deletes each at its timeout: at any moment, also between reading the map and the transaction.
+//! So a transaction must not fail for good because a client is missing, and such a failure says nothing about a Service. From Linux 6.3 on,
+//! `destroy element` accepts missing elements. Older kernels refuse the whole transaction for a single missing client, so it is sent again
+//! without the clients that the kernel names, and at last without any; these are then deleted in small transactions of their own.
 //!
-//! Takes the clients to forget with a transaction, and what the kernel refused of that; gives the commands to add to the transaction, and the clients
-//! that are left. Clients are read again later, whatever the kernel refuses: that never fails a sync.
+//! Takes the clients to delete with a transaction, and what the kernel refused of it; returns the commands to add to the transaction, and
+//! the clients that are left. Maps are read again later, so a refused deletion never fails a sync.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,20 +19,21 @@ use super::{Engine, Report};
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
-/// Clients in one transaction of their own where each may be refused: few enough that hardly one expires meanwhile.
+/// The most clients in one separate transaction in which each may be refused: few enough that hardly one expires meanwhile.
 const FEW: usize = 256;
 
-/// How often such a transaction is tried before the map is read again.
+/// How often such a separate transaction is tried before the map is read again.
 const TRIES: usize = 8;
 
-/// Without `destroy element`, a client with less time left than this is not deleted: it would often be missing by then, and a refused
-/// transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews it, the next check deletes it.
+/// Without `destroy element`, a client with less time left than this is not deleted: often it would be missing when the command runs, and a
+/// refused transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews the client, the next check deletes
+/// it.
 const ALMOST_EXPIRED: Duration = Duration::from_millis(200);
 
-/// How long maps are read in one go: a sync must not wait for thousands of them.
+/// The most time for reading maps in one go: a sync must not wait for thousands of them.
 const ENOUGH: Duration = Duration::from_millis(50);
 
-/// How clients are forgotten.
+/// How the clients are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ForgetMode {
     /// All clients in one message, with `destroy element`: some may be missing.
@@ -42,12 +42,12 @@ enum ForgetMode {
     Delete,
     /// Each client in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
     OneByOne,
-    /// No client in this transaction.
+    /// No client in this transaction; they are deleted in separate ones.
     Apart,
 }
 
 impl StaleClients {
-    /// The commands that do it, and nothing for [`ForgetMode::Apart`].
+    /// The commands that delete the clients; none for [`ForgetMode::Apart`].
     fn commands(&self, mode: ForgetMode) -> Vec<Command> {
         let command = |new: fn(_, _, _) -> Command, clients: &[_]| {
             new(self.table.clone(), Arc::clone(&self.map), Elements::from(clients))
@@ -61,7 +61,7 @@ impl StaleClients {
     }
 }
 
-/// Takes the clients out that the kernel names in these refusals of `commands`, of which the first `own` are about something else.
+/// Removes the clients that the kernel names in these refusals of `commands`, whose first `own` commands are about something else.
 fn remove_named(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize, refusals: &[Refusal]) {
     let named = refusals.iter().filter_map(|refusal| {
         let (at, element) = (refusal.command.filter(|command| *command >= own)?, refusal.element?);
@@ -85,32 +85,33 @@ fn is_almost_expired(client: &Element) -> bool {
     client.timeout.is_some_and(|left| left <= ALMOST_EXPIRED)
 }
 
-/// The clients that are to be forgotten with a transaction, and how.
+/// The clients to delete with a transaction, and how.
 pub(super) struct Forgetting {
     stale: Vec<StaleClients>,
     mode: ForgetMode,
 }
 
 impl Forgetting {
-    /// What a transaction does beside its own commands.
+    /// The commands to add to a transaction.
     pub(super) fn commands(&self) -> impl Iterator<Item = Command> {
         self.stale.iter().flat_map(|stale| stale.commands(self.mode))
     }
 
-    /// The clients that are not forgotten with a transaction that has been carried out.
+    /// The clients that are still to be deleted after the transaction was committed.
     pub(super) fn left(self) -> Vec<StaleClients> {
         if self.mode == ForgetMode::Apart { self.stale } else { Vec::new() }
     }
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Has clients forgotten with the next transaction.
+    /// Prepares the deletion of clients with the next transaction.
     pub(super) fn forgetting(&mut self, stale: Vec<StaleClients>) -> Forgetting {
         let mode = if self.destroys { ForgetMode::Destroy } else { ForgetMode::Delete };
         self.in_mode(stale, mode)
     }
 
-    /// What to try after the kernel refused `commands` because of clients only. The first `own` commands are about something else.
+    /// Prepares the next try after the kernel refused `commands` because of clients only. The first `own` commands are about something
+    /// else.
     pub(super) fn forgetting_less(
         &mut self,
         before: Forgetting,
@@ -138,7 +139,7 @@ impl<K: Kernel> Engine<K> {
         Forgetting { stale, mode }
     }
 
-    /// Takes clients out that are about to expire, and has their maps read soon after.
+    /// Removes clients from `stale` that are about to expire, and schedules a read of their maps soon after.
     fn leave_almost_expired(&mut self, stale: &mut Vec<StaleClients>) {
         for stale in &mut *stale {
             let before = stale.clients.len();
@@ -150,7 +151,7 @@ impl<K: Kernel> Engine<K> {
         stale.retain(|stale| !stale.clients.is_empty());
     }
 
-    /// How to go on after these refusals of one mode. Never leads back to one that was tried.
+    /// The mode to try after these refusals in another mode. Never returns a mode that was tried before.
     fn next_mode(&mut self, mode: ForgetMode, refusals: &[Refusal]) -> ForgetMode {
         match mode {
             ForgetMode::Destroy if refusals.iter().all(Refusal::is_unknown) => {
@@ -162,7 +163,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Deals with the clients that a transaction left: without them the endpoint is out of the rules already, so this cannot wait.
+    /// Deletes the clients that a transaction left. This cannot wait: the rules no longer have their endpoint.
     pub(super) fn finish(&mut self, left: &[StaleClients], report: &mut Report) {
         if left.is_empty() {
             return;
@@ -172,10 +173,10 @@ impl<K: Kernel> Engine<K> {
         self.read_due_maps(now, report);
     }
 
-    /// Reads the maps that are due, and has clients forgotten that are remembered there for an endpoint that is gone: because a
-    /// packet was on its way when the endpoint was taken away, or because they could not be forgotten together with that. `None`
-    /// when there were none. Then, and when that failed before, UDP flows are examined. What fails is logged and tried again; it is no
-    /// failed sync, and says nothing about a Service.
+    /// Reads the maps that are due, and deletes their clients of endpoints that are gone: a packet was on its way when the endpoint was
+    /// removed, or the client could not be deleted together with it. If it deleted any, or if examining UDP flows failed before, examines
+    /// the flows. Returns `None` when there was nothing to do. A failure is logged and tried again; it does not fail a sync, and says
+    /// nothing about a Service.
     pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
         self.read_due_maps(now, &mut report);
@@ -186,7 +187,7 @@ impl<K: Kernel> Engine<K> {
         Some(report)
     }
 
-    /// When [`Engine::check_clients`] has a map to read, or flows to examine again, if ever.
+    /// When [`Engine::check_clients`] next has a map to read, or flows to examine again; `None` if neither is planned.
     pub fn next_client_check(&self) -> Option<Instant> {
         self.tables.next_check().into_iter().chain(self.observers.udp.next_try()).min()
     }
@@ -199,7 +200,7 @@ impl<K: Kernel> Engine<K> {
             }
         }
         if report.removed > 0 {
-            // Until now, such a client could make a flow to an endpoint that is gone.
+            // Until now, session affinity could send such a client to an endpoint that is gone, which makes a flow to it.
             self.observers.udp.all_changed();
         }
     }
@@ -217,8 +218,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Has clients forgotten apart from anything else. Those that are named as missing are forgotten already; the rest of a
-    /// transaction that goes on failing is left for the next check.
+    /// Deletes clients in separate transactions. Clients that the kernel names as missing are gone already; the rest of a transaction that
+    /// keeps failing is left for the next check.
     fn forget_clients(&mut self, stale: &StaleClients, report: &mut Report) -> Result<(), CommitError> {
         let few = if self.destroys { usize::MAX } else { FEW };
         let StaleClients { table, owner, map, clients } = stale;

@@ -1,4 +1,4 @@
-//! What the health-check node ports show: the numbers of the rules in force.
+//! The health checks that the health-check node ports report, taken from the rules in force.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::settings;
 pub(super) struct HealthChecks {
     /// The health checks that the rules in force ask for.
     now: Arc<Snapshot>,
-    /// They were read from the rules of a process before this one.
+    /// Whether they were read from the rules of an earlier process.
     adopted: bool,
 }
 
@@ -34,15 +34,15 @@ impl HealthChecks {
         !self.now.checks.is_empty() && self.now.checks.contains_key(&CheckName { service: service.clone(), family })
     }
 
-    /// The first rules of this process are committed: what those of a process before it said does not count any more.
+    /// Drops the checks that were read from an earlier process's rules, because the first rules of this process are committed.
     pub(super) fn forget_adopted(&mut self) {
         if std::mem::take(&mut self.adopted) {
             Arc::make_mut(&mut self.now).checks.clear();
         }
     }
 
-    /// The rules of a Service are committed, in the families that this node serves. One without rules has no endpoints, at the port of before if it had
-    /// one (G9).
+    /// Takes over the checks of a Service whose rules are committed, in the families that this node serves. A Service without rules gets no
+    /// endpoints, and keeps its previous port if it had one (G9).
     pub(super) fn committed(&mut self, service: &ObjectName, committed: &Committed, families: &[Family]) {
         let (Committed::AsPlanned(effects) | Committed::Without(effects)) = committed;
         for family in families {
@@ -71,8 +71,8 @@ impl HealthChecks {
         };
     }
 
-    /// Takes over what the rules of a process before this one say, until [`HealthChecks::forget_adopted`]. With `primary`, these are also
-    /// all that tells the node's addresses.
+    /// Takes over the checks in the rules of an earlier process, until [`HealthChecks::forget_adopted`]. With `primary`, these rules are
+    /// also the only source of the node's addresses.
     pub(super) fn adopt(&mut self, config: &Config, family: Family, dump: &TableDump) {
         self.adopted = true;
         let snapshot = Arc::make_mut(&mut self.now);
@@ -88,7 +88,7 @@ impl HealthChecks {
         snapshot.checks.extend(checks);
     }
 
-    /// Takes over the node's addresses.
+    /// Sets the addresses to listen on from the node's addresses.
     pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) {
         let listen = Family::BOTH.into_iter().flat_map(|family| listen(config, node, interfaces, family)).collect();
         if self.now.listen != listen {
@@ -97,8 +97,8 @@ impl HealthChecks {
     }
 }
 
-/// Where the servers of a family listen (K5): like node ports, but loopback counts. Every node has some address, so none at
-/// all means that they could not be listed.
+/// The addresses at which the servers of a family listen (K5): the same as for node ports, but loopback counts. Every node has some
+/// address, so an empty list means that the addresses could not be listed.
 fn listen(config: &Config, node: Option<&Node>, interfaces: &[IpAddr], family: Family) -> Vec<IpAddr> {
     let addresses = &config.node_port_addresses;
     let unspecified = match family {

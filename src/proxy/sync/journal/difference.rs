@@ -1,6 +1,6 @@
-//! The frontends and endpoints of a Service that change in the table of one family, as far as they are in the records.
+//! Finds the frontends and endpoints of a Service that change in the table of one family, as far as the records show them.
 //!
-//! Costs as much as the Service is large, like the comparison that made the commands.
+//! Takes time in proportion to the size of the Service, like the comparison that made the commands.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -17,10 +17,11 @@ use rules::ruleset::kinds::Role;
 use rules::ruleset::reading::{self, FrontendSet};
 use rules::table::ChainContent;
 
-/// How many groups are searched for one with the same values. A few are enough, because frontends of one port follow each other.
+/// How many earlier groups of elements a group is compared with, to skip it if one has the same values. A few are enough, because frontends
+/// of one port follow each other.
 const ALIKE: usize = 4;
 
-/// Adds to a change what differs in a table.
+/// Adds the differences in a table to a change.
 pub(super) fn add(change: &mut Change, table: ChangedIn<'_>) {
     add_endpoints(change, table);
     add_frontends(change, table);
@@ -115,14 +116,14 @@ fn add_frontends(change: &mut Change, table: ChangedIn<'_>) {
     }
 }
 
-/// The frontend of an element, if it is about one.
+/// The frontend that an element belongs to, if the element is in a set of frontends.
 fn frontend_of<'a>(table: ChangedIn<'_>, entry: Entry<'a>) -> Option<(FrontendSet, Frontend, ElementRef<'a>)> {
     let Content::Element(element) = entry.content else { return None };
     let set = reading::frontend_set(table.set_name(entry))?;
     Some((set, set.frontend(table.family, element.key())?, element))
 }
 
-/// Whether a chain drops packets now and did not before, or the other way round, although the elements that lead there are the same.
+/// Whether a chain drops packets now and did not before, or the other way round, although the elements that jump to it are the same.
 fn drop_elsewhere(before: &[ChainContent], now: &[ChainContent]) -> bool {
     let other = |content: &ChainContent| {
         let index = before.binary_search_by(|other| other.chain.name.cmp(&content.chain.name)).ok()?;
@@ -131,7 +132,7 @@ fn drop_elsewhere(before: &[ChainContent], now: &[ChainContent]) -> bool {
     now.iter().any(|content| other(content).is_some_and(|other| reading::has_drop(other) != reading::has_drop(content)))
 }
 
-/// The fate of traffic to these frontends, which are sorted, by the entries of a record.
+/// What happens to traffic to each of these sorted frontends, according to the entries of a record.
 fn fates<'a>(
     table: ChangedIn<'_>,
     entries: impl Iterator<Item = Entry<'a>>,

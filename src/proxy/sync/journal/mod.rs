@@ -1,10 +1,10 @@
-//! What is reported of each sync: which Services changed, from what to what, and because of which object.
+//! Records for the history what each sync changed: which Services, from what to what, and because of which object.
 //!
-//! Takes what each event changed, and the open records of the tables before they become the committed ones or after they were
-//! refused; gives [`Change`]s. Nothing here has an influence on what is written.
+//! Takes the change that each event made, and the uncommitted records of the tables just before they are taken over, or after the kernel
+//! refused them; returns [`Change`]s. Has no influence on what is written to the kernel.
 //!
-//! Invariants: nothing is kept for a Service that does not change; what is kept and what a sync costs is bounded by [`NOTED`] and
-//! [`LISTED`], whatever changes. The first sync, which makes everything, is reported by its numbers only.
+//! Invariants: nothing is kept for a Service that does not change; [`NOTED`] and [`LISTED`] bound the memory and the time of a sync,
+//! whatever changes. The first sync, which makes everything, is reported by its numbers only.
 
 mod difference;
 
@@ -19,14 +19,14 @@ use crate::history;
 use inspect::history::{Action, Change, CommitOutcome, Endpoints, FieldChange, Repair, Trigger, TriggerKind, cut};
 use rules::model::{self, ObjectName, State};
 
-/// Services whose changes one sync lists; of the others the number is reported.
+/// The most Services whose changes are listed for one sync; the others are only counted.
 const LISTED: usize = 100;
-/// Services of which is noted between two syncs what changed them.
+/// The most Services whose triggers are noted between two syncs.
 const NOTED: usize = 1024;
-/// Elements of a repair beyond which its Services are not looked for: it is nearly the whole table.
+/// A repair of more elements than this does not name its Services, because it concerns nearly the whole table.
 const NAMED: usize = 4096;
 
-/// Why a Service is to be computed anew.
+/// The cause of a Service's change.
 #[derive(Debug)]
 struct Note {
     trigger: Trigger,
@@ -34,42 +34,42 @@ struct Note {
     since: Instant,
     /// When the cluster changed, as the slice's annotation says: nanoseconds since the epoch.
     cluster: Option<i64>,
-    /// What is different in the Service itself since the last commit.
+    /// The fields of the Service itself that changed since the last commit.
     fields: Vec<FieldChange>,
-    /// It was told that the last change was refused.
+    /// Whether it was reported already that the last change was refused.
     is_told: bool,
 }
 
-/// What is known of the sync under way and of what led to it.
+/// What is known of the sync under way and of its causes.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     notes: HashMap<ObjectName, Note>,
-    /// What changed more than one Service.
+    /// The first cause that concerns more than one Service.
     reason: Option<TriggerKind>,
     changes: Vec<Change>,
-    /// Services that changed and are not among these.
+    /// The number of Services that changed and are not in `changes`.
     unlisted: usize,
     repair: Option<Repair>,
-    /// A sync was committed.
+    /// Whether a sync was ever committed.
     began: bool,
-    /// The last sync failed.
+    /// Whether the last sync failed.
     has_failed: bool,
-    /// The sync before this one failed.
+    /// Whether the sync before this one failed.
     retries: bool,
 }
 
-/// What is to be told of a sync.
+/// The report about a sync.
 #[derive(Debug)]
 pub(super) struct SyncSummary {
     pub(super) changes: Vec<Change>,
     pub(super) unlisted: usize,
     pub(super) repair: Option<Repair>,
-    /// What made the sync necessary, where that is more than single Services.
+    /// The cause of the sync, if it concerns more than single Services.
     pub(super) reason: Option<TriggerKind>,
 }
 
 impl Journal {
-    /// Notes a change, which the state knows already.
+    /// Notes a change that the state already contains.
     pub(super) fn note(&mut self, state: &State, change: &model::Change, now: Instant) {
         if !state.is_complete() {
             return;
@@ -99,12 +99,12 @@ impl Journal {
         }
     }
 
-    /// Notes what makes a sync necessary besides events about single Services; the first reason is reported.
+    /// Notes a cause of a sync other than an event about a single Service; the first cause is reported.
     pub(super) fn because(&mut self, reason: TriggerKind) {
         self.reason.get_or_insert(reason);
     }
 
-    /// A sync begins.
+    /// Notes that a sync begins.
     pub(super) fn begin(&mut self) {
         self.changes.clear();
         self.unlisted = 0;
@@ -112,8 +112,8 @@ impl Journal {
         self.retries = self.has_failed;
     }
 
-    /// The kernel carried out these commands, and the tables do not know it yet. `repaired` says that some of them put right what another
-    /// program had changed.
+    /// Notes that the kernel committed these commands; called before `tables` takes them over. `repaired` says that some of them undo what
+    /// another program had changed.
     pub(super) fn committed(&mut self, tables: &Tables, commands: &[Command], repaired: bool) {
         if self.began {
             self.collect(tables, CommitOutcome::Committed, None);
@@ -123,7 +123,7 @@ impl Journal {
         }
     }
 
-    /// A sync ended. Of several failures each tells what none before it told.
+    /// Notes the end of a sync. Of several failures in a row, each reports only the changes that none before it reported.
     pub(super) fn ended(&mut self, tables: &Tables, error: Option<&SyncError>) {
         let Some(error) = error else {
             (self.began, self.has_failed) = (true, false);
@@ -136,7 +136,7 @@ impl Journal {
         self.has_failed = true;
     }
 
-    /// A Service was left out.
+    /// Notes that a Service was left out.
     pub(super) fn left_out(&mut self, service: &ObjectName, result: CommitOutcome, reason: &str) {
         if self.changes.len() < LISTED {
             let change = self.change(service, Action::Kept, result, Some(&cut(reason.to_owned())));
@@ -151,7 +151,7 @@ impl Journal {
         self.began
     }
 
-    /// What is to be told of the sync that ended. What led to a sync that failed is kept for the next one.
+    /// Returns the report about the sync that ended. The causes of a failed sync are kept for the next one.
     pub(super) fn take(&mut self) -> SyncSummary {
         let reason = self.reason.or(self.retries.then_some(TriggerKind::Retry));
         if !self.has_failed {
@@ -166,13 +166,13 @@ impl Journal {
         }
     }
 
-    /// What made a Service change of which no event told anything: something larger, a failure, or another Service.
+    /// The cause of a Service's change without an event: a larger cause, a retry, or a claim of another Service.
     fn reason(&self) -> TriggerKind {
         let other = if self.retries { TriggerKind::Retry } else { TriggerKind::Claim };
         self.reason.unwrap_or(other)
     }
 
-    /// Adds what differs between the open and the committed records.
+    /// Adds the differences between the uncommitted and the committed records.
     fn collect(&mut self, tables: &Tables, result: CommitOutcome, error: Option<&str>) {
         tables.each_changed(|owner, name, table, is_first| {
             if result == CommitOutcome::Refused && self.is_told(name) {
@@ -198,12 +198,12 @@ impl Journal {
         });
     }
 
-    /// Whether the last change of a Service was told as refused.
+    /// Whether it was reported already that a Service's last change was refused.
     fn is_told(&self, name: &ObjectName) -> bool {
         self.notes.get(name).map_or(self.retries, |note| note.is_told)
     }
 
-    /// A change of which nothing but its cause is known yet.
+    /// Makes a change that has only its cause; the differences are added later.
     fn change(&self, service: &ObjectName, action: Action, result: CommitOutcome, error: Option<&str>) -> Change {
         let note = self.notes.get(service);
         Change {
@@ -221,7 +221,8 @@ impl Journal {
         }
     }
 
-    /// Tells whose parts of the tables another program had changed: those of the commands that no Service's own change explains.
+    /// Notes which Services' objects another program had changed: those in the commands that belong to Services without changes of their
+    /// own.
     fn repaired(&mut self, tables: &Tables, commands: &[Command]) {
         let is_large = commands.iter().map(Command::elements).sum::<usize>() > NAMED;
         let services = if is_large { Default::default() } else { tables.contributors(commands) };

@@ -1,11 +1,12 @@
-//! When a map of remembered clients is read again, after an endpoint was taken away.
+//! Decides when to read a session-affinity map again after an endpoint was removed.
 //!
-//! A packet that chose its endpoint under the old rules may have its client remembered after these are gone. And the kernel's list of
-//! a map lacks some elements if others expire while it is read: it goes on at the number of the element where it stopped, and what
-//! was behind has moved up. So a map is read soon after a change, and a few times more, ever later; and as long as a read finds stale
-//! clients, soon again. All of it is over within a second, because no client may be sent to an endpoint that has been gone for longer.
+//! A packet that chose its endpoint under the old rules may add its client to the map after these rules are gone. Also, the kernel's
+//! listing of a map misses elements if others expire while it is read: it continues at the number of the element where it stopped, and the
+//! elements behind have moved up. So a map is read soon after a change, and a few times more at growing intervals; if a read finds stale
+//! clients, the next one is soon again. All of it is over within a second, because no client may be sent to an endpoint that has been gone
+//! for longer.
 //!
-//! Takes names of maps and what became of a read, gives times. Pure: the caller passes in the time.
+//! Takes names of maps and the results of reads, returns times. Pure: the caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::owner::Owner;
 const SOON: Duration = Duration::from_millis(100);
 /// Time from a change to the last read, unless that read finds stale clients.
 const LATE: Duration = Duration::from_millis(700);
-/// Time from a read that failed to the next: what failed often fails for a while.
+/// Time from a read that failed to the next: a failure often lasts for a while.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 
 /// The maps of a table that are to be read again.
@@ -29,13 +30,13 @@ struct Check {
     owner: Owner,
     changed: Instant,
     next: Instant,
-    /// The last read failed.
+    /// Whether the last read failed.
     has_failed: bool,
 }
 
 impl ClientChecks {
-    /// The endpoints that a map may remember changed, and the kernel has taken that over. A read that is due sooner stays: changes
-    /// that come faster than reads must not put them off.
+    /// Notes that endpoints changed for which a map may have clients, and that the kernel has committed the change. A read that is due
+    /// sooner stays due: changes that come faster than reads must not put reads off.
     pub(in crate::sync) fn changed(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
         let soon = now + SOON;
         let (next, has_failed) =
@@ -43,13 +44,13 @@ impl ClientChecks {
         self.0.insert(Arc::clone(map), Check { owner: owner.clone(), changed: now, next, has_failed });
     }
 
-    /// Clients that should be forgotten are still in this map.
+    /// Makes a map due at once, because it still has clients that should be deleted.
     pub(in crate::sync) fn hurry(&mut self, owner: &Owner, map: &Arc<str>, now: Instant) {
         let check = Check { owner: owner.clone(), changed: now, next: now, has_failed: false };
         self.0.entry(Arc::clone(map)).or_insert(check).next = now;
     }
 
-    /// The owner of a map.
+    /// The Service, or the node, that a map belongs to.
     pub(in crate::sync) fn owner(&self, map: &str) -> Option<&Owner> {
         self.0.get(map).map(|check| &check.owner)
     }
@@ -59,13 +60,13 @@ impl ClientChecks {
         self.0.values().map(|check| check.next).min()
     }
 
-    /// The map that is to be read next, if it is time.
+    /// The map that has been due for longest, if any is due.
     pub(in crate::sync) fn due(&self, now: Instant) -> Option<&Arc<str>> {
         let due = self.0.iter().filter(|(_, check)| check.next <= now);
         due.min_by_key(|(_, check)| check.next).map(|(map, _)| map)
     }
 
-    /// A map was read, and whether it has stale clients.
+    /// Notes that a map was read, and whether stale clients were found in it.
     pub(in crate::sync) fn checked(&mut self, map: &str, found: bool, now: Instant) {
         let Some(check) = self.0.get_mut(map) else { return };
         let last = check.changed + LATE;
@@ -79,14 +80,14 @@ impl ClientChecks {
         }
     }
 
-    /// A map could not be read, or its stale clients could not be forgotten. Gives whether that is news.
+    /// Notes that a map could not be read, or its stale clients not be deleted. Returns whether this is the first failure in a row.
     pub(in crate::sync) fn failed(&mut self, map: &str, now: Instant) -> bool {
         let Some(check) = self.0.get_mut(map) else { return false };
         check.next = now + AFTER_A_FAILURE;
         !std::mem::replace(&mut check.has_failed, true)
     }
 
-    /// A map does not exist any more.
+    /// Ends the reads of a map, for example because it does not exist any more.
     pub(in crate::sync) fn forget(&mut self, map: &str) {
         self.0.remove(map);
     }
@@ -98,7 +99,8 @@ mod tests {
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// Reads the map whenever that is due, for three seconds; gives the milliseconds at which it did.
+    /// Reads the map whenever it is due, for three seconds, and finds stale clients before `found_until`. Returns the milliseconds of the
+    /// reads.
     fn reads(found_until: u32) -> Vec<u32> {
         let (mut checks, start, map) = (ClientChecks::default(), Instant::now(), "clients".into());
         checks.changed(&Owner::Node, &map, start);

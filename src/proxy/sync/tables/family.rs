@@ -1,4 +1,4 @@
-//! The table of one family: the records of what it should hold and holds, and what was last read of it.
+//! The table of one family: records of what it should hold and what it holds, and the result of the last read-back.
 
 use nft::{Command, TableDump, TableName};
 
@@ -11,9 +11,9 @@ use rules::ruleset::Settings;
 pub(super) struct FamilyTable {
     pub(super) settings: Settings,
     pub(super) records: Records<Owner>,
-    /// The static rules differ from those that were last committed.
+    /// Whether the static rules differ from those that were last committed.
     pub(super) has_new_static_rules: bool,
-    /// What the last read-back found, until the next commit; `Some(None)` when there was no table. `None` means that the kernel holds
+    /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` means that the kernel holds
     /// what was last committed.
     pub(super) read: Option<Option<TableDump>>,
     /// The session affinity maps that have to be read again, because an endpoint was taken away.
@@ -21,7 +21,7 @@ pub(super) struct FamilyTable {
 }
 
 impl FamilyTable {
-    /// A table of which nothing was committed or read.
+    /// Makes a table of which nothing was committed or read yet.
     pub(super) fn new(settings: Settings, records: Records<Owner>) -> Self {
         Self { settings, records, has_new_static_rules: true, read: None, checks: ClientChecks::default() }
     }
@@ -30,7 +30,7 @@ impl FamilyTable {
         &self.records.static_rules().table.name
     }
 
-    /// The commands that make the kernel hold what it should.
+    /// The commands that bring the kernel's table up to date.
     pub(super) fn commands(&mut self, collect: Collect) -> Vec<Command> {
         match &self.read {
             Some(dump) => self.records.comparison(dump.as_ref(), collect),
@@ -38,7 +38,7 @@ impl FamilyTable {
         }
     }
 
-    /// Whether it was read, and no packet passes it yet.
+    /// Whether the table was read, and no packet passes it yet.
     pub(super) fn is_unseen(&self) -> bool {
         self.read.as_ref().is_some_and(|dump| dump.as_ref().is_none_or(|dump| !packets_pass(dump)))
     }

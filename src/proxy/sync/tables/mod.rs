@@ -1,6 +1,6 @@
 //! The tables of both families: what they should hold, as records, and what the kernel holds, as far as it is known.
 //!
-//! Takes records of Services and facts of the node, gives the commands of a transaction; is told when the kernel has committed them.
+//! Takes records of Services and facts of the node; returns the commands of a transaction, and takes over its result once it is committed.
 //! Invariant: [`Tables::known`] is true only while the kernel holds what was last committed, or what was read since.
 
 mod client_checks;
@@ -40,31 +40,31 @@ pub(super) struct Tables {
     tables: Vec<FamilyTable>,
     /// Whether only this process may change the tables.
     owned: bool,
-    /// Whether the records say what the kernel holds.
+    /// Whether it is known what the kernel holds.
     known: bool,
-    /// The records of Services were made with settings that have changed since.
+    /// Whether the records of Services were made with settings that have changed since.
     outdated: bool,
-    /// A second has passed: the next commit may delete the chains that were empty all that time (F8).
+    /// Whether a second has passed, so that the next commit may delete the chains that were empty all that time (F8).
     second_passed: bool,
-    /// Foreign sets, chains and stateful objects that read-backs found in the tables, not logged yet.
+    /// Foreign sets, chains and stateful objects that read-backs found in the tables and that are not logged yet.
     findings: Vec<String>,
     /// Another kube-proxy that writes to the same tables.
     pub(super) other_proxy: OtherProxy,
 }
 
-/// The records of a Service in each table, in order.
+/// The records of a Service, one for each table in the order of the tables.
 pub(super) type ServiceRecords = Vec<Record>;
 
 /// What the tables keep for a Service that the kernel refuses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HeldBack {
-    /// What was last committed for it.
+    /// The records that were last committed for it.
     AsCommitted,
-    /// Nothing, because the kernel does not accept that either.
+    /// Nothing, because the kernel does not accept the committed records either.
     Removed,
 }
 
-/// What changes for a Service in the table of one family.
+/// The changes of a Service in the table of one family.
 #[derive(Clone, Copy)]
 pub(super) struct ChangedIn<'a> {
     pub(super) family: Family,
@@ -73,14 +73,14 @@ pub(super) struct ChangedIn<'a> {
 }
 
 impl ChangedIn<'_> {
-    /// The name of the set of an entry.
+    /// The name of the set that an entry belongs to.
     pub(super) fn set_name(&self, entry: Entry<'_>) -> &str {
         self.records.set_name(entry)
     }
 }
 
 impl Tables {
-    /// Empty tables of which is not known what the kernel holds.
+    /// Makes empty tables; what the kernel holds is not known yet.
     pub(super) fn new(layout: Layout, families: &[Family], config: &Config) -> Self {
         let owned = config.own_tables;
         let table = |family: &Family| {
@@ -100,12 +100,12 @@ impl Tables {
         }
     }
 
-    /// How Services are written down.
+    /// The ruleset layout, which decides how a Service becomes map elements or chains.
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// How endpoints are chosen.
+    /// How the rules choose endpoints.
     pub(super) fn balancing(&self) -> Balancing {
         self.tables.first().map_or_else(Balancing::default, |table| table.settings.balancing)
     }
@@ -120,7 +120,7 @@ impl Tables {
         self.tables.iter().map(|table| table.name().clone()).collect()
     }
 
-    /// Takes over facts of the node and of the cluster that belong to no Service.
+    /// Applies facts of the node and of the cluster that belong to no Service.
     pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr], facts: NodeFacts) {
         let node_port_addresses = super::settings::node_port_addresses(config, node, interfaces);
         let facts = NodeFacts { node_port_addresses, ..facts };
@@ -137,7 +137,7 @@ impl Tables {
         }
     }
 
-    /// The records for what was selected for a Service, which is `None` when it is gone.
+    /// Makes the records of a Service from its selected endpoints; the selection is `None` when the Service is gone.
     pub(super) fn records_for(&self, name: &ObjectName, selection: Option<&ServiceSelection>) -> ServiceRecords {
         let Some(selection) = selection else { return self.tables.iter().map(|_| Record::default()).collect() };
         let owner = Owner::Service(name.clone());
@@ -146,31 +146,31 @@ impl Tables {
         self.tables.iter().map(record).collect()
     }
 
-    /// The TCP node ports that are to be served on the loopback addresses of the families where that is done.
+    /// The TCP node ports of a Service to serve on loopback addresses, in the families in which these are served.
     pub(super) fn localhost_node_ports(&self, selection: &ServiceSelection) -> Vec<NodePort> {
         let served = self.tables.iter().filter(|table| table.settings.localhost == Localhost::Served);
         served.flat_map(|table| localhost::node_ports(selection, table.settings.family)).collect()
     }
 
-    /// Makes room for the records of so many Services.
+    /// Makes room for the records of this many Services.
     pub(super) fn reserve(&mut self, services: usize) {
         self.tables.iter_mut().for_each(|table| table.records.reserve(services));
     }
 
-    /// The records of a Service.
+    /// The present records of a Service.
     pub(super) fn records(&self, name: &ObjectName) -> ServiceRecords {
         let owner = Owner::Service(name.clone());
         self.tables.iter().map(|table| table.records.record(&owner)).collect()
     }
 
-    /// Puts these records in the place of a Service's present ones.
+    /// Replaces a Service's present records by these.
     pub(super) fn put_records(&mut self, name: &ObjectName, records: ServiceRecords) {
         for (table, record) in self.tables.iter_mut().zip(records) {
             table.records.put_record(Owner::Service(name.clone()), record);
         }
     }
 
-    /// Has the tables hold for these Services what was last committed for them, or nothing, by the second value.
+    /// Makes the tables hold for each of these Services what was last committed for it, or nothing, as its [`HeldBack`] says.
     pub(super) fn hold_back<'a>(&mut self, services: impl Iterator<Item = (&'a ObjectName, HeldBack)>) {
         for (name, held_back) in services {
             let owner = Owner::Service(name.clone());
@@ -183,18 +183,18 @@ impl Tables {
         }
     }
 
-    /// Takes from these Services, which are held back, each frontend that belongs to another Service by now.
+    /// Removes from these Services, which are held back, each frontend that belongs to another Service by now.
     pub(super) fn give_way<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         let owners: Vec<Owner> = services.cloned().map(Owner::Service).collect();
         self.tables.iter_mut().for_each(|table| table.records.give_way(owners.iter()));
     }
 
-    /// The Services that have something that these commands add, or had something that they take away.
+    /// The Services that own something that these commands add or delete.
     pub(super) fn contributors(&self, commands: &[Command]) -> BTreeSet<ObjectName> {
         self.services_of(commands.iter().map(|command| (command, None)))
     }
 
-    /// The Services that have what was refused; none when the kernel did not name a command.
+    /// The Services that own the refused objects; empty when the kernel did not name a command.
     pub(super) fn refused(&self, commands: &[Command], refusals: &[Refusal]) -> BTreeSet<ObjectName> {
         let refused = refusals.iter().filter_map(|refusal| Some((commands.get(refusal.command?)?, refusal.element)));
         self.services_of(refused)
@@ -218,7 +218,8 @@ impl Tables {
         services
     }
 
-    /// Hands over what changes for each Service since the last commit, by table; `true` with the first table of a Service.
+    /// Calls `each` with the changes of each Service since the last commit, by table; the last argument is `true` for a Service's first
+    /// table.
     pub(super) fn each_changed(&self, mut each: impl FnMut(&Owner, &ObjectName, ChangedIn<'_>, bool)) {
         for (index, FamilyTable { settings, records, .. }) in self.tables.iter().enumerate() {
             for (owner, changed) in records.each_changed() {
@@ -229,14 +230,14 @@ impl Tables {
         }
     }
 
-    /// What was read of the tables and is not taken over yet, with what they should hold.
+    /// The tables as they were read back, until the next commit, with the records of what they should hold.
     pub(super) fn each_read(&self) -> impl Iterator<Item = (Family, &TableDump, &Records<Owner>)> {
         self.tables.iter().filter_map(|FamilyTable { settings, records, read, .. }| {
             Some((settings.family, read.as_ref()?.as_ref()?, records))
         })
     }
 
-    /// Whether the tables hold something of an owner, and whether they should.
+    /// Returns whether the tables hold something of an owner, and whether they should.
     pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
         let presence = self.tables.iter().map(|table| table.records.presence(owner));
         presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
@@ -248,7 +249,7 @@ impl Tables {
         self.tables.iter().any(|table| table.records.is_open(&owner))
     }
 
-    /// Whether every Service has to be written again; resets that.
+    /// Returns whether every Service has to be written again, and resets that.
     pub(super) fn take_outdated(&mut self) -> bool {
         std::mem::take(&mut self.outdated)
     }
@@ -258,7 +259,7 @@ impl Tables {
         self.owned
     }
 
-    /// No longer makes tables that only this process may change, because the kernel has none.
+    /// Stops making owned tables, which only this process may change, because the kernel does not support them.
     pub(super) fn disown(&mut self) {
         self.owned = false;
         for table in &mut self.tables {
@@ -274,7 +275,7 @@ impl Tables {
         self.known
     }
 
-    /// Whether the next transaction is a comparison with what was read, and not only of what changed.
+    /// Whether the next transaction compares everything with what was read, instead of writing only what changed.
     pub(super) fn compares_everything(&self) -> bool {
         self.tables.iter().any(|table| table.read.is_some())
     }
@@ -284,27 +285,27 @@ impl Tables {
         self.second_passed = true;
     }
 
-    /// Notes that the kernel may hold anything.
+    /// Notes that it is not known any more what the kernel holds.
     pub(super) fn forget(&mut self) {
         self.known = false;
         // If the kernel refused a deletion, the next sync does not try it again.
         self.second_passed = false;
     }
 
-    /// Notes that what the kernel held before [`Tables::forget`] is what it holds now.
+    /// Notes that the kernel still holds what it held before [`Tables::forget`].
     pub(super) fn remember(&mut self) {
         self.known = true;
     }
 
-    /// The commands that make the kernel hold what it should, for all families, but for what rules remember. `after_pause` says that
-    /// the last sync was long enough ago to delete the chains that it emptied.
+    /// The commands that bring the kernel's tables of all families up to date, except for the clients that session affinity remembers.
+    /// `after_pause` says that the last sync was long enough ago to delete the chains that it emptied.
     pub(super) fn transaction(&mut self, after_pause: bool) -> Vec<Command> {
         let collect = self.collect(after_pause);
         self.tables.iter_mut().flat_map(|table| table.commands(collect)).collect()
     }
 
-    /// The commands of [`Tables::transaction`] if the kernel held what was last committed; `None` when that says nothing, because the fixed
-    /// part of a table changes.
+    /// The commands of [`Tables::transaction`] if the kernel held what was last committed; `None` when the fixed part of a table changes,
+    /// because then the two cannot be compared.
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         let collect = self.collect(after_pause);
         let mut commands = Vec::new();
@@ -317,7 +318,7 @@ impl Tables {
         Some(commands)
     }
 
-    /// Which of the chains that were emptied a transaction deletes.
+    /// Which emptied chains a transaction deletes.
     const fn collect(&self, after_pause: bool) -> Collect {
         match (after_pause, self.second_passed) {
             (true, _) => Collect::AllEmpty,
@@ -332,12 +333,12 @@ impl Tables {
         diff::transactions(self.transaction(after_pause), &unseen)
     }
 
-    /// Whether emptied chains are left to be deleted, which has to wait for a second.
+    /// Whether emptied chains are left; they are deleted a second after they were emptied.
     pub(super) fn has_emptied_chains(&self) -> bool {
         self.tables.iter().any(|table| table.records.has_emptied_chains())
     }
 
-    /// Notes that the kernel carried out the commands of [`Tables::transaction`] just now.
+    /// Notes that the kernel just committed the commands of [`Tables::transaction`].
     pub(super) fn committed(&mut self, commands: &[Command], now: Instant) {
         let mut slipped = false;
         for table in &mut self.tables {
@@ -357,12 +358,13 @@ impl Tables {
         }
     }
 
-    /// The sets of each family's table as of the last commit, with their numbers of elements; without dynamic sets, which session affinity fills.
+    /// The sets of each family's table as of the last commit, with their numbers of elements; without dynamic sets, which session affinity
+    /// fills.
     pub(super) fn lens(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.iter().map(|table| (table.settings.family, table.records.lens()))
     }
 
-    /// What of these tables, in order, is not as it should be; for each the number of its table.
+    /// The differences between these tables, in their order, and what they should hold; each with the number of its table.
     pub(super) fn differences(&mut self, dumps: Vec<Option<TableDump>>) -> Vec<(usize, Difference<Owner>)> {
         let mut all = Vec::new();
         for ((number, table), dump) in self.tables.iter_mut().enumerate().zip(dumps) {
@@ -371,7 +373,7 @@ impl Tables {
         all
     }
 
-    /// The owners of parts of the table of this number.
+    /// The owners of these differing objects, in their order, in the table with this number.
     pub(super) fn owners_of<'a>(
         &self,
         table: usize,
@@ -396,7 +398,7 @@ impl Tables {
         ports.map(objects).collect()
     }
 
-    /// Everything the tables should hold, as nft text wants it.
+    /// Everything that the tables should hold, as a ruleset that prints as nft text.
     pub(super) fn content(&self) -> nft::Ruleset {
         nft::Ruleset { tables: self.tables.iter().map(|table| table.records.content()).collect() }
     }
@@ -419,7 +421,7 @@ mod tests {
         tables.committed(&commands, Instant::now());
     }
 
-    // What was counted wrong costs a comparison and not the process (G7).
+    // Wrong bookkeeping costs a comparison, and does not end the process (G7).
     #[test]
     fn after_a_slip_of_the_bookkeeping_the_next_sync_reads_everything_back() {
         let invocation =

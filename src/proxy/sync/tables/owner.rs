@@ -1,8 +1,8 @@
-//! Who an object of a table belongs to.
+//! The owner of an object in a table.
 
 use rules::model::ObjectName;
 
-/// What a part of a table belongs to.
+/// The owner of a part of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::sync) enum Owner {
     /// The node.

@@ -1,4 +1,4 @@
-//! Reading the tables back from the kernel, and naming objects of other programs in them.
+//! Reads the tables back from the kernel, and names objects of other programs in them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use nft::decode::DecodeError;
 use super::Tables;
 use node::kernel::Kernel;
 
-/// Objects and errors that a finding names at most.
+/// The most objects and errors that a finding names.
 const NAMED: usize = 16;
 
 impl Tables {
@@ -22,7 +22,8 @@ impl Tables {
         for table in &mut self.tables {
             let static_table = &table.records.static_rules().table;
             let mut dump = match kernel.read(&static_table.name) {
-                // A program that writes to the table all the time must not keep this one from writing: it is made anew, unread.
+                // A program that writes to the table all the time must not keep this one from writing: the table is made anew without
+                // reading it.
                 Err(nft::ReadError::Unstable) => {
                     let name = &static_table.name;
                     self.findings
@@ -42,20 +43,20 @@ impl Tables {
         Ok(())
     }
 
-    /// Foreign sets, chains and stateful objects that read-backs found in the tables since the last call, in words; foreign rules and
-    /// elements are not among them.
+    /// Describes the foreign sets, chains and stateful objects that read-backs found in the tables since the last call; foreign rules and
+    /// elements are left out.
     pub(in crate::sync) fn take_findings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.findings)
     }
 }
 
-/// A table whose content is unknown.
+/// A dump that stands for a table whose content is unknown.
 fn unread(table: nft::Table) -> TableDump {
     let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
     TableDump { unreadable: vec![error], ..TableDump::empty(table) }
 }
 
-/// The objects, flags and states of a table that this proxy never makes, in words; `None` when there are none.
+/// Describes the objects, flags and states of a table that this proxy never makes; `None` when there are none.
 fn finding(dump: &TableDump) -> Option<String> {
     let mut all = Vec::new();
     if dump.dormant {

@@ -25,7 +25,7 @@ pub(in crate::sync) struct StaleClients {
 }
 
 impl FamilyTable {
-    /// Has the maps read soon whose endpoints these commands changed, except maps that the commands add.
+    /// Schedules a read of each map whose endpoints these commands changed, except maps that the commands add.
     pub(super) fn note_checks(&mut self, commands: &[Command], now: Instant) {
         let mut new: BTreeSet<&str> = BTreeSet::new();
         for command in commands {
@@ -82,7 +82,7 @@ impl FamilyTable {
         Ok(Some(StaleClients { table, owner, map, clients }))
     }
 
-    /// Has a map read again that could not be read. Logs only the first failure of several in a row.
+    /// Schedules another read of a map that could not be read. Logs only the first failure of several in a row.
     fn check_failed(&mut self, map: &str, error: &ReadError, now: Instant) {
         if self.checks.failed(map, now) {
             warn!(err = %error, map, "Cannot look for clients of endpoints that are gone; trying again");
@@ -91,8 +91,8 @@ impl FamilyTable {
 }
 
 impl Tables {
-    /// The clients to forget together with these transactions, because they take the clients' endpoints away. Those in a map that
-    /// cannot be read are left to a later check: it must not stop the transaction.
+    /// The clients to delete together with these transactions, which remove the clients' endpoints. Clients in a map that cannot be read
+    /// are left to a later check, because they must not stop the transaction.
     pub(in crate::sync) fn stale_clients(
         &mut self,
         kernel: &mut impl Kernel,
@@ -102,7 +102,7 @@ impl Tables {
         let mut found = Vec::new();
         for table in &mut self.tables {
             let is_deletion = |command: &Command| matches!(command, Command::DeleteTable(name) if name == table.name());
-            // A table that is made anew remembers no clients.
+            // A table that is made anew has no clients.
             if !transactions.iter().flatten().any(is_deletion) {
                 found.extend(table.stale_clients(kernel, now));
             }
@@ -120,7 +120,7 @@ impl Tables {
         self.tables.iter().find_map(|table| Some((table.name().clone(), Arc::clone(table.checks.due(now)?))))
     }
 
-    /// Reads such a map, and gives its stale clients. A map that cannot be read is read again later.
+    /// Reads a map that is due, and returns its stale clients. A map that cannot be read is read again later.
     pub(in crate::sync) fn check(
         &mut self,
         kernel: &mut impl Kernel,
@@ -146,14 +146,14 @@ impl Tables {
         }
     }
 
-    /// Has the map of these clients read soon, as after a change.
+    /// Schedules a read of these clients' map soon, as after a change.
     pub(in crate::sync) fn check_soon(&mut self, stale: &StaleClients, now: Instant) {
         if let Some(table) = self.table_of(stale) {
             table.checks.changed(&stale.owner, &stale.map.name, now);
         }
     }
 
-    /// Has the map of these clients read at once, because they are still remembered; or later, if forgetting them has `failed`.
+    /// Schedules a read of these clients' map at once, because they are still in it; or later, if deleting them has `failed`.
     pub(in crate::sync) fn check_again(&mut self, stale: &StaleClients, failed: bool, now: Instant) {
         if let Some(table) = self.table_of(stale) {
             table.checks.hurry(&stale.owner, &stale.map.name, now);

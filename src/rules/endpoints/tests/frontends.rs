@@ -1,4 +1,4 @@
-//! Tests of the action for each frontend.
+//! Tests of the [`Action`] for each frontend.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,8 @@ fn frontends(state: &State) -> Vec<(FrontendKind, String, Action)> {
 
 #[test]
 fn policies_and_endpoints_decide() {
-    // Internal policy, external policy, endpoints, action of the cluster IP and of the others (C6, D1, D2, D3, D5, D6).
+    // Columns: name, internal policy, external policy, endpoints, action of the cluster IP, action of the other frontends
+    // (C6, D1, D2, D3, D5, D6).
     let cases: [(&str, _, _, &[&str], Action, Action); 13] = [
         ("no endpoint", CLUSTER, CLUSTER, &[], Action::Reject, Action::Reject),
         ("no endpoint", LOCAL, LOCAL, &[], Action::Reject, Action::Reject),
@@ -60,7 +61,7 @@ fn policies_and_endpoints_decide() {
 
 #[test]
 fn internal_local_without_external_access_sees_endpoints_elsewhere() {
-    // No cluster list exists, but there is an endpoint somewhere, so drop and do not reject (C6).
+    // No frontend uses the cluster list, but another node has a usable endpoint: traffic is dropped, not rejected (C6).
     let internal_local = || Service { internal_policy: LOCAL, ..web() };
     for (endpoints, action) in [
         (&["1 @there"][..], Action::Drop),

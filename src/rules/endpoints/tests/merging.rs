@@ -14,7 +14,7 @@ fn http_slice(name: &str, endpoints: &[&str]) -> EndpointSlice {
 
 #[test]
 fn slices_are_merged() {
-    // Endpoints of all slices of a Service are used together; without any there is nothing to use (B4, C1).
+    // The endpoints of all slices of a Service are merged; without slices the lists are empty (B4, C1).
     let mut state = state([Event::ServiceApplied(web())]);
     assert_eq!(lists(&state), ["", ""]);
     let one = http_slice("default/web-1", &["10.244.0.3", "10.244.0.1"]);
@@ -28,7 +28,7 @@ fn slices_are_merged() {
 
 #[test]
 fn lists_are_sorted_by_address_not_by_text() {
-    // Endpoints are sorted as numbers, unlike upstream: `diff` chooses the slots, so the order only has to be stable (B11).
+    // Endpoints are sorted by numeric address, unlike upstream: `diff` chooses the map keys, so the order only has to be stable (B11).
     let state = state([
         Event::ServiceApplied(web()),
         Event::SliceApplied(http_slice("default/web-1", &["10.244.0.10", "10.244.0.2", "10.244.0.2"])),
@@ -50,13 +50,13 @@ fn a_named_port_may_have_another_number_in_each_slice() {
         state.apply(Event::SliceApplied(slice));
     });
     let clusters: Vec<Vec<String>> = selection(&state).ports.iter().map(|port| texts(&port.cluster)).collect();
-    // The slice with another port only gives nothing (B12).
+    // The slice that has only a port `other` adds no endpoint (B12).
     assert_eq!(clusters, [vec!["10.244.0.1:8080", "10.244.0.2:9090"], vec!["10.244.0.2:53"], vec!["10.244.0.1:5353"]]);
 }
 
 #[test]
 fn of_duplicates_the_running_and_then_the_later_wins() {
-    // The local list tells which of the two was taken (B10).
+    // The duplicates differ in their node, so the local list shows which one was used (B10).
     let cases: [(&str, &str, &str, [&str; 2]); 6] = [
         ("the later wins", "@there", "@here", ["1", "1"]),
         ("the later wins, local first", "@here", "@there", ["1", ""]),
@@ -100,7 +100,7 @@ fn endpoints_that_came_before_the_service_are_used() {
 
 #[test]
 fn a_change_of_several_slices_is_one_change() {
-    // A sync takes over all changes at once (B14).
+    // Changes of several slices make their Service dirty once (B14).
     let mut state = state([Event::ServiceApplied(web())]);
     state.apply(Event::SliceApplied(http_slice("default/web-1", &["10.244.0.1"])));
     state.apply(Event::SliceApplied(http_slice("default/web-2", &["10.244.0.2"])));

@@ -1,5 +1,5 @@
-//! Tests of the selection, as tables of cases. Endpoints are written as in [`endpoint`](crate::model::testing::endpoint), with the last
-//! byte of 10.244.0.x for the address; lists of endpoints as these bytes in the order given.
+//! Tests of the selection, as tables of cases. Endpoints are written as for [`endpoint`](crate::model::testing::endpoint), but with only
+//! the last byte of their address 10.244.0.x. Lists of endpoints are written as these bytes.
 
 mod frontends;
 mod merging;
@@ -14,12 +14,12 @@ use crate::model::{Event, Family, Service, ServicePort, State, TrafficPolicy};
 const CLUSTER: TrafficPolicy = TrafficPolicy::Cluster;
 const LOCAL: TrafficPolicy = TrafficPolicy::Local;
 
-/// Service default/web with port http, 80/tcp, on 10.96.0.1.
+/// Service default/web with port http, 80/tcp, and cluster IP 10.96.0.1.
 fn web() -> Service {
     Service { ports: vec![port("http", 80)], ..service("default/web", &["10.96.0.1"]) }
 }
 
-/// [`web`] with policies, and node port 30080 too.
+/// [`web`] with these traffic policies and node port 30080.
 fn exposed(internal_policy: TrafficPolicy, external_policy: TrafficPolicy) -> Service {
     let port = ServicePort { node_port: Some(30080), ..port("http", 80) };
     Service { internal_policy, external_policy, ports: vec![port], ..web() }
@@ -29,7 +29,7 @@ fn addresses(endpoints: &[&str]) -> Vec<String> {
     endpoints.iter().map(|text| format!("10.244.0.{text}")).collect()
 }
 
-/// The state with this Service and one slice, on a node in zone a.
+/// A state with this Service and one slice, on a node in zone a.
 fn with_endpoints(service: Service, endpoints: &[&str]) -> State {
     let addresses = addresses(endpoints);
     let texts: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -74,7 +74,7 @@ fn an_unknown_service_has_no_selection() {
 
 #[test]
 fn conditions_choose_among_endpoints() {
-    // Ready endpoints come first, then those that serve while they terminate; both lists fall back by themselves (C1, C3, C4, C5, C8).
+    // Each list has the Ready endpoints, or if there is none, the endpoints that serve while they terminate (C1, C3, C4, C5, C8).
     let cases: [(&str, &[&str], &str, &str); 9] = [
         ("nothing", &[], "", ""),
         ("ready ones", &["1", "2 @here", "3 @there"], "1 2 3", "2"),
@@ -99,7 +99,7 @@ fn conditions_choose_among_endpoints() {
 
 #[test]
 fn hints_narrow_the_cluster_list() {
-    // The node is "here" in zone a (C2, B9).
+    // This node has the name "here" and is in zone a (C2, B9).
     let cases: [(&str, &[&str], &str); 14] = [
         ("node hints, one for us", &["1 nodes=here", "2 nodes=there"], "1"),
         ("node hints, none for us", &["1 nodes=there", "2 nodes=other"], "1 2"),
@@ -130,7 +130,7 @@ fn hints_do_not_touch_the_local_list() {
 
 #[test]
 fn a_node_without_zone_ignores_zone_hints() {
-    // Without a zone label on the Node, zone hints choose nothing, until the label comes (C2, C9).
+    // While the Node has no zone label, zone hints are ignored; a new label takes effect at once (C2, C9).
     let mut state = with_endpoints(web(), &["1 zones=a", "2 zones=b"]);
     for (zone, cluster) in [(Some("a"), "1"), (None, "1 2"), (Some("b"), "2"), (Some("c"), "1 2")] {
         state.apply(Event::NodeApplied(node(zone)));
@@ -140,7 +140,7 @@ fn a_node_without_zone_ignores_zone_hints() {
 
 #[test]
 fn node_hints_work_before_the_node_is_seen() {
-    // The node's name is known from the start (C2).
+    // Node hints apply before the Node object arrives, because the node's name is known from the start (C2).
     let endpoints = ["10.244.0.1 nodes=here zones=a", "10.244.0.2 nodes=there zones=a"];
     let slice = slice("default/web-1", "default/web", &[slice_port("http", 8080)], &endpoints);
     let state = state([Event::ServiceApplied(web()), Event::SliceApplied(slice)]);
@@ -149,7 +149,7 @@ fn node_hints_work_before_the_node_is_seen() {
 
 #[test]
 fn local_means_the_same_node_name() {
-    // An endpoint is local by its `nodeName` alone (B8).
+    // Only `nodeName` decides whether an endpoint is local (B8).
     let mut nameless = State::new("");
     let slice = slice("default/web-1", "default/web", &[slice_port("http", 8080)], &["10.244.0.1 @", "10.244.0.2"]);
     nameless.apply(Event::ServiceApplied(exposed(LOCAL, LOCAL)));
@@ -202,7 +202,7 @@ fn hairpin_is_what_is_local_and_reachable() {
 
 #[test]
 fn there_is_one_entry_for_each_port_and_family() {
-    // A service port is identified by name and protocol, in each family by itself (A4, A5).
+    // Each service port, identified by name and protocol, has one entry for each family (A4, A5).
     let ports = vec![port("dns", 53), port("dns/udp", 53), port("", 80)];
     let dual = Service { ports, affinity_seconds: Some(600), ..service("default/web", &["10.96.0.1", "fd00::1"]) };
     let selection = selection(&state([Event::ServiceApplied(dual)]));
@@ -220,7 +220,7 @@ fn there_is_one_entry_for_each_port_and_family() {
         ]
     );
     assert_eq!(selection.cluster_ips.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.96.0.1", "fd00::1"]);
-    // The time-out of session affinity is that of the Service (A11).
+    // Every port has the Service's session affinity time-out (A11).
     assert!(selection.ports.iter().all(|port| port.affinity_seconds == Some(600)));
 }
 

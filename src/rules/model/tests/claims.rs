@@ -15,7 +15,7 @@ fn address_frontend(text: &str, number: u16) -> Frontend {
 
 #[test]
 fn a_port_claims_every_address_once() {
-    // A service port is served at its cluster IPs, external IPs, load balancer IPs and node port (A4, A7, A8, A14).
+    // A service port is served at the Service's cluster IPs, external IPs and load balancer IPs and at its node port (A4, A7, A8, A14).
     let mut service = Service {
         external_ips: vec![ip("192.0.2.1"), ip("2001:db8::1"), ip("192.0.2.1")],
         load_balancer_ips: vec![ip("192.0.2.1"), ip("192.0.2.2"), ip("10.96.0.1")],
@@ -63,7 +63,7 @@ fn externally_accessible_by_family() {
     }
 }
 
-/// A Service that claims 192.0.2.1 port 80/tcp as external IP besides a cluster IP of its own.
+/// A Service that claims 192.0.2.1 port 80/tcp as an external IP, and has a cluster IP of its own.
 fn claimant(service_name: &str, created: i64, cluster_ip: &str) -> Service {
     Service {
         created,
@@ -92,7 +92,7 @@ fn conflict(owner: &str, loser: &str) -> Conflict {
     Conflict { frontend: contested(), winner: Winner::Service(name(owner), kind), loser, kind }
 }
 
-/// All conflicts that arose.
+/// All conflicts that arose since the last call.
 fn take_conflicts(state: &mut State) -> Vec<Conflict> {
     state.take_conflicts(usize::MAX).into_iter().flat_map(|contest| contest.conflicts).collect()
 }
@@ -210,7 +210,7 @@ fn a_conflict_that_ended_before_it_was_reported_is_not_reported() {
     assert_eq!(take_conflicts(&mut state), [conflict("default/a", "default/b")]);
 }
 
-/// Service `default/NAME` with a port 80, created at this second.
+/// A Service with port 80 that was created at this second.
 fn aged(service_name: &str, created: i64, cluster_ip: &str) -> Service {
     Service { created, ports: vec![port("http", 80)], ..service(service_name, &[cluster_ip]) }
 }
@@ -245,7 +245,7 @@ fn every_kind() -> [Service; 4] {
 fn what_a_frontend_is_to_a_service_counts_more_than_age_in_any_order_of_events() {
     let [cluster, balanced, younger, older] = every_kind();
     let services = [&cluster, &balanced, &younger, &older].map(applied);
-    // The owner is deleted again and again, and the next claim gets the frontend: first by its kind, then by the age of its Service.
+    // Deletes the owner repeatedly; each time the next claim gets the frontend: ordered by its kind, then by the age of its Service.
     let mut gone = Vec::new();
     for expected in ["default/cluster", "default/balancer", "default/b", "default/a", ""] {
         for order in permutations(&services) {
@@ -319,7 +319,7 @@ fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() 
             state.apply(Event::ApiServerAt(vec![]));
             assert_eq!(owner(&state), "default/a");
         }
-        // A cluster may have a load balancer before its API servers, whose IP is the address by which this process reaches them.
+        // A load balancer in front of the API servers may have the address by which this process reaches them.
         for stronger in [&balanced, &cluster] {
             for order in permutations(&[applied(stronger), api_server.clone(), applied(&external)]) {
                 assert_eq!(owner(&state(order)), stronger.name.to_string());
@@ -354,7 +354,7 @@ fn an_address_of_a_service_cidr_is_not_an_external_ip_in_any_order_of_events() {
 #[test]
 fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() {
     let mut state = State::new(NODE);
-    // Each is older than those before, so each has the frontend for a while.
+    // Each Service is older than all before it, so each owns the frontend until the next one is applied.
     for n in 0_u8..100 {
         state.apply(applied(&claimant(&format!("default/s{n:02}"), 100 - i64::from(n), &format!("10.96.1.{n}"))));
     }
@@ -373,12 +373,12 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
         "100 Services claim 192.0.2.1 port 80/tcp; default/s99 gets it, by age and then by name; those that do not get it: \
          default/s98, default/s97, default/s96 and 96 more"
     );
-    // A later one that loses is named, and no other.
+    // A Service that comes later and loses is the only new conflict.
     state.apply(applied(&claimant("default/later", 200, "10.96.2.1")));
     let contests = state.take_conflicts(3);
     assert_eq!(contests[0].conflicts, [conflict("default/s99", "default/later")]);
     assert_eq!((contests[0].more, contests[0].claims), (0, 101));
-    // The next one gets the frontend: that concerns all others.
+    // The next Service gets the frontend, so the conflicts of all others are new.
     state.apply(Event::ServiceDeleted(name("default/s99")));
     let contests = state.take_conflicts(3);
     assert_eq!((contests[0].more, contests[0].claims, state.lost_claims()), (96, 100, 99));

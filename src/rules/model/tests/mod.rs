@@ -8,7 +8,7 @@ fn dirty_after(state: &mut State, event: Event) -> Dirty {
     taken(state)
 }
 
-/// What is dirty, in the order of names.
+/// Takes the dirty set, with the Services sorted by name.
 fn taken(state: &mut State) -> Dirty {
     let mut dirty = state.take_dirty();
     dirty.services.sort();
@@ -100,7 +100,7 @@ fn slices_come_in_order_of_name() {
 
 #[test]
 fn a_slice_that_changes_its_service_dirties_both() {
-    // The label of a slice names its Service, and may change (B2).
+    // A slice's label names its Service. When the label changes, both Services become dirty (B2).
     let mut state = state([Event::SliceApplied(web_slice())]);
     let moved = EndpointSlice { service: name("default/api"), ..web_slice() };
     let dirty = dirty_after(&mut state, Event::SliceApplied(moved.clone()));
@@ -143,7 +143,7 @@ fn only_our_node_counts() {
 
 #[test]
 fn a_deleted_node_stays_as_last_seen() {
-    // Deleting the Node changes nothing (L6).
+    // Deleting the Node object changes nothing in the state (L6).
     let mut state = state([Event::NodeApplied(node(Some("a")))]);
     assert_eq!(dirty_after(&mut state, Event::NodeDeleted(NODE.into())), Dirty::default());
     assert_eq!(state.node(), Some(&node(Some("a"))));

@@ -1,4 +1,4 @@
-//! The hash in the names of the chains of a service port and of its endpoints. It is iptables mode's, so that a name known from there is found here.
+//! The hash in the chain names of service ports and endpoints. It is computed as in iptables mode, so both modes use the same chain names.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::model::Protocol;
 
-/// Characters of the hash that are part of a name.
+/// The number of characters of the hash that a name has.
 const LEN: usize = 16;
 
 /// The hash of a service port: `label` is `namespace/name:port`, or `namespace/name` when the port has no name.
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn service_ports_have_the_hashes_of_iptables_mode() {
-        // Layout `chains` has the names of iptables mode (F5).
+        // `--ruleset-layout=chains` uses the chain names of iptables mode (F5).
         let known = [
             ("kube-system/kube-dns:dns", Protocol::Udp, "TCOU7JCQXEZGVUNU"),
             ("kube-system/kube-dns:dns-tcp", Protocol::Tcp, "ERIFXISQEP7F7OF4"),

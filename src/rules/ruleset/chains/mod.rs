@@ -1,4 +1,4 @@
-//! Layout `chains`: the tree of chains that iptables mode has, for people and tools that know it.
+//! The ruleset for `--ruleset-layout=chains`: the tree of chains that iptables mode has, for people and tools that know it.
 //!
 //! ```text
 //!  packet ─► KUBE-SERVICES ─► @KUBE-SERVICES (frontend : verdict)             KUBE-NODEPORTS ─► @KUBE-NODEPORTS
@@ -6,30 +6,30 @@
 //!     │                           │   source ranges: KUBE-FW-H ─┐               │
 //!     ▼                           ▼                             ▼               ▼
 //!  KUBE-SVC-H, KUBE-SVL-H  ◄──  KUBE-EXT-H: mark for masquerading, choose by origin
-//!     │ mark for masquerading, the endpoint that is remembered for the client, else
-//!     ├─► numgen random mod N vmap @KUBE-SVC-H ─► KUBE-SEP-H: mark what reaches itself, remember the client, count, dnat
+//!     │ mark for masquerading; use the endpoint recorded for the client (session affinity), else
+//!     ├─► numgen random mod N vmap @KUBE-SVC-H ─► KUBE-SEP-H: mark hairpin packets, record the client, count, dnat
 //!     │ or, without chains of endpoints
-//!     └─► lb-N ─► numgen random mod N ─► @endpoints (frontend . slot : endpoint) ─► dnat, counted for each endpoint
+//!     └─► lb-N ─► numgen random mod N ─► @endpoints (frontend . number : endpoint) ─► dnat, counted for each endpoint
 //! ```
 //!
-//! A service port owns its chains, and the map of verdicts that chooses among those of its endpoints. There are two forms with the same
-//! static rules, so that the change from one to the other is a sync like any other:
+//! A service port has chains of its own, and a map of verdicts that chooses among the chains of its endpoints. There are two forms with
+//! the same static rules, so that changing from one form to the other is an ordinary sync:
 //!
-//! - With a chain for each endpoint, as iptables mode has them. The kernel checks every chain that can be reached whenever a
-//!   transaction adds a rule or a verdict (`nft_table_validate`), and finds a map by walking through all maps of a table (`nft_set_lookup`):
-//!   a sync takes longer with each endpoint of the cluster. Linux 6.19 (8e1a1bc4f5a4, also in 6.18.6 and 6.12.66) notes for each chain the
-//!   hooks and the depth that it was checked for, and checks it once in a transaction for each hook, not once for each path to it. It
-//!   forgets that at the end of the transaction, so that the next one checks every chain again. To check only the chains that
-//!   changed was proposed in May 2025 ("validating incremental ruleset updates") and is not in 6.19; the module of Debian's 7.2.13 has none
-//!   of its functions either.
-//! - Without them (`nftables.endpointChains: false`): endpoints, session affinity and schedulers are those of layout `maps` (`endpoints`).
-//!   Only the few chains `lb-N` look at the maps of endpoints, because the kernel compares each element that is added with each rule that looks at
-//!   its map (`nft_add_set_elem`): a rule for each service port made the first sync of 5,000 Services take 9 s.
+//! - With a chain for each endpoint, as in iptables mode. Whenever a transaction adds a rule or a verdict, the kernel validates every
+//!   reachable chain (`nft_table_validate`), and it finds a map by walking through all maps of a table (`nft_set_lookup`): each endpoint
+//!   in the cluster makes a sync slower. Linux 6.19 (8e1a1bc4f5a4, also in 6.18.6 and 6.12.66) records for each chain the hooks and the
+//!   depth that it was validated for, and validates it once in a transaction for each hook, not once for each path to it. The record ends
+//!   with the transaction, so the next one validates every chain again. A patch to validate only changed chains was proposed in May 2025
+//!   ("validating incremental ruleset updates") and is not in 6.19; the module of Debian's 7.2.13 has none of its functions either.
+//! - Without chains of endpoints (`nftables.endpointChains: false`): endpoints, session affinity and schedulers work as with
+//!   `--ruleset-layout=maps` (module `endpoint_sets`). Only the few chains `lb-N` have rules that look up the maps of endpoints, because
+//!   the kernel validates each element that is added against each rule that uses its map (`nft_add_set_elem`): with a rule for each
+//!   service port the first sync of 5,000 Services took 9 s.
 //!
-//! A Service with scheduler `maglev` has the second form always: a table of places in verdicts would be checked as a whole at each change.
+//! A Service with scheduler `maglev` always has the second form: the kernel would validate all verdicts of a Maglev table at each change.
 //!
-//! A packet that meets a change between two look-ups may find a number gone, or a chain that has no rules yet for it. It comes back to
-//! the base chain, and `KUBE-FALLBACK` sends it to the first endpoint of its frontend: none falls through to the reject rules.
+//! While a packet passes these look-ups, a change may remove the number that it looks for, or the chain's rules may not exist yet. Then
+//! it returns to the base chain, and `KUBE-FALLBACK` sends it to the first endpoint of its frontend, so the reject rules do not see it.
 
 mod hash;
 mod port;

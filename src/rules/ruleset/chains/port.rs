@@ -1,4 +1,4 @@
-//! A service port as chains, maps and elements.
+//! Builds the chains, maps and elements of a service port with `--ruleset-layout=chains`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ use crate::ruleset::shared::{Fields, comment, commented, goto, is_protocol, jump
 use crate::ruleset::{Settings, notes};
 use crate::table::{DynamicSet, ServiceObjects, VerdictMap};
 
-/// The weight of the objects of a service port, in elements. Measured: 10,000 chains take at least as long as some 100,000 elements.
+/// Estimates the cost of a service port's objects, in elements. Measured: adding 10,000 chains takes at least as long as adding some
+/// 100,000 elements.
 ///
-/// The time for sets grows with the square of their number, so that their weight is about right for the largest Service that the usual limit
-/// admits.
+/// The time for sets grows with the square of their number; their cost here is about right for the largest Service that the default limit
+/// allows.
 pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize, endpoint_chains: bool) -> u64 {
     const CHAIN: u64 = 10;
     const SET: u64 = 50;
-    // KUBE-SVC-H, KUBE-SVL-H, KUBE-EXT-H, KUBE-FW-H, and the maps of verdicts of the first two.
+    // The chains KUBE-SVC-H, KUBE-SVL-H, KUBE-EXT-H and KUBE-FW-H (H: hash), and the maps of verdicts of the first two.
     let of_port = 4 * CHAIN + if endpoint_chains { 2 * SET } else { 0 };
     let of_endpoint = match endpoint_chains {
         true => CHAIN + if size.affinity { SET } else { 0 },
@@ -39,18 +40,18 @@ pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize, endpoint
         .saturating_add(size.endpoints.saturating_mul(of_endpoint))
 }
 
-/// A chain of a service port that frontends and other chains lead to.
+/// A chain of a service port that frontends and other chains go to. `H` is the hash of the service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
-    /// `KUBE-SVC-H`: the cluster list.
+    /// `KUBE-SVC-H`: chooses among the endpoints for traffic policy Cluster.
     Cluster,
-    /// `KUBE-SVL-H`: the local list.
+    /// `KUBE-SVL-H`: chooses among the endpoints on this node.
     Local,
-    /// `KUBE-EXT-H`: external traffic; marks and goes to the cluster list (D5), or chooses the list by origin (D6).
+    /// `KUBE-EXT-H`: external traffic; marks it for masquerading and goes to `KUBE-SVC-H` (D5), or chooses one of both by origin (D6).
     External { by_origin: bool },
 }
 
-/// Writes what stands for a service port into the objects.
+/// Adds the chains, maps and elements of a service port to `objects`.
 pub(super) fn write(settings: &Settings, port: &PortSelection, endpoint_chains: bool, objects: &mut ServiceObjects) {
     let hash = hash::of_port(&port.label, port.protocol);
     let fields = Fields::of(settings.family);
@@ -75,10 +76,10 @@ struct Writer<'a> {
     hash: String,
     /// Whether each endpoint has a chain.
     endpoint_chains: bool,
-    /// Session affinity without chains of endpoints.
+    /// Session affinity, if endpoints have no chains; otherwise `None`.
     affinity: Option<Affinity<'a>>,
     comment: Arc<str>,
-    /// The names of the chains that are in the objects already; no other port has them.
+    /// The names of the chains that were already added to `objects` for this service port.
     written: HashSet<Arc<str>>,
     objects: &'a mut ServiceObjects,
 }
@@ -102,7 +103,7 @@ impl Writer<'_> {
         self.dispatch(selection, verdict);
     }
 
-    /// Adds the endpoints that packets of a frontend may go to, and what session affinity needs to remember its clients.
+    /// Adds the endpoints of a frontend as map elements, and the element by which session affinity records its clients.
     fn endpoints(&mut self, selection: &FrontendSelection) {
         if self.endpoint_chains {
             return self.first_endpoint(selection);
@@ -118,7 +119,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds the endpoint for a packet of a frontend that meets a change; of policy Local one on this node, if there is any.
+    /// Adds the frontend's element of the fallback map: its first endpoint, with policy Local one on this node if there is any.
     fn first_endpoint(&mut self, selection: &FrontendSelection) {
         let lists = [List::Local, List::Cluster].into_iter().filter(|list| list.is_used_by(&selection.action));
         let map = match FrontendType::of(&selection.frontend) {
@@ -133,7 +134,7 @@ impl Writer<'_> {
         endpoint_sets::balancer(self.settings, self.port, frontend_type, list)
     }
 
-    /// Adds the verdict for packets of a frontend to the map of its kind of frontend.
+    /// Adds the verdict for packets of a frontend to the map of addresses or of node ports.
     fn dispatch(&mut self, selection: &FrontendSelection, verdict: Verdict) {
         let map = match selection.frontend.destination {
             Destination::Address(_) => set::CHAINS_SERVICES,
@@ -142,7 +143,8 @@ impl Writer<'_> {
         self.element(map, selection, verdict);
     }
 
-    /// Without endpoints: filter chains reject what was not translated (D2, D3). Sources that may not connect are dropped before that.
+    /// For a frontend without endpoints: filter chains reject its untranslated packets (D2, D3). Packets from clients outside the source
+    /// ranges are dropped before that.
     fn reject(&mut self, selection: &FrontendSelection) {
         if let Some(sources) = &selection.sources {
             let verdict = self.firewall(None, sources);
@@ -175,7 +177,7 @@ impl Writer<'_> {
         rule(statements, &self.comment)
     }
 
-    /// Adds a chain unless another frontend brought it already; gives whether it is new.
+    /// Adds a chain unless another frontend of the port has added it already. Returns whether it is new.
     fn chain(&mut self, name: &Arc<str>, text: &str, rules: impl FnOnce(&Self) -> Vec<Rule>) -> bool {
         let is_new = self.written.insert(Arc::clone(name));
         if is_new {
@@ -185,7 +187,7 @@ impl Writer<'_> {
         is_new
     }
 
-    /// Adds the chain that a frontend needs, and those that it leads to.
+    /// Adds the chain that a frontend needs, and the chains that it goes to.
     fn target(&mut self, target: Target) {
         let name = self.name(target);
         match target {
@@ -212,7 +214,8 @@ impl Writer<'_> {
         goto(&self.name(target))
     }
 
-    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D3, D6, D7).
+    /// External policy Local: pods and this host use all endpoints; other clients use the endpoints on this node, or are dropped (D3, D6,
+    /// D7).
     fn by_origin(&self) -> Vec<Rule> {
         let to_cluster = || self.goto(Target::Cluster);
         let mut rules = Vec::new();
@@ -227,9 +230,9 @@ impl Writer<'_> {
         rules
     }
 
-    /// The chain that lets allowed sources go on (D17), to the rejecting filter chains if there is no target.
+    /// Adds the chain that sends clients in the source ranges to `target` (D17). Without a target it returns, and filter chains reject.
     fn firewall(&mut self, target: Option<Target>, sources: &[IpNet]) -> Verdict {
-        // An address may be both a cluster IP and a load balancer IP; what it is first decides where it leads.
+        // An address that is both a cluster IP and a load balancer IP counts as a cluster IP, and needs a chain with another target.
         let is_internal = matches!(target, Some(Target::Cluster | Target::Local));
         let name: Arc<str> = format!("{}{}", ChainKind::SourceRanges { is_internal }, self.hash).into();
         self.chain(&name, &self.port.label, |writer| {
@@ -247,7 +250,8 @@ impl Writer<'_> {
         Verdict::Goto(name)
     }
 
-    /// Adds the chain that chooses an endpoint of a list: the one that is remembered for the client, else the one that the scheduler gives.
+    /// Adds the chain that chooses an endpoint of a list: the one that session affinity has recorded for the client, or else one by the
+    /// scheduler.
     fn choose(&mut self, name: &Arc<str>, list: List) {
         if self.written.contains(name) {
             return;
@@ -259,7 +263,7 @@ impl Writer<'_> {
         self.chain(name, &self.port.label, |_| rules);
     }
 
-    /// The rules that choose among endpoints that are elements.
+    /// The rules that choose an endpoint if endpoints are map elements and have no chains.
     fn among_elements(&self, list: List) -> Vec<Rule> {
         let mut rules = Vec::new();
         let remembered = self.affinity.iter().flat_map(|affinity| affinity.remembered(list));
@@ -268,7 +272,7 @@ impl Writer<'_> {
             let of_list = self.port.frontends.iter().filter(|selection| list.is_used_by(&selection.action));
             of_list.map(|selection| &selection.frontend).find(|frontend| FrontendType::of(frontend) == frontend_type)
         };
-        // Only packets to this node port may be looked up as such: another Service may have the number of a packet to an address.
+        // Matches the node port first: a packet to an address may have a port number that is another Service's node port.
         rules.extend(frontend_of(FrontendType::NodePort).map(|frontend| {
             let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(frontend.port)));
             self.rule([is_node_port, self.pick(FrontendType::NodePort, list)])
@@ -277,14 +281,14 @@ impl Writer<'_> {
         rules
     }
 
-    /// The chain that picks an endpoint, which all service ports with as many endpoints share. A rule of its own for each service port
-    /// that looks the endpoint up would make the kernel compare each element with each of these rules (`nft_add_set_elem`).
+    /// Goes to the chain `lb-N`, which all service ports with N endpoints share. If each service port had a rule that looks up the
+    /// endpoint, the kernel would validate each element of the map against each of these rules (`nft_add_set_elem`).
     fn pick(&self, frontend_type: FrontendType, list: List) -> Statement {
         Statement::Verdict(self.balancer(frontend_type, list).goto())
     }
 
-    /// The rules that choose among the chains of endpoints; adds these, and the map of verdicts that leads to them. A lone endpoint needs
-    /// no map.
+    /// The rules that choose one of the endpoints' chains. Also adds these chains, and the map from number to chain unless there is only
+    /// one endpoint.
     fn among_chains(&mut self, map: &Arc<str>, list: List) -> Vec<Rule> {
         let endpoints = list.of(self.port);
         let names: Vec<Arc<str>> = endpoints.iter().map(|endpoint| self.endpoint_name(*endpoint)).collect();
@@ -325,7 +329,7 @@ impl Writer<'_> {
         format!("{}{hash}", ChainKind::Endpoint).into()
     }
 
-    /// Adds the chain of an endpoint, and the set of its clients when these are remembered.
+    /// Adds the chain of an endpoint, and with session affinity the set of its clients.
     fn endpoint(&mut self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) {
         let text = format!("{} -> {endpoint}", self.port.label);
         let is_new = self.chain(name, &text, |writer| writer.endpoint_rules(endpoint, name, is_local));
@@ -341,17 +345,17 @@ impl Writer<'_> {
     fn endpoint_rules(&self, endpoint: SocketAddr, name: &Arc<str>, is_local: bool) -> Vec<Rule> {
         let mut rules = Vec::new();
         if is_local {
-            // A pod that reaches itself has to be masqueraded, or it would answer itself directly (D10).
+            // A connection of a pod to itself must be masqueraded, or the pod would answer its own address directly (D10).
             let itself = Statement::Match(vec![self.fields.source], Operand::Is(Data::from(endpoint.ip())));
             rules.push(self.rule([itself, jump(chain::MARK_MASQ)]));
         }
-        // A rule of its own: it ends early when the set is full, and the packet has to go on.
+        // A separate rule: if the set is full, the kernel stops evaluating this rule, but the packet must go on to the next.
         rules.extend(self.port.affinity_seconds.map(|seconds| {
             let timeout = Some(Duration::from_secs(u64::from(seconds)));
             let (set, key) = (Arc::clone(name), vec![self.fields.source]);
             self.rule([Statement::Update { set, key, value: Vec::new(), timeout }])
         }));
-        // nft loads a translation of ports only behind a match of the protocol.
+        // nft accepts a DNAT with a port only after a match of the protocol in the same rule.
         rules.push(self.rule([is_protocol(self.port.protocol), Statement::Counter, Statement::Dnat(endpoint)]));
         rules
     }

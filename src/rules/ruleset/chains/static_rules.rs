@@ -1,4 +1,4 @@
-//! The fixed part of a table: what stays the same whatever Services there are.
+//! The fixed part of a table for `--ruleset-layout=chains`: the sets, maps, chains and rules that do not depend on Services.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets.extend(endpoint_sets::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
     counters::add(settings.counters, &mut sets);
-    // Endpoints count in iptables mode, and here.
+    // Endpoints always have counters, as in iptables mode.
     for set in &mut sets {
         if matches!(SetKind::of(&set.name), Some(SetKind::Endpoints(..))) {
             set.counter = true;
@@ -80,7 +80,7 @@ pub(super) fn rule(statements: impl Into<Vec<Statement>>, comment: &str) -> Rule
     Rule { comment: Some(comment.into()), ..Rule::new(statements) }
 }
 
-/// Writes the rules of one table.
+/// Builds the rules of one table.
 struct Rules<'a> {
     settings: &'a Settings,
     fields: Fields,
@@ -143,8 +143,8 @@ impl Rules<'_> {
         chains
     }
 
-    /// Only the first packet of a connection walks the nat chains; the filter chains leave an established one after a rule, the
-    /// forward one after two.
+    /// Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule, or after two in
+    /// the forward chain.
     fn base_chains(&self) -> Vec<ChainContent> {
         let nat = |name, hook, priority, purpose, rules| base(name, ChainType::Nat, hook, priority, purpose, rules);
         let services = || {
@@ -184,7 +184,7 @@ impl Rules<'_> {
         Statement::Match(vec![self.fields.destination], Operand::InSet(set.into()))
     }
 
-    /// Frontends with an address by their map (D1, D3, D17), then node ports (D19).
+    /// Looks up the frontend by address (D1, D3, D17), then by node port (D19).
     fn services(&self) -> Vec<Rule> {
         let node_ports = [to_node_port_address(self.settings), vec![goto(chain::NODEPORTS)]].concat();
         vec![
@@ -193,7 +193,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// The first endpoint of the frontend of a packet that came back from the chains of its service port, because these changed meanwhile.
+    /// Sends a packet to the first endpoint of its frontend if the chains of its service port chose none, because they changed meanwhile.
     fn fallback(&self) -> Vec<Rule> {
         let first = |frontend_type: FrontendType, map: &str| {
             Statement::DnatToMap(self.fields.of_type(frontend_type), map.into())
@@ -206,7 +206,8 @@ impl Rules<'_> {
         ]
     }
 
-    /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    /// Masquerades marked packets (D9), and packets from pods to themselves (D10). The rule clears the mark first: otherwise the mark may
+    /// survive a tunnel device, and the outer packet would be masqueraded too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
         let masquerade = [
@@ -220,7 +221,7 @@ impl Rules<'_> {
         vec![rule(masquerade, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
     }
 
-    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
+    /// Rejects node ports without endpoints, only for packets that arrive for this host (D13), and other frontends without endpoints.
     fn input(&self) -> Vec<Rule> {
         let mut node_ports = to_node_port_address(self.settings);
         node_ports.push(self.node_ports(set::NO_ENDPOINTS_NODEPORTS));
@@ -247,7 +248,7 @@ impl Rules<'_> {
     }
 }
 
-/// Matches traffic to cluster IPs that is masqueraded whatever endpoint it goes to, if there is such (D8).
+/// Matches traffic to cluster IPs that must be masqueraded whatever its endpoint is (D8); `None` if the configuration asks for none.
 pub(super) fn masqueraded_in_cluster(settings: &Settings) -> Option<Vec<Statement>> {
     let fields = Fields::of(settings.family);
     let to_cluster_ip = Statement::Match(vec![fields.destination], Operand::InSet(set::CLUSTER_IPS.into()));
@@ -258,11 +259,11 @@ pub(super) fn masqueraded_in_cluster(settings: &Settings) -> Option<Vec<Statemen
     settings.local_traffic.as_ref().map(from_elsewhere)
 }
 
-/// Matches packets of local pods, when these can be recognised (D6, D7).
+/// Matches packets from pods of this node; `None` if the configuration does not say how to recognise them (D6, D7).
 pub(super) fn from_local_pod(settings: &Settings) -> Option<Statement> {
     let fields = Fields::of(settings.family);
     settings.local_traffic.as_ref().map(|local| local_pod(&fields, local, true))
 }
 
-/// Matches packets of this host (D6).
+/// Matches packets that this host sends (D6).
 pub(super) const FROM_HOST: Statement = Statement::FibLocal(FibAddress::Source);

@@ -1,25 +1,25 @@
-//! Session affinity: a map from client to endpoint for each service port that has it, however many endpoints there are.
+//! Session affinity: each service port with affinity has a map from client to endpoint, however many endpoints there are.
 //!
 //! ```text
-//!  the chain of the service port (layout maps: affinity-X, chains: KUBE-SVC-H):
+//!  the chain of service port X (--ruleset-layout=maps: affinity-X, chains: KUBE-SVC-H):
 //!      dnat to @affinity-X-8080 (client : address), port 8080; else an endpoint is chosen
 //!  after DNAT, on the first packet of each connection:
 //!  @affinity-services-tcp: original frontend ─► learn-affinity-X:   update @affinity-X-8080 { client timeout T : address }
 //! ```
 //!
-//! The map is learnt after the translation, because a rule whose look-up feeds another one cannot be listed by nft 1.0.6. A
-//! connection that the map decided refreshes its entry in the same way (E3). When the map is full, new clients are balanced
-//! without being remembered. The local list of a service port has a map of its own, learnt for endpoints on this node (E5).
+//! The map is updated after DNAT, because nft 1.0.6 cannot list a rule in which one look-up takes the result of another. A connection
+//! whose endpoint came from the map refreshes its entry in the same way (E3). When the map is full, new clients are balanced but not
+//! recorded. The endpoints on this node (policy Local) have a map of their own, with entries for these endpoints only (E5).
 //!
-//! Why a map for each service port, although the kernel finds a map by walking through all of them, so that many ports with affinity
-//! take a time that grows with their square: one map for all needs the service port in its key, and nothing in a packet names it,
-//! because its frontends differ in address and port and share one memory (E4). A number for it would have to come from a look-up that
-//! feeds another one, or from a constant within a concatenation; nft 1.0.6 can list neither. And a map that tenants share could be
-//! filled by one for all, and would have to be read as a whole whenever an endpoint goes. Therefore these objects count into the
-//! Service's budget ([`weight`]).
+//! Each service port has its own map, although the kernel finds a map by walking through all of them, so that the time for many such
+//! ports grows with the square of their number. A single map would need the service port in its key. But no field of a packet identifies
+//! it: its frontends differ in address and port and share their clients' entries (E4). A number for it would need a look-up that takes
+//! the result of another, or a constant within a concatenation; nft 1.0.6 can list neither. And one tenant could fill a shared map for
+//! all others, and the whole map would have to be read whenever an endpoint is removed. Therefore these objects count towards the
+//! Service's element limit ([`weight`]).
 //!
-//! A map holds addresses only, and there is one for each port number of the endpoints, nearly always a single one: nft 1.0.6 cannot
-//! load a rule that learns an IPv6 address together with a port.
+//! A map holds addresses only, and there is one map for each port number of the endpoints (nearly always one), because nft 1.0.6 cannot
+//! load a rule that stores an IPv6 address together with a port.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -42,9 +42,9 @@ use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
 use crate::ruleset::stable_hash::fnv1a;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
 
-/// The largest number of clients that a map or set remembers.
+/// The largest number of clients that one map or set records.
 pub(in crate::ruleset) const MAX_CLIENTS: u32 = 65_536;
-/// Before masquerading, also that of others: the walk through the nat chains ends where the source is translated.
+/// Before masquerading, also by other programs: after source NAT the kernel skips the other nat chains of the hook.
 const BEFORE_SRCNAT: i32 = 90;
 
 fn original_address(family: Family) -> Field {
@@ -54,9 +54,9 @@ fn original_address(family: Family) -> Field {
     }
 }
 
-/// The weight of the objects of a service port with affinity, in elements. Measured: a first sync of 1,000 such ports with one frontend
-/// takes as long as one of 100,000 elements, with four more frontends twice as long. It grows with the square of the number, so that
-/// this is about right for the largest Service that the usual limit admits, and too much for smaller ones.
+/// Estimates the cost of the affinity objects of a service port, in elements. Measured: a first sync of 1,000 such ports with one frontend
+/// takes as long as one of 100,000 elements, with five frontends twice as long. The time grows with the square of their number, so the
+/// estimate is about right for the largest Service that the default limit allows, and too high for smaller ones.
 pub(super) fn weight(size: &PortSize) -> u64 {
     const MAP: u64 = 75;
     const CHAIN: u64 = 25;
@@ -66,7 +66,7 @@ pub(super) fn weight(size: &PortSize) -> u64 {
     size.targets.saturating_mul(MAP).saturating_add(size.frontends.saturating_mul(CHAIN))
 }
 
-/// The maps of the static rules.
+/// The maps from original destination to the chain that records the client; part of the static rules.
 pub(in crate::ruleset) fn sets(family: Family) -> Vec<Set> {
     let address = Fields::of(family).address;
     let map = |frontend_type, protocol| {
@@ -84,7 +84,7 @@ pub(in crate::ruleset) fn sets(family: Family) -> Vec<Set> {
         .collect()
 }
 
-/// The chains of the static rules: after DNAT, both for endpoints elsewhere and for those on this host.
+/// The static chains that run after DNAT and find the chain that records the client, for endpoints on other nodes and on this host.
 pub(in crate::ruleset) fn chains(family: Family) -> Vec<ChainContent> {
     let base = |name: &str, hook| {
         let rule = Rule::new([Statement::CtBit(CtBit::StatusDnat), jump(chain::AFFINITY)]);
@@ -114,7 +114,7 @@ fn learn_rule(family: Family, frontend_type: FrontendType, protocol: Protocol) -
         FrontendType::Address => {
             Rule::new([is_protocol(protocol), Statement::Vmap(vec![address, Field::CtOriginalProtoDst], map)])
         }
-        // The same port number on another address is no node port.
+        // The node port's number on any other address is not a node port.
         FrontendType::NodePort => Rule::new([
             is_protocol(protocol),
             Statement::Match(vec![address], Operand::InSet(set::NODEPORT_ADDRESSES.into())),
@@ -123,22 +123,22 @@ fn learn_rule(family: Family, frontend_type: FrontendType, protocol: Protocol) -
     }
 }
 
-/// The affinity of one service port in one family.
+/// The session affinity of one service port in one family.
 pub(in crate::ruleset) struct Affinity<'a> {
     port: &'a PortSelection,
     timeout: Duration,
-    /// The part of its objects' names that no other service port has.
+    /// The part of its objects' names that is unique to the service port.
     id: String,
 }
 
 impl<'a> Affinity<'a> {
-    /// `None` when the port has no affinity.
+    /// Returns `None` if the port has no session affinity.
     pub(in crate::ruleset) fn of(port: &'a PortSelection) -> Option<Self> {
         let timeout = Duration::from_secs(u64::from(port.affinity_seconds?));
         Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
     }
 
-    /// The chain that looks for the endpoint of a client, before one is picked as this balancer does.
+    /// The name of the chain that uses the client's recorded endpoint, or else goes to this balancer.
     pub(in crate::ruleset) fn chain_name(&self, balancer: Balancer) -> String {
         sticky_chain(balancer.frontend_type, balancer.list, balancer.masquerade, &self.id)
     }
@@ -156,7 +156,7 @@ impl<'a> Affinity<'a> {
         format!("{}{}", ChainKind::Learn, self.id)
     }
 
-    /// The map and chains that all frontends of the port share.
+    /// Adds the maps and the chain that all frontends of the port share.
     pub(in crate::ruleset) fn write_shared(&self, objects: &mut ServiceObjects) {
         let lists = [List::Cluster, List::Local];
         let maps = lists.into_iter().flat_map(|list| self.ports(list).into_iter().map(move |port| (list, port)));
@@ -183,7 +183,7 @@ impl<'a> Affinity<'a> {
         DynamicSet { set: Arc::new(set), allowed: Some(allowed) }
     }
 
-    /// Remembers the endpoint of a connection, for the local list only when it is on this node.
+    /// The rule that records the endpoint of a connection; in the map of the local list only if the endpoint is on this node.
     fn update(&self, list: List, port: u16) -> Rule {
         let fields = Fields::of(self.port.family);
         let has_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(port)));
@@ -193,7 +193,7 @@ impl<'a> Affinity<'a> {
             value: vec![fields.destination],
             timeout: Some(self.timeout),
         };
-        // The hairpin set holds exactly the endpoints on this node, each as source and destination.
+        // The hairpin set holds exactly the endpoints on this node, each address twice: as source and as destination.
         let endpoint_twice = vec![fields.destination, fields.destination, Field::L4Proto, Field::ThDport];
         let is_local = Statement::Match(endpoint_twice, Operand::InSet(set::HAIRPIN.into()));
         match list {
@@ -202,10 +202,10 @@ impl<'a> Affinity<'a> {
         }
     }
 
-    /// The rules that send a client to the endpoint of a list that is remembered for it.
+    /// The rules that send a client to the endpoint that is recorded for it in the map of this list.
     pub(in crate::ruleset) fn remembered(&self, list: List) -> Vec<Vec<Statement>> {
         let source = Fields::of(self.port.family).source;
-        // nft loads a translation of ports only behind a match of the protocol.
+        // nft accepts a DNAT with a port only after a match of the protocol in the same rule.
         let sticky = |port| {
             let map = self.map_name(list, port).into();
             vec![is_protocol(self.port.protocol), Statement::DnatToMapAndPort(vec![source], map, port)]
@@ -213,7 +213,7 @@ impl<'a> Affinity<'a> {
         self.ports(list).into_iter().map(sticky).collect()
     }
 
-    /// Adds the element that makes rules remember connections to a frontend.
+    /// Adds the element through which the rules record the clients of a frontend.
     pub(in crate::ruleset) fn learn_from(&self, frontend: &Frontend, comment: &Arc<str>, objects: &mut ServiceObjects) {
         let (frontend_type, key) = match frontend.destination {
             Destination::Address(ip) => (FrontendType::Address, Data::from(ip).then(frontend.port)),
@@ -225,8 +225,8 @@ impl<'a> Affinity<'a> {
     }
 }
 
-/// The name of a service port as a part of nft names: `namespace/name/port/protocol`. The kernel's limit is 255 bytes in all;
-/// a longer name is cut, and a hash makes it unique.
+/// The part of nft names that is unique to a service port: `namespace/name/port/protocol`. The kernel allows names of 255 bytes, so
+/// a long text is cut, and a hash makes it unique.
 fn identifier(label: &str, protocol: Protocol) -> String {
     const MAX: usize = 200;
     let full = format!("{}/{protocol}", label.replace(':', "/"));
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_namespace_whose_name_begins_with_local_has_names_of_its_own() {
-        // Both would be `affinity-local-x/web/http/tcp` with a hyphen.
+        // With `local-` instead of `local.` both names would be `affinity-local-x/web/http/tcp`.
         let [of_x, of_local_x] = ["x/web:http", "local-x/web:http"].map(|label| identifier(label, Protocol::Tcp));
         let chain = |list, id| sticky_chain(FrontendType::Address, list, false, id);
         assert_ne!(chain(List::Local, &of_x), chain(List::Cluster, &of_local_x));

@@ -1,5 +1,5 @@
-//! The rules that pick one of N endpoints, and the small chains of these rules: one for each kind and number, shared by all frontends that
-//! have that many. With scheduler `maglev` one for each kind, whatever the number: see `maglev`.
+//! The small chains that choose one of N endpoints, such as `lb-N`: all frontends of one type with N endpoints share one. With scheduler
+//! `maglev` the chain depends on the size of the Maglev table and not on N: see module `maglev`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,29 +13,30 @@ use crate::ruleset::names::{FrontendType, List, chain, endpoints, split_part, wi
 use crate::ruleset::shared::{Fields, jump, regular};
 use crate::table::{ChainContent, FIRST_PLACE, SetName};
 
-/// How one is picked.
+/// How a chain chooses one of a frontend's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ruleset) enum Pick {
-    /// Slots 0 to N - 1, each as likely; N is at least 1.
+    /// A random number from 0 to N - 1, each with the same probability; N is at least 1.
     Random(usize),
-    /// The slot of 0 to N - 1 that the hash of the source gives.
+    /// A number from 0 to N - 1 that is computed from a hash of the source.
     Hash { count: usize, with_port: bool },
-    /// The first place of a table with this number of places that is taken, in the order that hashes of the source give.
+    /// The first taken position of a Maglev table with `places` positions, in an order that is computed from hashes of the source.
     Table { places: u32, with_port: bool },
 }
 
-/// How many places of a table a client tries. Where two endpoints share it, one place in 34 is taken, and one client in 300 finds none.
+/// The number of positions of a Maglev table that a client tries. In a table of two endpoints one position in 34 is taken, so one client
+/// in 300 finds only empty positions.
 pub(super) const TRIES: u32 = 192;
 
-/// A chain that picks one of a frontend's endpoints.
+/// A chain that chooses one of a frontend's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ruleset) struct Balancer {
     pub(in crate::ruleset) frontend_type: FrontendType,
     pub(in crate::ruleset) list: List,
-    /// Mark for masquerading first.
+    /// Whether the chain first marks packets for masquerading.
     pub(in crate::ruleset) masquerade: bool,
     pub(in crate::ruleset) pick: Pick,
-    /// Which of several maps has the endpoints.
+    /// The number of the map, of several, that has the endpoints; `None` if there is only one map.
     pub(in crate::ruleset) part: Option<u8>,
 }
 
@@ -44,12 +45,12 @@ impl Balancer {
         Verdict::Goto(self.to_string().into())
     }
 
-    /// The map that has the endpoints.
+    /// The name of the map that has the endpoints.
     pub(super) fn map(self) -> SetName {
         with_part(endpoints(self.frontend_type, self.list), self.part)
     }
 
-    /// The balancer with a name.
+    /// Parses the name of a chain.
     pub(in crate::ruleset) fn parse(name: &str) -> Option<Self> {
         let (name, part) = split_part(name);
         let (ChainKind::Balancer { frontend_type, list, masquerade }, pick) = ChainKind::split(name)? else {
@@ -71,10 +72,10 @@ impl Balancer {
         regular(&self.to_string(), &comment, rules)
     }
 
-    /// The rules that a packet tries one after the other. Each takes the endpoint with a number, if there is one.
+    /// The rules that a packet tries one after the other. Each looks up a number and sends the packet to its endpoint, if there is one.
     fn choices(self, family: Family) -> Vec<Rule> {
-        // Between the two look-ups of one packet the frontend may lose its highest slot, or get another scheduler. Slot 0 exists as
-        // long as the frontend has any endpoint, so no packet falls through to the reject rules because of a change.
+        // Between the two look-ups of one packet the frontend may lose its highest number, or get another scheduler. Number 0 exists
+        // as long as the frontend has any endpoint. So the last rule tries it, and a change never lets a packet reach the reject rules.
         let first = Field::NumgenRandom(1);
         let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
         let fields = Fields::of(family).of_type(self.frontend_type);
@@ -95,13 +96,13 @@ impl fmt::Display for Balancer {
     }
 }
 
-/// Parts of the names of chains in front of the number.
+/// The parts of a chain's name that may come before the number, such as `lb-hash-port-3`.
 const HASH: &str = "hash-";
 const MAGLEV: &str = "maglev-";
 const PORT: &str = "port-";
 
 impl Pick {
-    /// The numbers that a packet looks up together with its frontend, one after the other.
+    /// The expressions for the numbers that a packet looks up together with its frontend, in this order.
     fn numbers(self, family: Family) -> Vec<Field> {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         match self {
@@ -125,7 +126,7 @@ impl Pick {
         }
     }
 
-    /// The end of a chain's name.
+    /// Parses the end of a chain's name, such as `3` or `maglev-port-1021`.
     fn parse(text: &str) -> Option<Self> {
         let with_port =
             |text: &str| text.strip_prefix(PORT).map_or((false, text.to_owned()), |rest| (true, rest.to_owned()));

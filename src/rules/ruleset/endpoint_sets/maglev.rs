@@ -1,29 +1,29 @@
-//! The table of scheduler `maglev`: which endpoint sits in which place.
+//! Computes the Maglev table of scheduler `maglev`: the endpoint at each position of the table. Most positions ("places") stay empty.
 //!
-//! A client tries places, one after the other, in an order of its own, which rules compute from its source (`balancer`), and takes the
-//! first endpoint that it finds. So each endpoint gets the same share, if it has as many places as the others; when an endpoint goes, its
-//! clients alone try on; and one that comes takes clients from all others. A table that is full would be found at the first try, but
-//! each change of its endpoints would move others too, and it would take many times the elements.
+//! For each client the rules (`balancer`) compute a sequence of positions from hashes of its source, and use the first position that has
+//! an endpoint. All endpoints have the same number of positions, so each gets the same share of the clients. When an endpoint is removed,
+//! only its clients move to their next position; a new endpoint takes clients from all others. In a full table the first look-up would
+//! always succeed, but each change of the endpoints would also move other clients, and the table would need many times the elements.
 //!
-//! As in Maglev, each endpoint goes through all places in an order of its own (that is why their number is prime), and takes the first
-//! ones. Where two want one place, the place prefers one of them, whatever the order in which they ask, so that the table depends
-//! on the endpoints alone.
+//! As in Maglev, each endpoint has its own permutation of all positions (that is why their number is prime), and takes the first ones.
+//! If two endpoints want one position, a hash decides, whatever the order in which they ask, so the table depends only on the endpoints.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::ruleset::balancing::places_of_one;
 use crate::ruleset::stable_hash::{fnv1a, mix};
 
-/// An endpoint that looks for places.
+/// The search of one endpoint for positions in the table.
 struct Seeker {
     hash: u64,
     next: u64,
     step: u64,
-    /// Places that it still needs.
+    /// The number of positions that it still needs.
     needs: u32,
 }
 
-/// For each place that is taken, in order, its number and that of its endpoint. There are at least two places for each endpoint.
+/// Fills a table with `size` positions, at least two for each endpoint. Returns its taken positions in order, each with the index of its
+/// endpoint.
 pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
     let modulus = u64::from(size);
     let needs = places_of_one(size, endpoints.len());
@@ -39,7 +39,7 @@ pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
             let place = seekers[number].next;
             seekers[number].next = (place + seekers[number].step) % modulus;
             let holder = &mut taken[usize::try_from(place).unwrap_or(usize::MAX)];
-            // By the hash and then by the address: two endpoints never have the same rank.
+            // Compares hashes, then addresses: so two endpoints never have the same rank.
             let rank = |number: usize| (mix(seekers[number].hash ^ mix(place)), endpoints[number]);
             if holder.is_none_or(|other| rank(number) > rank(other)) {
                 seekers[number].needs -= 1;
@@ -53,12 +53,12 @@ pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
     (0..).zip(taken).filter_map(|(place, endpoint)| Some((place, endpoint?))).collect()
 }
 
-/// The endpoint for those who find no place; nothing where there is no endpoint.
+/// The endpoint for clients that find only empty positions; an empty slice if there are no endpoints.
 pub(super) fn last_resort(endpoints: &[SocketAddr]) -> &[SocketAddr] {
     endpoints.iter().min_by_key(|endpoint| (hash(endpoint), **endpoint)).map_or(&[], std::slice::from_ref)
 }
 
-/// The hash of an endpoint, which is the same on every node.
+/// A hash of an endpoint that is the same on every node.
 fn hash(endpoint: &SocketAddr) -> u64 {
     let port = endpoint.port().to_be_bytes();
     mix(match endpoint.ip() {
@@ -88,7 +88,7 @@ mod tests {
         numbers.into_iter().map(endpoint).collect()
     }
 
-    /// The endpoints that clients reach, as the rules choose them.
+    /// The endpoints that the nftables rules would choose for this many clients.
     fn reached(size: u32, endpoints: &[SocketAddr], clients: u32) -> Vec<SocketAddr> {
         let places: BTreeMap<u32, usize> = places(size, endpoints).into_iter().collect();
         let of = |client: u32| {
@@ -104,7 +104,7 @@ mod tests {
         (0..clients).map(|client| of(0xc633_0000 + client)).collect()
     }
 
-    /// How many times more clients moved than had to, when one of so many endpoints went.
+    /// Removes endpoint `gone` of `count`; returns the number of clients that moved divided by the number of clients that it had.
     fn moved(size: u32, count: u32, gone: u32) -> f64 {
         const CLIENTS: u32 = 20_000;
         let before = reached(size, &endpoints(0..count), CLIENTS);
@@ -114,11 +114,11 @@ mod tests {
         f64::from(u32::try_from(moved).unwrap()) / f64::from(u32::try_from(had_to).unwrap())
     }
 
-    // Each endpoint has the same share of the addresses (E10).
+    // Each endpoint gets the same share of the client addresses (E10).
     #[test]
     fn clients_are_shared_evenly() {
         const CLIENTS: u32 = 20_000;
-        // The value that chi-squared exceeds once in a thousand times, by degrees of freedom.
+        // Number of endpoints, and the value that chi-squared exceeds with probability 0.001 (degrees of freedom: endpoints - 1).
         for (count, limit) in [(2, 10.83), (3, 13.82), (10, 27.88), (30, 58.30), (100, 148.23)] {
             let endpoints = endpoints(0..count);
             let mut had: BTreeMap<SocketAddr, f64> = endpoints.iter().map(|endpoint| (*endpoint, 0.0)).collect();
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    // At most 1.5 times as many clients move as have to (E10).
+    // At most 1.5 times as many clients move as the removed endpoint had (E10).
     #[test]
     fn little_more_clients_move_than_those_of_the_endpoint_that_goes() {
         for (count, limit) in [(2, 1.0), (3, 1.05), (10, 1.5), (30, 1.5)] {
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    // Written down, so that no version sends clients elsewhere than the one before (E11).
+    // Compares with a fixed table, so that no new version sends clients to other endpoints than the previous one (E11).
     #[test]
     fn the_table_is_the_same_in_every_version() {
         let of = |places: Vec<(u32, usize)>| places.into_iter().map(|(place, number)| format!("{place}:{number}"));

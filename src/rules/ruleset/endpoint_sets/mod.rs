@@ -1,20 +1,20 @@
-//! The endpoints of frontends as elements of maps, and how one of them is chosen: the same in every layout.
+//! Endpoints as elements of maps, and the rules that choose one of them: the same in every ruleset layout.
 //!
 //! ```text
-//!  @endpoints (frontend . slot : endpoint): slots 0 to N - 1 of a frontend hold its endpoints
+//!  @endpoints (frontend . slot : endpoint): slots (numbers) 0 to N - 1 of a frontend hold its endpoints
 //!      │ looked up with the packet's frontend and a number: numgen random mod N, or a hash of its source
 //!      ▼
 //!    dnat
 //! ```
 //!
-//! Takes a service port as it was selected, and adds to its objects: the endpoints of a frontend ([`fill`]), the endpoints on this node
-//! ([`of_port`]), and what session affinity needs ([`Affinity`]). [`Balancer`] gives the rules that pick an endpoint. Pure.
+//! Takes the selection of a service port, and adds to its objects: the endpoints of a frontend ([`fill`]), the endpoints on this node
+//! ([`of_port`]), and the maps and chains of session affinity ([`Affinity`]). [`Balancer`] makes the rules that choose an endpoint. Pure.
 //!
-//! No chain, rule or set exists for an endpoint, so that one that is replaced is one element, whatever else there is in the table.
+//! No chain, rule or set exists for an endpoint, so replacing an endpoint changes one element, whatever the size of the table.
 //!
-//! With `nftables.endpointMaps` above 1 there are so many of each map, `endpoints.0` and so on, and each service port has its endpoints in one of
-//! them (`part_of`). The kernel lists a map in pieces of 32 KiB and walks from its first element to each of them (`nft_hash_walk` in
-//! `net/netfilter/nft_set_hash.c`), so that reading a map takes a time that grows with the square of its size.
+//! With `nftables.endpointMaps` above 1, each map is split into that many maps (`endpoints.0` and so on), and each service port has its
+//! endpoints in one of them (`part_of`). The kernel lists a map in pieces of 32 KiB and walks from its first element to each piece
+//! (`nft_hash_walk` in `net/netfilter/nft_set_hash.c`), so the time to read a map grows with the square of its size.
 
 mod affinity;
 mod balancer;
@@ -37,10 +37,10 @@ use crate::table::{FIRST_PLACE, ServiceObjects, SetName, Slots};
 pub(super) use affinity::{Affinity, MAX_CLIENTS, chains as affinity_chains, sets as affinity_sets};
 pub(super) use balancer::{Balancer, Pick};
 
-/// Slot numbers are typed as what `numgen` gives below this number; it bounds nothing but the text of the type.
+/// The type of the number at the end of a map key, `numgen random mod 65536`. It only decides how nft prints the type; larger numbers work.
 pub(super) const SLOT_TYPE: Field = Field::NumgenRandom(1 << 16);
 
-/// The key of a frontend in the maps of its kind.
+/// The map key of a frontend: address, protocol and port, or for a node port protocol and port.
 pub(super) fn key(frontend: &Frontend) -> Data {
     let protocol = frontend.protocol.number();
     match frontend.destination {
@@ -50,7 +50,7 @@ pub(super) fn key(frontend: &Frontend) -> Data {
 }
 
 impl List {
-    /// The endpoints of a service port.
+    /// This list of a service port's endpoints.
     pub(super) fn of(self, port: &PortSelection) -> &[SocketAddr] {
         match self {
             Self::Cluster => &port.cluster,
@@ -58,7 +58,7 @@ impl List {
         }
     }
 
-    /// Whether an action leads packets to this list.
+    /// Whether an action sends packets to endpoints of this list.
     pub(super) const fn is_used_by(self, action: &Action) -> bool {
         match action {
             Action::ByOrigin => true,
@@ -69,7 +69,7 @@ impl List {
     }
 }
 
-/// Which of several maps has the endpoints of a service port; `None` where there is only one.
+/// The number of the map, of several, that has the endpoints of a service port; `None` if there is only one map.
 fn part_of(maps: u8, port: &PortSelection) -> Option<u8> {
     if maps <= 1 {
         return None;
@@ -78,7 +78,7 @@ fn part_of(maps: u8, port: &PortSelection) -> Option<u8> {
     Some(u8::try_from(hash % u64::from(maps)).unwrap_or_default())
 }
 
-/// The names of all maps from frontend and number to endpoint.
+/// The names of all maps from frontend and number to endpoint, each split into `parts` maps.
 pub(super) fn all_maps(parts: u8) -> Vec<SetName> {
     ENDPOINT_MAPS.into_iter().flat_map(|(frontend_type, list)| endpoint_maps(frontend_type, list, parts)).collect()
 }
@@ -89,7 +89,7 @@ pub(super) fn hairpin_set(fields: &Fields) -> Set {
     commented(Set::new(set::HAIRPIN, Types::Named(pair)), "Local endpoints that may reach themselves")
 }
 
-/// The maps from frontend and number to endpoint, for one kind of frontend.
+/// The maps from frontend and number to endpoint, for one type of frontend.
 pub(super) fn slot_maps(fields: &Fields, frontend_type: FrontendType, parts: u8) -> Vec<Set> {
     let slots = |list: List, comment| {
         let key: Vec<Field> = fields.of_type(frontend_type).into_iter().chain([SLOT_TYPE]).collect();
@@ -102,18 +102,18 @@ pub(super) fn slot_maps(fields: &Fields, frontend_type: FrontendType, parts: u8)
     cluster.chain(slots(List::Local, "Front . slot : endpoint on this node")).collect()
 }
 
-/// The sets whose keys several Services may have: two may claim one cluster IP, and be served by the same endpoints.
+/// The sets in which several Services may have the same key: two Services may claim one cluster IP, or have the same endpoints.
 pub(super) fn shared_sets() -> Vec<SetName> {
     vec![set::CLUSTER_IPS.into(), set::HAIRPIN.into()]
 }
 
-/// Writes what a service port has whatever its frontends are: its endpoints on this node, and the answer of its health check.
+/// Adds the elements of a service port that do not depend on its frontends: its endpoints on this node, and the health check's answer.
 pub(super) fn of_port(port: &PortSelection, objects: &mut ServiceObjects) {
     objects.extend(set::HEALTH_CHECKS, notes::element(port));
     objects.extend(set::HAIRPIN, port.hairpin.iter().map(|endpoint| hairpin(*endpoint, port.protocol)));
 }
 
-/// A local endpoint as source and destination: how a packet looks after the translation that the endpoint sends to itself (D10).
+/// A local endpoint as source and destination: the key of a packet that it sends to itself, after DNAT (D10).
 fn hairpin(endpoint: SocketAddr, protocol: Protocol) -> Element {
     let address = Data::from(endpoint.ip());
     Element::new(address.then(address).then(protocol.number()).then(endpoint.port()))
@@ -123,12 +123,12 @@ fn endpoint_data(endpoint: &SocketAddr) -> Data {
     Data::from(endpoint.ip()).then(endpoint.port())
 }
 
-/// A frontend with one endpoint, in a map without slots.
+/// The element of a frontend with one endpoint, for a map whose keys have no number.
 pub(super) fn only(frontend: &Frontend, endpoint: &SocketAddr) -> Element {
     Element::mapping(key(frontend), Value::Data(endpoint_data(endpoint)))
 }
 
-/// How an endpoint of a list is picked for frontends of a kind.
+/// The balancer that chooses an endpoint of a list, for one type of frontend.
 pub(super) fn balancer(settings: &Settings, port: &PortSelection, frontend_type: FrontendType, list: List) -> Balancer {
     let (count, balancing) = (list.of(port).len(), settings.balancing);
     let Balancing { with_port, .. } = balancing;
@@ -140,7 +140,7 @@ pub(super) fn balancer(settings: &Settings, port: &PortSelection, frontend_type:
     Balancer { frontend_type, list, masquerade: false, pick, part: part_of(settings.endpoint_maps, port) }
 }
 
-/// Writes the endpoints for a frontend where its balancer finds them.
+/// Adds the endpoints of a frontend to the map in which its balancer looks them up.
 pub(super) fn fill(objects: &mut ServiceObjects, port: &PortSelection, frontend: &Frontend, balancer: Balancer) {
     let Balancer { list, pick, .. } = balancer;
     let (endpoints, key, set) = (list.of(port), key(frontend), balancer.map());
@@ -157,7 +157,7 @@ pub(super) fn fill(objects: &mut ServiceObjects, port: &PortSelection, frontend:
     objects.slots.push(Slots { set, prefix: key, values, is_fixed });
 }
 
-/// The weight of the elements of a service port of this size, with the objects of its session affinity.
+/// Estimates the cost of a service port of this size, in elements, with the objects of its session affinity.
 pub(super) fn weight(balancing: Balancing, size: &PortSize) -> u64 {
     let PortSize { frontends, sources, endpoints, scheduler, .. } = *size;
     let slots = frontends.saturating_mul(balancing.elements(scheduler, endpoints).saturating_add(1));

@@ -1,4 +1,4 @@
-//! A Service as elements of maps.
+//! Builds the map elements that represent a Service with `--ruleset-layout=maps`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::ruleset::shared::{jump, regular};
 use crate::ruleset::{Settings, localhost, notes};
 use crate::table::{ChainContent, ServiceObjects};
 
-/// The objects for a Service.
+/// The nftables objects for a Service in the table of one family.
 pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> ServiceObjects {
     let family = settings.family;
     let mut objects = ServiceObjects::default();
@@ -39,7 +39,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
     objects
 }
 
-/// Writes the frontends of one service port into the objects.
+/// Adds the frontends of one service port to `objects`.
 struct Writer<'a> {
     settings: &'a Settings,
     objects: &'a mut ServiceObjects,
@@ -62,7 +62,7 @@ impl Writer<'_> {
                 self.verdict(names::dispatch(frontend_type), key, verdict);
             }
             Action::ByOrigin => self.by_origin(frontend),
-            // The packet is dropped before it is known to conntrack; established connections never come here (D12).
+            // A nat chain drops the packet before conntrack confirms the connection; established connections never come here (D12).
             Action::Drop => self.verdict(names::dispatch(frontend_type), key, Verdict::Drop),
             Action::Reject => {
                 self.verdict(names::no_endpoints(frontend_type), key, Verdict::Goto(chain::REJECT.into()))
@@ -74,7 +74,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the allowed sources: each is a range of keys from the frontend with its first address to the frontend with its last (D17).
+    /// Adds the allowed source ranges: each is an interval of keys, from the frontend with the range's first address to the frontend with
+    /// its last address (D17).
     fn restrict(&mut self, frontend: &Frontend, sources: &[IpNet]) {
         let key = key(frontend);
         self.objects.extend(set::RESTRICTED, [Element::new(key)]);
@@ -85,7 +86,7 @@ impl Writer<'_> {
         self.objects.extend(set::SOURCES, ranges);
     }
 
-    /// External policy Local: pods and this host use all endpoints, other clients the local ones or none (D6).
+    /// External policy Local: pods and this host use all endpoints; other clients use the endpoints on this node, or are dropped (D6).
     fn by_origin(&mut self, frontend: &Frontend) {
         let (frontend_type, key) = (FrontendType::of(frontend), key(frontend));
         self.verdict(
@@ -99,7 +100,7 @@ impl Writer<'_> {
         self.verdict(names::local_policy(frontend_type), key, local);
     }
 
-    /// Fills the slots of a frontend and gives the verdict that picks one; an empty list drops.
+    /// Adds the endpoints of a frontend and returns the verdict that chooses one of them, or `drop` if the list is empty.
     fn balance(&mut self, frontend: &Frontend, list: List, masquerade: bool) -> Verdict {
         if list.of(self.port).is_empty() {
             return Verdict::Drop;
@@ -120,7 +121,7 @@ impl Writer<'_> {
     }
 }
 
-/// Puts the endpoint that is remembered for a client before the choice by the scheduler; gives the verdict that does both.
+/// Adds the chain that uses the endpoint recorded for a client, or else lets the scheduler choose. Returns the verdict that goes to it.
 fn sticky(affinity: &Affinity<'_>, label: &str, balancer: Balancer, objects: &mut ServiceObjects) -> Verdict {
     let without_mark = Balancer { masquerade: false, ..balancer };
     let name = affinity.chain_name(without_mark);
@@ -137,7 +138,7 @@ fn sticky(affinity: &Affinity<'_>, label: &str, balancer: Balancer, objects: &mu
     Verdict::Goto(marked.into())
 }
 
-/// A port's frontends share chains; each is written once.
+/// Adds a chain unless it is there already, because the frontends of a port share chains.
 fn push_once(objects: &mut ServiceObjects, content: ChainContent) {
     if objects.chains.iter().all(|known| known.chain.name != content.chain.name) {
         objects.chains.push(content);

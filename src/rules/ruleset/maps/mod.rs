@@ -1,19 +1,20 @@
-//! Layout `maps`: static rules, and Services as elements of maps.
+//! The ruleset for `--ruleset-layout=maps`: static rules, with Services as elements of maps.
 //!
 //! ```text
 //!  packet ─► KUBE-SERVICES ─► @services, @nodeports   (frontend : verdict)
 //!                │ goto lb-N, or masq-lb-N: mark for masquerading first, or external-local: choose by origin
 //!                ▼
-//!              lb-N ─► numgen random mod N ─► @endpoints   (frontend . slot : endpoint) ─► dnat
+//!              lb-N ─► numgen random mod N ─► @endpoints   (frontend . number : endpoint) ─► dnat
 //! ```
 //!
-//! The scheduler of a frontend is in the name of its chain: `lb-hash-N` takes the slot that a hash of the client's address gives, and
-//! `lb-maglev-P` tries places of a sparse table, one after the other, which are numbers above all slots in the same map.
+//! The name of the chain tells the scheduler: `lb-hash-N` computes the endpoint's number from a hash of the client's address, and
+//! `lb-maglev-P` tries positions of a sparse Maglev table, one after the other. The same map holds that table, under higher numbers.
 //!
-//! No chain, rule or set exists for a Service: it is elements of maps. A frontend has one verdict, for the number of its endpoints,
-//! and as many slots. An endpoint that changes is one slot; a number that changes is one slot and the verdict.
+//! No chain, rule or set exists for a Service: a Service is only elements of maps. A frontend has one verdict, which depends on the number
+//! of its endpoints, and one element for each endpoint. Replacing an endpoint changes one element; adding or removing one changes one
+//! element and the verdict.
 //!
-//! Session affinity is the exception: a service port that has it owns a map of clients and a few chains.
+//! Session affinity is the exception: a service port with affinity has a map of clients and a few chains.
 
 mod elements;
 mod static_rules;

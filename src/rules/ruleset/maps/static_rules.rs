@@ -1,4 +1,4 @@
-//! The fixed part of a table: sets, maps, chains and rules that stay the same whatever Services there are.
+//! The fixed part of a table for `--ruleset-layout=maps`: the sets, maps, chains and rules that do not depend on Services.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::ruleset::shared::{
 use crate::ruleset::{Settings, localhost, notes};
 use crate::table::{ChainContent, StaticRules};
 
-/// The comment of the filter chains for packets to elsewhere.
+/// The comment of the filter chains for forwarded packets and for packets from this host.
 const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
 
 /// The fixed part of a table.
@@ -59,7 +59,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets
 }
 
-/// Frontends that only some sources may use, and these sources (D17).
+/// The set of frontends with source ranges, and the set of these ranges (D17).
 fn source_sets(fields: &Fields) -> [Set; 2] {
     let frontend = [fields.address, DataType::InetProto, DataType::InetService];
     let source = frontend.into_iter().chain([fields.address]).collect();
@@ -71,7 +71,7 @@ fn source_sets(fields: &Fields) -> [Set; 2] {
     ]
 }
 
-/// The maps of one kind of frontend from frontend to verdict.
+/// The maps from frontend to verdict for one type of frontend.
 fn verdict_maps(fields: &Fields, frontend_type: FrontendType) -> [Set; 4] {
     let verdicts = |name: &str, comment| {
         let types = Types::Named(fields.of_type(frontend_type).iter().map(|field| field.data_type()).collect());
@@ -85,7 +85,7 @@ fn verdict_maps(fields: &Fields, frontend_type: FrontendType) -> [Set; 4] {
     ]
 }
 
-/// Writes the rules of one table.
+/// Builds the rules of one table.
 struct Rules<'a> {
     settings: &'a Settings,
     fields: Fields,
@@ -129,7 +129,7 @@ impl Rules<'_> {
         chains
     }
 
-    /// Only the first packet of a connection walks the nat chains; the filter chains leave an established one after a rule.
+    /// Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule.
     fn base_chains(&self) -> Vec<ChainContent> {
         let call = |target| vec![Rule::new([jump(target)])];
         let new_only = |target| vec![Rule::new([Statement::CtBit(CtBit::StateNew), jump(target)])];
@@ -150,7 +150,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// Obeys the map's verdict for the packet's frontend.
+    /// A rule that applies the verdict that a map has for the packet's frontend.
     fn vmap(&self, frontend_type: FrontendType, map: &str) -> Rule {
         Rule::new([Statement::Vmap(self.fields.of_type(frontend_type), map.into())])
     }
@@ -167,8 +167,8 @@ impl Rules<'_> {
         self.match_destination(Operand::InSet(set::CLUSTER_IPS.into()))
     }
 
-    /// Drops sources that may not connect (D17), marks what is to be masqueraded (D8), and looks the frontend up by address (D1, D3), then
-    /// by node port (D19).
+    /// Drops packets from clients outside the source ranges (D17), marks packets for masquerading (D8), and looks up the frontend by
+    /// address (D1, D3), then by node port (D19).
     fn services(&self) -> Vec<Rule> {
         let frontend_and_source = self.fields.frontend().into_iter().chain([self.fields.source]).collect();
         let mut restricted = [
@@ -176,7 +176,7 @@ impl Rules<'_> {
             Statement::Match(frontend_and_source, Operand::NotInSet(set::SOURCES.into())),
         ];
         if self.counts() {
-            // The look-up that counts comes last, so that it finds only what is dropped.
+            // Set `lb-restricted` has the counters. Its look-up comes last, so that only dropped packets are counted.
             restricted.reverse();
         }
         let mut rules = vec![Rule::new([&restricted[..], &[Statement::Verdict(Verdict::Drop)]].concat())];
@@ -191,7 +191,7 @@ impl Rules<'_> {
         rules
     }
 
-    /// External policy Local: the list of endpoints by the packet's origin (D6, D7).
+    /// External policy Local: chooses the list of endpoints by the packet's origin (D6, D7).
     fn external_local(&self, frontend_type: FrontendType) -> Vec<Rule> {
         let mut rules = Vec::new();
         if let Some(local) = &self.settings.local_traffic {
@@ -211,7 +211,8 @@ impl Rules<'_> {
         vec![Rule::new([jump(chain::MARK_MASQ)]), self.vmap(frontend_type, names::cluster_policy(frontend_type))]
     }
 
-    /// Masquerades what is marked (D9), and pods that reach themselves (D10). The mark is taken off first: the kernel may keep it through a tunnel device and masquerade the outer packet too.
+    /// Masquerades marked packets (D9), and packets from pods to themselves (D10). The rule clears the mark first: otherwise the mark may
+    /// survive a tunnel device, and the outer packet would be masqueraded too.
     fn postrouting(&self) -> Vec<Rule> {
         let mask = self.settings.masquerade_mark;
         vec![
@@ -224,7 +225,7 @@ impl Rules<'_> {
         ]
     }
 
-    /// Node ports without endpoints are rejected where packets for this host arrive, and only there (D13).
+    /// Rejects node ports without endpoints, only for packets that arrive for this host (D13), and other frontends without endpoints.
     fn input(&self) -> Vec<Rule> {
         let mut node_ports = to_node_port_address(self.settings);
         node_ports.push(Statement::Vmap(self.fields.node_port(), set::NO_ENDPOINTS_NODEPORTS.into()));

@@ -1,4 +1,4 @@
-//! What a layout writes for a Service is what is read of it, for every kind of Service and in every layout.
+//! Property tests: parsing the objects that a ruleset layout makes for a Service gives that Service's frontends and endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,24 +19,24 @@ use crate::table::{ServiceObjects, SetName};
 
 const ENDPOINTS: [&str; 4] = ["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here", "10.0.0.4"];
 
-/// What can be read of a Service.
+/// The facts about a Service that can be parsed from its objects.
 #[derive(Debug, Default, PartialEq)]
 struct Facts {
     cluster_ips: BTreeSet<IpAddr>,
-    /// What becomes of packets to each frontend.
+    /// What the rules do with packets to each frontend.
     fates: BTreeMap<Frontend, Fate>,
     endpoints: BTreeSet<SocketAddr>,
-    /// The endpoints of each list, where these are elements.
+    /// The endpoints of each list, if endpoints are elements; the key's `bool` is true for the local list.
     lists: BTreeMap<(Frontend, bool), BTreeSet<SocketAddr>>,
     here: BTreeSet<(SocketAddr, Protocol)>,
     sources: BTreeSet<(IpAddr, IpAddr)>,
-    /// The frontends whose clients are remembered, where these are elements.
+    /// The frontends with session affinity, if it uses elements.
     remembered: BTreeSet<Frontend>,
     refused_on_loopback: BTreeSet<Frontend>,
     health_check: Option<u16>,
 }
 
-/// The worst of what a frontend's elements say counts.
+/// What the rules do with packets to a frontend. If its elements differ, the last variant counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Served,
@@ -66,7 +66,7 @@ fn drops_in(element: &Element, chains: &[ChainContent]) -> bool {
     drops(ElementRef::from_packed(&bytes).parts().value, chains)
 }
 
-/// All elements, those in slots among them.
+/// All elements, including those of [`Slots`](crate::table::Slots).
 fn elements(objects: &ServiceObjects) -> Vec<(SetName, Element)> {
     let mut all = objects.elements.clone();
     for slots in &objects.slots {
@@ -79,7 +79,7 @@ fn elements(objects: &ServiceObjects) -> Vec<(SetName, Element)> {
 }
 
 impl Facts {
-    /// As they are read from what a layout writes.
+    /// The facts as parsed from the objects that a layout makes.
     fn read(layout: Layout, settings: &Settings, selection: &ServiceSelection) -> Self {
         let mut objects = layout.service(settings, selection);
         objects.chains.sort_by(|a, b| a.chain.name.cmp(&b.chain.name));
@@ -145,7 +145,7 @@ impl Facts {
         }
     }
 
-    /// As the selection has them. `has_elements` says whether endpoints are elements.
+    /// The facts as the selection has them.
     fn expected(layout: Layout, family: Family, selection: &ServiceSelection) -> Self {
         let mut facts = Self::default();
         facts.cluster_ips.extend(selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family));
@@ -191,12 +191,12 @@ impl Facts {
     }
 }
 
-/// Whether the scheduler of a service port needs a table of places, and so elements in each layout.
+/// Whether a service port needs a Maglev table, so that its endpoints are elements in every layout.
 fn has_table(port: &PortSelection) -> bool {
     port.scheduler == Some(Scheduler::Maglev) && port.cluster.len().max(port.local.len()) > 1
 }
 
-/// The selection for a Service with two ports and both families.
+/// Random selections for a Service with two ports and both families.
 fn selection() -> impl Strategy<Value = ServiceSelection> {
     let policy = || one_of(vec![TrafficPolicy::Cluster, TrafficPolicy::Local]);
     let scheduler = one_of(vec![None, Some(Scheduler::SourceHash), Some(Scheduler::Maglev)]);

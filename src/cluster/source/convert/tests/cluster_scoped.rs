@@ -25,7 +25,7 @@ fn ips(addresses: &[(&str, &str)]) -> (Vec<String>, usize) {
 
 #[test]
 fn raw_ips_are_internal_first_then_the_other_family() {
-    // The order of the addresses of a Node (M4).
+    // The order in which addresses of a Node are preferred (M4).
     let found = ips(&[
         ("Hostname", "node-1"),
         ("ExternalIP", "203.0.113.1"),

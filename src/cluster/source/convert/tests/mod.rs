@@ -1,4 +1,4 @@
-//! Each rule of conversion, from objects as a user writes them.
+//! Tests of the conversion, from JSON objects as a user writes them.
 
 mod cluster_scoped;
 mod services;
@@ -10,7 +10,7 @@ use super::{ConvertOptions, Converted, Converter, ObjectKind};
 use crate::source::objects::{self, decode};
 use rules::model::{EndpointSlice, Event, Service};
 
-/// What an object of a kind becomes, from its JSON form.
+/// Converts an object of this kind from its JSON form.
 fn converted<T: ObjectKind>(value: &Value) -> Converted {
     T::convert(&decode(value).unwrap(), &mut Converter::default())
 }
@@ -33,7 +33,7 @@ fn web() -> Value {
     })
 }
 
-/// A minimal slice demo/web-1 of that Service.
+/// A minimal EndpointSlice demo/web-1 of the Service demo/web.
 fn web_slice() -> Value {
     json!({
         "metadata": {"namespace": "demo", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
@@ -51,7 +51,7 @@ fn convert_slice(value: Value) -> Converted {
     converted::<objects::EndpointSlice>(&value)
 }
 
-/// A Service that converts, with its problems as text.
+/// Converts a Service that is usable. Also gives its problems as text.
 fn service(value: Value) -> (Service, Vec<String>) {
     let converted = convert_service(value);
     match converted.event {
@@ -60,7 +60,7 @@ fn service(value: Value) -> (Service, Vec<String>) {
     }
 }
 
-/// A slice that converts, with its problems as text.
+/// Converts a slice that is usable. Also gives its problems as text.
 fn slice(value: Value) -> (EndpointSlice, Vec<String>) {
     let converted = convert_slice(value);
     match converted.event {

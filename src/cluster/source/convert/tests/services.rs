@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use rules::model::{ClusterIps, ObjectName, Protocol, TrafficPolicy};
 
-/// Whether a Service looks deleted, and the problems.
+/// Checks that a Service converts to a deletion. Gives its problems as text.
 fn deleted(value: Value) -> Vec<String> {
     let converted = convert_service(value);
     assert_eq!(converted.event, Some(Event::ServiceDeleted(ObjectName::new("demo", "web"))));
@@ -31,7 +31,7 @@ fn a_minimal_service_has_the_defaults() {
 
 #[test]
 fn services_of_another_proxy_look_deleted() {
-    // The label counts, not its value (A1).
+    // The presence of the label decides, not its value (A1).
     for value in ["", "other"] {
         let labels = json!({"service.kubernetes.io/service-proxy-name": value});
         assert_eq!(deleted(with(web(), "/metadata/labels", labels)), [""; 0]);
@@ -40,7 +40,7 @@ fn services_of_another_proxy_look_deleted() {
 
 #[test]
 fn headless_empty_and_external_name_services_look_deleted() {
-    // No cluster IP, or an ExternalName (A2, A3).
+    // A Service without a cluster IP, or of type ExternalName, is not handled (A2, A3).
     assert_eq!(deleted(with(web(), "/spec/clusterIP", json!("None"))), [""; 0]);
     assert_eq!(deleted(with(web(), "/spec/clusterIP", json!(""))), [""; 0]);
     assert_eq!(deleted(with(web(), "/spec/clusterIP", Value::Null)), [""; 0]);
@@ -50,14 +50,14 @@ fn headless_empty_and_external_name_services_look_deleted() {
 
 #[test]
 fn cluster_ips_follow_the_families() {
-    // Spec.ipFamilies decides which cluster IPs count (A4).
+    // `spec.ipFamilies` decides which cluster IPs are used (A4).
     let dual = with(web(), "/spec/clusterIPs", json!(["10.96.0.10", "fd00::10"]));
     let (both, _) = service(with(dual.clone(), "/spec/ipFamilies", json!(["IPv4", "IPv6"])));
     assert_eq!(
         both.cluster_ips,
         ClusterIps { v4: Some([10, 96, 0, 10].into()), v6: Some("fd00::10".parse().unwrap()) }
     );
-    // Without families only spec.clusterIP counts.
+    // Without `spec.ipFamilies` only `spec.clusterIP` is used.
     let (first, _) = service(dual.clone());
     assert_eq!(first.cluster_ips, ClusterIps { v4: Some([10, 96, 0, 10].into()), v6: None });
     let (one, problems) = service(with(dual, "/spec/ipFamilies", json!(["IPv4"])));
@@ -68,7 +68,7 @@ fn cluster_ips_follow_the_families() {
 
 #[test]
 fn a_bad_cluster_ip_loses_its_family_or_the_service() {
-    // A Service does not exist in a family of which it has no cluster IP, whatever the other family has (A4).
+    // A Service without a valid cluster IP in an IP family does not exist in that family (A4).
     assert_eq!(
         deleted(with(web(), "/spec/clusterIP", json!("10.96.0.256"))),
         ["Service demo/web: spec.clusterIP: \"10.96.0.256\" is not an IP address; ignored"]
@@ -171,7 +171,7 @@ fn addresses_that_every_host_or_link_has_are_no_external_and_no_load_balancer_ip
 
 #[test]
 fn external_ips_need_their_gate() {
-    // With the gate off the IPs are gone, but the Service still counts as reachable from outside (A7, A12).
+    // With the feature gate off the external IPs are dropped, but the Service still counts as reachable from outside (A7, A12).
     let value = with(web(), "/spec/externalIPs", json!(["203.0.113.7", "x"]));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Local"));
     let mut converter = Converter::new(ConvertOptions { allow_external_ips: false });
@@ -183,7 +183,7 @@ fn external_ips_need_their_gate() {
 
 #[test]
 fn load_balancer_ips_of_mode_proxy_do_not_count() {
-    // Load balancer IPs count whatever the type of the Service is (A8).
+    // Load balancer IPs are used for any type of Service (A8).
     let ingress = json!([
         {"ip": "203.0.113.1"}, {"ip": "203.0.113.2", "ipMode": "VIP"}, {"ip": "203.0.113.3", "ipMode": "Proxy"},
         {"hostname": "lb.example"}, {"ip": ""}, {"ip": "bad"}, {"ip": "203.0.113.4", "ipMode": "Odd"}, {"ip": "203.0.113.1"}
@@ -210,7 +210,7 @@ fn source_ranges_are_trimmed_and_bad_ones_dropped() {
 
 #[test]
 fn a_family_that_source_ranges_leave_open_is_named() {
-    // Ranges of one family do not restrict the other (A9).
+    // Source ranges of one IP family do not restrict the other family (A9).
     let object = with(web(), "/spec/loadBalancerSourceRanges", json!(["203.0.113.0/25"]));
     let ingress = json!([{"ip": "198.51.100.1"}, {"ip": "2001:db8:99::1"}]);
     let (_, problems) = service(with(object.clone(), "/status/loadBalancer/ingress", ingress));
@@ -220,7 +220,7 @@ fn a_family_that_source_ranges_leave_open_is_named() {
     assert_eq!(problems, [""; 0]);
 }
 
-// The annotation has three values (E12).
+// The annotation `kube-proxy-nft/scheduler` has three valid values (E12).
 #[test]
 fn an_annotation_names_the_scheduler() {
     use rules::model::Scheduler;
@@ -257,7 +257,7 @@ fn affinity_has_a_default_and_a_range() {
 
 #[test]
 fn external_policy_local_needs_a_way_in() {
-    // Policy Local needs traffic from outside (A12).
+    // External policy Local is used only if traffic can reach the Service from outside (A12).
     let local = with(web(), "/spec/externalTrafficPolicy", json!("Local"));
     for (kind, external_ips, expected) in [
         ("LoadBalancer", json!([]), TrafficPolicy::Local),
@@ -275,7 +275,7 @@ fn external_policy_local_needs_a_way_in() {
 
 #[test]
 fn unknown_policy_words_mean_cluster() {
-    // A word that is no policy is logged and counts as Cluster (A12).
+    // An unknown policy is logged and counts as Cluster (A12).
     let value = with(web(), "/spec/internalTrafficPolicy", json!("Near"));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Far"));
     let (bad, problems) = service(with(value, "/spec/type", json!("Odd")));
@@ -290,7 +290,7 @@ fn unknown_policy_words_mean_cluster() {
 
 #[test]
 fn health_checks_are_for_load_balancers_with_policy_local() {
-    // Only load balancers with external policy Local have the port (A13).
+    // Only load balancers with external policy Local have a health-check node port (A13).
     let local = with(web(), "/spec/externalTrafficPolicy", json!("Local"));
     let lb = with(local.clone(), "/spec/type", json!("LoadBalancer"));
     let (checked, _) = service(with(lb.clone(), "/spec/healthCheckNodePort", json!(32000)));

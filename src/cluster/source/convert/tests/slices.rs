@@ -34,7 +34,7 @@ fn headless_slices_look_deleted() {
 
 #[test]
 fn only_ip_slices_count() {
-    // The address type, and addresses of another family (B3).
+    // A slice of another address type is ignored, and so is an address of another family (B3).
     assert_eq!(
         deleted(with(web_slice(), "/addressType", json!("FQDN"))),
         ["EndpointSlice demo/web-1: addressType: \"FQDN\" is not IPv4 or IPv6; slice ignored"]
@@ -67,7 +67,7 @@ fn slice_ports_need_a_name_and_a_number() {
 
 #[test]
 fn the_first_address_counts_normalised() {
-    // Further addresses are ignored, leading zeros are allowed (B6, A10).
+    // Only the first address of an endpoint is used, and leading zeros are allowed (B6, A10).
     let endpoints = json!([
         {"addresses": ["010.244.001.002", "10.9.9.9"]}, {"addresses": []}, {"addresses": ["10.244.1.999"]},
         {"addresses": ["10.244.1.3"]}
@@ -94,7 +94,7 @@ fn ipv6_endpoints_take_any_spelling() {
 
 #[test]
 fn absent_conditions_have_their_defaults() {
-    // Serving is not derived from ready (B7).
+    // An absent `serving` is true, and is not derived from `ready` (B7).
     let conditions = [
         (Value::Null, Conditions::READY),
         (json!({}), Conditions::READY),
@@ -112,7 +112,7 @@ fn absent_conditions_have_their_defaults() {
 
 #[test]
 fn node_names_and_hints_are_shared() {
-    // Node names, zone hints and node hints (B8, B9).
+    // Node names, zone hints and node hints are kept (B8, B9).
     let one = json!({
         "addresses": ["10.0.0.1"], "nodeName": "node-1",
         "hints": {"forZones": [{"name": "a"}, {"name": "b"}], "forNodes": [{"name": "node-1"}]}
@@ -144,7 +144,7 @@ fn a_bad_name_gives_no_event() {
 
 #[test]
 fn the_time_of_the_trigger_comes_along_and_makes_no_difference() {
-    // The annotation that the metric network_programming_duration_seconds starts from.
+    // The annotation holds the time from which the metric network_programming_duration_seconds is measured.
     let annotated = |text: &str| {
         let annotations = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
         let (slice, problems) = slice(with(web_slice(), "/metadata/annotations", annotations));

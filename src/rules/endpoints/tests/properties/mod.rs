@@ -1,5 +1,5 @@
-//! Properties of the model and the selection together: what is selected depends on the last content of each object and
-//! on nothing else, and the dirty set leaves nothing out.
+//! Property tests of the model and the selection together: the selection depends only on the last content of each
+//! object, and the dirty set names every Service whose selection changes.
 
 mod world;
 
@@ -14,7 +14,7 @@ use crate::model::{
     Conflict, Destination, Dirty, Event, Family, Frontend, FrontendKind, Node, ObjectName, State, Winner,
 };
 
-/// Everything that can be read from a state.
+/// Everything that callers can read from a [`State`].
 #[derive(Debug, PartialEq)]
 struct View {
     selections: Selections,
@@ -38,7 +38,7 @@ fn view_after(events: impl IntoIterator<Item = Event>) -> View {
     }
 }
 
-/// All conflicts that arose, in order.
+/// All conflicts that arose since the last call, sorted.
 fn take_conflicts(state: &mut State) -> Vec<Conflict> {
     let contests = state.take_conflicts(usize::MAX).into_iter();
     let conflicts: BTreeSet<Conflict> = contests.flat_map(|contest| contest.conflicts).collect();
@@ -49,7 +49,7 @@ fn select_all(state: &State) -> Selections {
     state.services().map(|service| (service.name.clone(), select(state, &service.name).unwrap())).collect()
 }
 
-/// The object that an event is about.
+/// Kind and name of the object that an event changes.
 fn object(event: &Event) -> String {
     match event {
         Event::ServiceApplied(service) => format!("Service {}", service.name),
@@ -64,15 +64,15 @@ fn object(event: &Event) -> String {
     }
 }
 
-/// The last event of each object, but for the Node, which outlives its deletion (L6).
+/// The last event of each object. Deletions of the Node are left out, because the state keeps a deleted Node (L6).
 fn last_events(history: &[Event]) -> Vec<Event> {
     let lasting = history.iter().filter(|event| !matches!(event, Event::NodeDeleted(_)));
     let last: BTreeMap<String, &Event> = lasting.map(|event| (object(event), event)).collect();
     last.into_values().cloned().collect()
 }
 
-/// A history and the last event of each of its objects, some of them repeated, in any order among deletions of unknown
-/// objects.
+/// A history of events, and a second one that has the same result: the last event of each object, some repeated, shuffled with
+/// deletions of unknown objects.
 fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
     world::history().prop_flat_map(|history| {
         let last = last_events(&history);
@@ -85,7 +85,7 @@ fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)
     })
 }
 
-/// A history and another one in which every object has the same versions in the same order.
+/// A history of events, and a shuffled one in which the events of each object keep their order.
 fn history_and_other_interleaving() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
     world::history().prop_flat_map(|history| {
         let objects: Vec<String> = history.iter().map(object).collect();
@@ -105,7 +105,7 @@ fn interleave(history: &[Event], order: Vec<String>) -> Vec<Event> {
     order.into_iter().map(|object| versions.get_mut(&object).unwrap().pop_front().unwrap()).collect()
 }
 
-/// The results of a program that selects only what was marked as changed.
+/// A program that computes only dirty Services again, and keeps its other results.
 #[derive(Default)]
 struct Follower {
     selections: Selections,
@@ -130,7 +130,7 @@ impl Follower {
     }
 }
 
-/// Every frontend with all that claim it: what it is to the Service, age and name of the Service, and index of the port.
+/// The claims on every frontend: kind of frontend, age and name of the Service, and index of the port.
 fn claims(state: &State) -> BTreeMap<Frontend, BTreeSet<(FrontendKind, i64, ObjectName, usize)>> {
     let mut claims: BTreeMap<Frontend, BTreeSet<_>> = BTreeMap::new();
     for service in state.services() {
@@ -161,19 +161,19 @@ fn is_in_service_cidr(state: &State, frontend: &Frontend) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    // The order of the last versions, repeats and deletions of unknown objects do not matter (A6, B4, B14).
+    // The state does not depend on earlier versions, the order of objects, repeats or deletions of unknown objects (A6, B4, B14).
     #[test]
     fn only_the_last_version_of_each_object_counts((history, disturbed) in history_and_disturbed_end()) {
         prop_assert_eq!(view_after(disturbed), view_after(history));
     }
 
-    // Versions of an object that later ones replaced do not matter (A6, B4).
+    // The state does not depend on how the events of different objects interleave (A6, B4).
     #[test]
     fn interleaving_does_not_matter((history, other) in history_and_other_interleaving()) {
         prop_assert_eq!(view_after(other), view_after(history));
     }
 
-    // A Service that is not marked as changed selects the same as before (B14, C9).
+    // A Service that is not dirty still has the same selection as before (B14, C9).
     #[test]
     fn following_the_dirty_set_misses_nothing(history in world::history(), batch in 1..5_usize) {
         let mut state = State::new(NODE);
@@ -188,7 +188,7 @@ proptest! {
         }
     }
 
-    // An object that is sent again with the same content is no change (A6, B4).
+    // An object that is sent again with the same content makes nothing dirty (A6, B4).
     #[test]
     fn repeats_dirty_nothing(history in world::history()) {
         let mut state = State::new(NODE);
@@ -200,7 +200,7 @@ proptest! {
         prop_assert_eq!(take_conflicts(&mut state), []);
     }
 
-    // The owners of frontends are the same as those found by a walk over all Services.
+    // The state's owners and conflicts equal those that a walk over all Services finds.
     #[test]
     fn the_smallest_claim_owns_each_frontend_and_the_others_conflict(history in world::history()) {
         let mut state = State::new(NODE);

@@ -1,4 +1,4 @@
-//! Random events of a cluster that has so few addresses, ports, ages and names that its objects often claim the same.
+//! Random events of a cluster with so few addresses, ports, ages and names that its Services often claim the same frontends.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub(super) fn history() -> impl Strategy<Value = Vec<Event>> {
     vec(event(), 0..24)
 }
 
-/// Deletions of objects that [`history`] never names.
+/// Deletions of objects that never occur in [`history`].
 pub(super) fn deletion_of_unknown() -> impl Strategy<Value = Event> {
     prop_oneof![
         Just(Event::ServiceDeleted(name("default/never"))),
@@ -91,7 +91,7 @@ fn a_slice() -> impl Strategy<Value = EndpointSlice> {
     })
 }
 
-/// The API server's endpoints, on frontends that Services claim too.
+/// A slice with endpoints of the API server, whose addresses and ports Services claim too.
 fn an_api_server() -> impl Strategy<Value = EndpointSlice> {
     let addresses = subsequence(ADDRESSES[..3].to_vec(), 0..=2);
     (addresses, 80..82_u16).prop_map(|(addresses, number)| EndpointSlice {
