@@ -32,6 +32,9 @@ fn version_and_help_end_with_0() {
     let help = printed(&["--help"]);
     assert!(help.starts_with("Programs Kubernetes Services into nf_tables"), "{help}");
     assert!(help.contains("--conntrack-max-per-core") && help.contains("\n  services "), "{help}");
+    assert_eq!(printed(&["version"]), printed(&["--version"]));
+    assert_eq!(printed(&["help"]), help);
+    assert_eq!(printed(&["help", "services"]), printed(&["services", "--help"]));
 }
 
 #[test]

@@ -93,6 +93,29 @@ fn the_results_that_were_kept_are_complete_and_good() {
     assert_eq!(arm64.map_or(Vec::new(), |section| flaws(&section)), [""; 0]);
 }
 
+/// The groups in the matrix, from its shell arrays.
+fn groups() -> Vec<String> {
+    let matrix = read("vm-tests/matrix.sh");
+    let array = |name: &str| {
+        let start = format!("{name}=(");
+        let line = matrix.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("no {name}"));
+        line.trim_end_matches(')').split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    [array("GROUPS_PER_KERNEL"), array("GROUPS_PER_NFT")].concat()
+}
+
+#[test]
+fn the_results_that_were_kept_have_every_group_of_the_matrix_and_the_commit() {
+    let matrix = results().0;
+    let (columns, wanted) = (table(&matrix)[0], groups());
+    assert!(wanted.len() > 15, "{wanted:?}");
+    let missing: Vec<&String> = wanted.iter().filter(|group| !cells(columns).contains(&group.as_str())).collect();
+    assert_eq!(missing, [""; 0], "run vm-tests/run --record");
+    let commits = matrix.split_once(", of commit ").expect("the commit stands in the first line").1;
+    let commit: String = commits.chars().take_while(char::is_ascii_hexdigit).collect();
+    assert_eq!(commit.len(), 12, "{commits:.60}");
+}
+
 #[test]
 fn flaws_of_results_are_found() {
     let head = "| kernel | nft | restart |\n|---|---|---|\n";

@@ -24,6 +24,9 @@ use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFEC
 /// versioning.
 pub(super) const VERSION: &str = concat!("v1.37.0+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
 
+/// The command that prints the version, as the flag of this name does.
+const VERSION_COMMAND: &str = "version";
+
 /// The command that prints the ruleset for manifests.
 const RENDER: &str = "render";
 
@@ -126,6 +129,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands
     };
     match (version, matches.subcommand()) {
         (VersionFlag::Print(text), _) => Ok(Request::Print(text)),
+        (_, Some((VERSION_COMMAND, _))) => Ok(Request::Print(version_text())),
         (_, Some((RENDER, render))) => {
             let args = RenderArgs::from_arg_matches(render).map_err(|error| error.to_string())?;
             Ok(Request::Render(Flags::read(render)?, args))
@@ -169,7 +173,7 @@ fn version_flag(value: &str) -> Result<VersionFlag, String> {
         return Ok(VersionFlag::Print(text));
     }
     match go_bool(value) {
-        Ok(true) => Ok(VersionFlag::Print(format!("Kubernetes {VERSION}\n"))),
+        Ok(true) => Ok(VersionFlag::Print(version_text())),
         Ok(false) => Ok(VersionFlag::Unset),
         Err(_) if value.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
             Ok(VersionFlag::Report(value.to_owned()))
@@ -178,6 +182,11 @@ fn version_flag(value: &str) -> Result<VersionFlag, String> {
             Err(format!("invalid value {value:?} for --version: expected true, raw or a version such as {VERSION}\n"))
         }
     }
+}
+
+/// What `--version` and the command `version` print.
+fn version_text() -> String {
+    format!("Kubernetes {VERSION}\n")
 }
 
 /// The whole command line.
@@ -192,8 +201,8 @@ pub(super) fn command_line(commands: Commands) -> Command {
         .bin_name("kube-proxy")
         .args([help().help_heading(GLOBAL), version.help_heading(GLOBAL)])
         .args_conflicts_with_subcommands(true)
-        .disable_help_subcommand(true)
-        .subcommand(with_flags(render));
+        .subcommand(with_flags(render))
+        .subcommand(Command::new(VERSION_COMMAND).about("Print the version and exit"));
     // Set the description last: adding the commands replaces it with theirs.
     let line = documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink");
     // Clap's own help flag has no heading, so ours replaces it, and each subcommand needs one as well.
