@@ -1,8 +1,8 @@
-//! Reconciles the table of the fast path (`--flowtable`) with the node's interfaces: packets of established connections go past the
-//! rules, through a flowtable.
+//! Maintains the nf_tables table of the fast path (`--flowtable`), whose flowtable has the node's interfaces: packets of established
+//! connections go through the flowtable and bypass the rules.
 //!
-//! Takes the configuration, the node's interfaces and the kernel's table, and changes the table where it differs. A kernel without
-//! flowtables ends this, and nothing else: connections then go on through all rules.
+//! Compares the kernel's table with the configuration and the node's interfaces, and changes it where it differs. On a kernel without
+//! flowtables only the fast path is missing: all packets then pass the rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use component::config::file::Flowtable as Wanted;
 use component::logging::once::Once;
 use rules::ruleset::flowtable;
 
-/// The time between two reconciliations, as for the addresses of node ports.
+/// The time between two reconciliations.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reconciles the table.
+/// Keeps the table of the fast path as the configuration and the node's interfaces require.
 pub struct Reconciler<K> {
     wanted: Wanted,
     kernel: K,
-    /// The kernel's generation and the interfaces when the table was last as it should be.
+    /// The kernel's ruleset generation and the interfaces at the end of the last successful reconciliation.
     reconciled: Option<(u32, Vec<Arc<str>>)>,
     logged: Once<String>,
 }
@@ -32,13 +32,13 @@ pub struct Reconciler<K> {
 /// The outcome of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reconciliation {
-    /// The table is as it should be, or a failure was logged; reconcile again after [`INTERVAL`].
+    /// The table is up to date, or a failure was logged; reconcile again after [`INTERVAL`].
     Done,
     /// This kernel has no flowtables; there is nothing to reconcile.
     Unsupported,
 }
 
-/// Why the table is not as it should be.
+/// Why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The interfaces cannot be listed.
@@ -53,12 +53,12 @@ pub enum Error {
 }
 
 impl<K: FlowtableKernel> Reconciler<K> {
-    /// Reads nothing yet.
+    /// Makes a reconciler, which reads nothing yet.
     pub fn new(wanted: Wanted, kernel: K) -> Self {
         Self { wanted, kernel, reconciled: None, logged: Once::default() }
     }
 
-    /// Makes the table what it should be. A failure is logged once while it lasts; the next call tries again.
+    /// Compares the table and changes it where it differs. A failure is logged once while it lasts; the next call tries again.
     pub fn reconcile(&mut self) -> Reconciliation {
         let Err(error) = self.try_reconcile() else {
             self.logged.reset();
@@ -86,7 +86,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
         }
         let present = match self.kernel.read(&flowtable::table()) {
             Ok(present) => present,
-            // Another program put a flowtable with unknown attributes into our table.
+            // Only another program can have written this, such as a flowtable with unknown attributes.
             Err(ReadError::Decode(_)) => Some(unreadable()),
             Err(error) => return Err(Error::Read(error)),
         };
@@ -118,13 +118,13 @@ impl<K: FlowtableKernel> Reconciler<K> {
         commands.extend(changes(None, &empty));
         match self.kernel.commit(&commands) {
             Err(CommitError::Refused(_)) => true,
-            // The table without interfaces is there now; the next call adds them.
+            // The kernel has the table without interfaces now; the next call adds them.
             Ok(()) | Err(_) => false,
         }
     }
 }
 
-/// The table by the configuration alone: with the interfaces that it names, as if all of them existed. `None` without a fast path.
+/// The table that the configuration requires if all interfaces that it names exist. `None` without a fast path.
 #[must_use]
 pub fn table(wanted: &Wanted) -> Option<TableContent> {
     let named: BTreeSet<Arc<str>> = match wanted {
@@ -145,7 +145,7 @@ fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
     present
 }
 
-/// Stands for a table that cannot be decoded: it differs from every wanted one.
+/// A placeholder for a table that cannot be decoded. It differs from every wanted table, so the table is replaced.
 fn unreadable() -> (TableDump, Vec<Flowtable>) {
     let table = flowtable::content(Vec::new()).table;
     (TableDump::empty(table), Vec::new())

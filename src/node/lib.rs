@@ -1,7 +1,7 @@
-//! What only the kernel of a node can do: commit and list tables of nf_tables, list and delete tracked connections, tell addresses and
-//! routes, keep a flowtable, count.
+//! Access to the kernel of a node: commits and reads nf_tables tables, lists and deletes tracked connections, looks up addresses and
+//! routes, maintains the flowtable, and reads counters.
 //!
-//! Takes commands and gives what the kernel answers. Knows neither Services nor when to try again.
+//! Executes commands and returns the kernel's answers. The caller decides when to try again.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]

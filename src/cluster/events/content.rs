@@ -18,7 +18,7 @@ const MAX_INSTANCE: usize = 128;
 /// The `events.k8s.io/v1` object that is sent to report an event.
 pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
     let regarding = regarding(node, event);
-    // The conversion fails only for a time beyond the calendar, if the clock is not set; the event then has the time 1970.
+    // The conversion fails only for a time beyond the calendar, if the clock is not set; the event then gets the time 1970-01-01.
     let now = Timestamp::try_from(now).unwrap_or_default();
     Event {
         metadata: ObjectMeta {

@@ -181,7 +181,7 @@ impl Recorder {
         let _ = self.bell.try_send(());
     }
 
-    /// Waits until the events so far are sent, for `at_most` this time.
+    /// Waits until the events so far are sent, but no longer than `at_most`.
     pub async fn flush(&self, at_most: Duration) {
         let (done, published) = oneshot::channel();
         if self.bell.is_closed() {

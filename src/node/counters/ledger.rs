@@ -1,8 +1,8 @@
-//! Totals of what the rules counted, which only grow as long as their Service has a counter.
+//! Adds up the kernel's counters to totals that never decrease as long as the Service has a counter.
 //!
 //! Takes whole readings of the kernel's counters and gives the totals of each service port. A counter starts at zero when its element or
-//! its rule is written anew, so the kernel's numbers cannot be shown as they are: the differences between two readings are added up.
-//! Bounded by what the tables hold: what a reading lacks is forgotten. Pure.
+//! its rule is written again, so the kernel's numbers cannot be shown as they are: the differences between two readings are added up.
+//! Memory is bounded: totals of service ports and endpoints that are not in the latest reading are removed. Pure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,16 +18,16 @@ use rules::ruleset::counters::Meaning;
 /// The largest number of endpoints of a service port that have numbers of their own.
 const MAX_ENDPOINTS: usize = 100;
 
-/// What tells counters apart.
+/// Identifies a counter in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterId {
-    /// In the element of a set with this number, by its key.
+    /// The counter of a set's element: the family, the index of the set in `Reader::sets`, and the key of the element.
     Element(Family, u8, Data),
-    /// In the rules of a chain.
+    /// The counters of the rules of a chain, added up.
     Chain(Family, Arc<str>),
 }
 
-/// The counts of a service port, or of several.
+/// The counts of one service port, or the sums of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Numbers {
     connections: u64,
@@ -61,11 +61,11 @@ impl Numbers {
 /// The totals of a service port.
 #[derive(Debug, Default)]
 struct Port {
-    /// What counters said. `connections` are those that reached a dispatch map.
+    /// The sums of the kernel's counters. Here `connections` includes the connections that a rule dropped later.
     raw: Numbers,
-    /// Connections that a rule behind the dispatch map dropped.
+    /// Connections that were counted in `raw.connections` and then dropped by a rule.
     dropped_later: u64,
-    /// The numbers that are shown; never less than before.
+    /// The numbers that the metrics show; they never decrease.
     shown: Numbers,
     endpoints: BTreeMap<SocketAddr, u64>,
 }
@@ -86,8 +86,8 @@ impl Port {
         }
     }
 
-    /// Updates the numbers that are shown, and gives how much they grew. A reading is not of one moment, so that a drop may be known before its
-    /// connection: then the number of connections stays as it is.
+    /// Updates the numbers that are shown, and gives how much they grew. Not all counters are read at the same moment, so a drop may be
+    /// known before its connection: then the shown number of connections stays as it is.
     fn show(&mut self) -> Numbers {
         let before = self.shown;
         let connections = self.raw.connections.saturating_sub(self.dropped_later).max(before.connections);
@@ -96,24 +96,24 @@ impl Port {
     }
 }
 
-/// The totals of everything.
+/// The totals of all counters.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     seen: HashMap<(CounterId, Meaning), u64>,
     ports: BTreeMap<Arc<str>, Port>,
-    /// Of the service ports that had no numbers of their own.
+    /// The sums of what service ports counted while they had no numbers of their own.
     others: Numbers,
     unused_port: u64,
     unused_address: u64,
 }
 
 impl Ledger {
-    /// Adds what a whole reading has more than the last one; gives the numbers of the `limit` busiest service ports.
+    /// Adds the growth since the last reading to the totals; gives the totals of the `limit` busiest service ports.
     pub(super) fn take(&mut self, reading: HashMap<(CounterId, Meaning), u64>, limit: usize) -> Counted {
         let mut present = HashSet::default();
         for ((id, meaning), now) in &reading {
             let before = self.seen.get(&(id.clone(), meaning.clone())).copied().unwrap_or(0);
-            // A counter that says less was made anew.
+            // If the number is lower than before, the counter was created again and began at zero.
             let more = if *now < before { *now } else { now - before };
             match meaning {
                 Meaning::UnusedPort => self.unused_port += more,
@@ -151,7 +151,7 @@ impl Ledger {
         let new: Vec<(Arc<str>, Numbers)> =
             self.ports.iter_mut().map(|(label, port)| (Arc::clone(label), port.show())).collect();
         let mut order: Vec<(&Arc<str>, &Port)> = self.ports.iter().collect();
-        // Labels are in order already, so that equal numbers give the same service ports each time.
+        // The sort is stable and the labels are sorted already, so equal numbers give the same service ports each time.
         order.sort_by_key(|(_, port)| std::cmp::Reverse(port.shown.all()));
         order.truncate(limit);
         let own: HashSet<&str> = order.iter().map(|(label, _)| &***label).collect();

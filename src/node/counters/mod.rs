@@ -1,8 +1,8 @@
 //! Reads the counters of the rules (`nftables.counters`).
 //!
-//! Takes the kernel's tables, gives the totals of the busiest service ports. They are read every [`INTERVAL`], whether anything asks for
-//! them or not: so what a scrape costs does not grow with the cluster, and whoever may ask cannot have the tables read. Only reads; a
-//! dump of a set waits for no transaction and holds none up.
+//! Gives the totals of the busiest service ports. The counters are read every [`INTERVAL`] and not at each scrape of the metrics, so that
+//! the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. A dump of a set does not wait for
+//! a transaction and does not delay one.
 
 mod ledger;
 mod refused;
@@ -27,7 +27,7 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two readings while the tables have no counters yet.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The counts of a service port, or of several. Numbers only grow.
+/// The counts of one service port, or the sums of several. Numbers never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounts {
     /// New connections that went on to an endpoint.
@@ -36,7 +36,7 @@ pub struct ServiceCounts {
     pub no_endpoints: u64,
     /// Packets that were dropped because no endpoint is on this node and the policy is Local.
     pub no_local_endpoints: u64,
-    /// Packets that were dropped because their source may not use the frontend.
+    /// Packets that were dropped because their source is not in the Service's source ranges.
     pub source_ranges: u64,
     /// New connections of the busiest endpoints.
     pub endpoints: Vec<(SocketAddr, u64)>,
@@ -47,18 +47,18 @@ pub struct ServiceCounts {
 pub struct Counted {
     /// The busiest service ports, by label (`namespace/name:port`).
     pub services: Vec<(Arc<str>, ServiceCounts)>,
-    /// All others together, without endpoints.
+    /// The sums of all other service ports, without endpoints.
     pub others: ServiceCounts,
-    /// Packets to ports of cluster IPs that no service port has.
+    /// Packets to a cluster IP, at a port that the Service does not have.
     pub unused_ports: u64,
-    /// Packets to addresses of ServiceCIDRs that no Service has.
+    /// Packets to an address of a ServiceCIDR that is no Service's cluster IP.
     pub unused_addresses: u64,
 }
 
-/// Reads the counters of both tables.
+/// Reads the counters of the IPv4 table and of the IPv6 table.
 pub struct Reader {
     connection: Connection,
-    /// The number of service ports with series of their own.
+    /// The number of service ports with metrics of their own.
     limit: usize,
     /// The sets with counters.
     sets: Vec<(SetName, SetKind)>,
@@ -91,7 +91,8 @@ impl Reader {
         Ok((Some(self.ledger.take(reading, self.limit)), INTERVAL))
     }
 
-    /// Rules come first: a connection that a rule drops was counted by a dispatch map before, so that drops are never too many.
+    /// Reads the rules before the maps: a packet is counted in a map of Services first and by the rule that drops it after that, so in this
+    /// order there are never more drops than connections.
     fn read_family(
         &mut self,
         family: Family,
@@ -103,7 +104,8 @@ impl Reader {
                 *reading.entry((CounterId::Chain(family, chain.into()), meaning)).or_default() += count.packets;
             }
         })?;
-        // The labels of frontends, for sets whose elements have none; those that have one are read first.
+        // The label (`namespace/name:port`) of each frontend, from the comments of elements. The sets with comments are read first, and the
+        // elements of later sets get their labels from here.
         let mut labels: HashMap<Frontend, Arc<str>> = HashMap::default();
         for (number, (set, kind)) in (0..).zip(&self.sets) {
             let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! How many packets to node ports on loopback addresses the rules refused (R5).
+//! Counts the packets to node ports on loopback addresses that the rules refused (R5).
 
 use std::io;
 
@@ -12,7 +12,7 @@ use rules::ruleset::reading::rule_protocol;
 /// Reads the counters of the rules that refuse such packets.
 pub struct Refused {
     connection: Connection,
-    /// What the rules had counted at the last reading.
+    /// The count of each rule at the last reading.
     before: HashMap<(Family, Protocol), u64>,
 }
 
@@ -25,11 +25,11 @@ impl Refused {
         Ok(Self { connection: Connection::open()?, before: HashMap::default() })
     }
 
-    /// Gives `add` the packets that each rule counted since the last call. At the first call that is all they ever counted: rules
-    /// outlive the process that wrote them. A rule that counted less than before is a new one.
+    /// Calls `add` with the number of packets that each rule counted since the last call. The first call gives all that the rules ever
+    /// counted, because rules outlive the process that wrote them. If a count is lower than before, the rule is a new one.
     ///
     /// # Errors
-    /// See [`ReadError`]; what was read before it was given.
+    /// See [`ReadError`]; the counts that were read before the error were given to `add`.
     pub fn read(&mut self, mut add: impl FnMut(Family, Protocol, u64)) -> Result<(), ReadError> {
         for family in Family::BOTH {
             let table = TableName::new(family.into(), names::TABLE);

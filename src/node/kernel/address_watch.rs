@@ -1,10 +1,11 @@
-//! Notes that the node's addresses changed.
+//! Watches for changes of the node's addresses.
 //!
-//! Takes the kernel's notifications about addresses; gives [`AddressNews`], for which the sync loop asks at each of its passes. A thread waits for them. It does not
-//! look into them: a change counts once the addresses are listed. After each change it pauses for a moment, so that a node that starts
-//! hundreds of pods, each with addresses of its own, lists its addresses at most ten times a second.
+//! A thread receives the kernel's notifications about addresses, and the sync loop asks for [`AddressNews`] in each of its passes. The
+//! thread does not decode the notifications, because the sync loop lists the addresses after a change anyway. After each change the
+//! thread pauses for a moment, so that a node that starts hundreds of pods, each with addresses of its own, lists its addresses at most
+//! ten times a second.
 //!
-//! Invariant: as long as nothing is subscribed to, the news is [`AddressNews::Unwatched`], and after a new subscription
+//! Invariant: without a subscription the sync loop gets [`AddressNews::Unwatched`], and after a new subscription
 //! [`AddressNews::Changed`], so no change is lost between two subscriptions.
 
 use std::io;
@@ -18,22 +19,22 @@ use nft::socket::{Bus, Socket};
 
 /// `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
 const GROUPS: [u32; 2] = [5, 9];
-/// The least time between two changes that are noted.
+/// The shortest time between two changes that are reported.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Datagrams that are taken for one change.
+/// The most datagrams that count as one change.
 const AT_ONCE: usize = 1024;
-/// Time from a failed subscription to the next.
+/// The time from a failed subscription to the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What the kernel reported about the node's addresses since it was last asked for.
+/// The kernel's reports about the node's addresses since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressNews {
-    /// Nothing is reported, so they have to be listed now and then.
+    /// There is no subscription, so the caller has to list the addresses at intervals.
     #[default]
     Unwatched,
-    /// They are what they were.
+    /// No address has changed.
     None,
-    /// They may have changed.
+    /// Addresses may have changed.
     Changed,
 }
 
@@ -47,7 +48,7 @@ struct Shared {
 }
 
 impl AddressWatch {
-    /// Starts the thread, in the network namespace of the calling one. It ends after its next notification when this value was dropped.
+    /// Starts the thread, in the network namespace of the calling thread. When this value was dropped, it ends at its next notification.
     ///
     /// # Errors
     /// When the system cannot start another thread.
@@ -58,7 +59,7 @@ impl AddressWatch {
         Ok(Self(shared))
     }
 
-    /// What was reported since the last call.
+    /// The kernel's reports since the last call.
     pub(super) fn news(&self) -> AddressNews {
         let has_changed = self.0.has_changed.swap(false, Ordering::AcqRel);
         match (has_changed, self.0.is_subscribed.load(Ordering::Acquire)) {
@@ -69,7 +70,7 @@ impl AddressWatch {
     }
 }
 
-/// Subscribes, and again after a socket failed, for as long as somebody wants to know.
+/// Subscribes, and subscribes again after a socket failed, until the [`AddressWatch`] is dropped.
 fn follow(shared: &Weak<Shared>) {
     loop {
         if let Ok(socket) = subscribe()
@@ -77,7 +78,7 @@ fn follow(shared: &Weak<Shared>) {
         {
             return;
         }
-        // Until there is a socket again, the addresses are listed once a second.
+        // Until there is a socket again, the sync loop lists the addresses once a second.
         let Some(shared) = shared.upgrade() else { return };
         shared.is_subscribed.store(false, Ordering::Release);
         drop(shared);
@@ -91,9 +92,9 @@ fn subscribe() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Notes each notification, until the socket fails. `None` when nobody wants to know any more.
+/// Notes each notification, until the socket fails. `None` after the [`AddressWatch`] was dropped.
 fn read(mut socket: Socket, shared: &Weak<Shared>) -> Option<()> {
-    // What changed before the subscription was not notified.
+    // The kernel did not report changes before the subscription, so assume that there was one.
     note(shared)?;
     loop {
         thread::sleep(PAUSE);
@@ -102,7 +103,7 @@ fn read(mut socket: Socket, shared: &Weak<Shared>) -> Option<()> {
             Err(error) if error.raw_os_error() == Some(ENOBUFS) || error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return Some(()),
         }
-        // All that is there is one change. Not for ever, because more may come all the time.
+        // Count all datagrams that have arrived as one change. Limit their number, because more may arrive all the time.
         for _ in 0..AT_ONCE {
             if !matches!(socket.receive_now(), Ok(Some(_))) {
                 break;
@@ -127,7 +128,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    // What happened before the subscription is news; `tests/packets` has addresses that come and go.
+    // A new subscription reports a change first. (`tests/packets` tests addresses that are added and removed.)
     #[test]
     fn the_first_news_is_a_change() {
         let watch = AddressWatch::new().unwrap();

@@ -1,4 +1,4 @@
-//! A connection as the kernel tracks it.
+//! The data of a tracked connection (conntrack entry).
 
 use std::net::SocketAddr;
 
@@ -7,32 +7,32 @@ use std::net::SocketAddr;
 pub struct Connection {
     /// The IANA number of its protocol.
     pub protocol: u8,
-    /// The ends as the client sees them.
+    /// Source and destination of the client's packets, before address translation.
     pub original: Ends,
-    /// The ends of the answers: their source is the endpoint.
+    /// Source and destination of the answers: the source is the endpoint.
     pub reply: Ends,
-    /// Bits of `IPS_*`.
+    /// The status bits (`IPS_*`).
     pub status: u32,
-    /// How far it is.
+    /// Whether it is unanswered, open or ended.
     pub phase: Phase,
     /// Its mark, if the kernel has one for connections and it is not 0.
     pub mark: Option<u32>,
-    /// The kernel's number for it, which it keeps for its life.
+    /// The kernel's id for the connection, which never changes.
     pub id: u32,
-    /// Packets and bytes from the client and to it; `None` when accounting was off when it began.
+    /// Packets and bytes from the client, and to the client; `None` if accounting was off when the connection began.
     pub counters: Option<(Counters, Counters)>,
 }
 
 /// The two ends of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Who sends.
+    /// The sender.
     pub source: SocketAddr,
-    /// To whom.
+    /// The receiver.
     pub destination: SocketAddr,
 }
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// No packet came back yet.

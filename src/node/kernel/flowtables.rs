@@ -1,5 +1,5 @@
-//! Access to the table of the fast path. It is separate from [`super::Kernel`], so that an error there does not affect the Services'
-//! tables.
+//! Access to the table of the fast path (`--flowtable`). It uses a socket of its own and not [`super::Kernel`], so that an error there
+//! does not affect the Services' tables.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub trait FlowtableKernel {
     /// The kernel's error.
     fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>>;
 
-    /// The generation of all rules, which changes with each transaction of any program.
+    /// The generation of the ruleset, a number that changes with each transaction of any program.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -44,7 +44,7 @@ pub struct Flowtables {
 }
 
 impl Flowtables {
-    /// Opens the socket. What is committed is noted in `own`.
+    /// Opens the socket. Transactions that are committed through it are recorded in `own`.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,25 +1,26 @@
 //! Detects writes of other programs to our tables.
 //!
 //! Follows the generation, a number that grows by one with each transaction of any program in this network namespace: asking for it
-//! takes the kernel 3 us and no lock, so the sync loop asks at each of its passes. The notifications, which alone say which tables a
-//! transaction changed and which program sent it, are not received all the time. The kernel has one list of subscribers for all network
-//! namespaces (`netlink_has_listeners`), and while there is one in any of them, it makes a notification of some 8 kB for each object
-//! of every transaction in every namespace: a node that subscribed for good would make the first sync of each other node on the machine
-//! several times dearer (kind and k3d have several). The kernel has no other sign of a transaction: the notification of the generation
-//! is sent to the same group, and the audit log, tracepoints and BPF need more privileges than this process keeps.
+//! takes the kernel 3 us and no lock, so the sync loop asks at each of its passes. Only the notifications of nf_tables tell which tables a
+//! transaction changed and which program sent it, but they are not received all the time. The kernel has one list of subscribers for all
+//! network namespaces (`netlink_has_listeners`), and while there is one in any of them, it makes a notification of some 8 kB for each
+//! object of every transaction in every namespace: a node that always subscribes would make the first sync of each other node on the
+//! machine several times slower (kind and k3d have several). The kernel has no other sign of a transaction: the notification of the
+//! generation is sent to the same group, and the audit log, tracepoints and BPF need more privileges than this process keeps.
 //!
-//! So there are two states. In the quiet state nothing is subscribed to. A generation that another program has raised means that our tables
-//! may have been changed, and the caller has to compare them. While notifications are received each transaction of another
-//! program is known with its tables and its sender, and those that do not touch our tables cost nothing. They are received when that is
-//! cheaper than to compare ([`Pace`]): for a short time when transactions follow each other closely, for [`LISTENING`] after a change of our
-//! tables, which may be followed by others and whose sender is to be named, and as long as another program writes in [`OFTEN`] different
-//! seconds of each minute. A program that writes to its own tables less often than that causes a comparison each time, and no
-//! subscription. One that writes more often has the node subscribe for as long as it does: each comparison reads both tables, and
-//! needs a subscription itself while it does.
+//! So there are two states. In the quiet state there is no subscription. If another program has raised the generation, our tables may have
+//! been changed, and the caller has to compare them. In the other state notifications are received: each transaction of another program
+//! is known with its tables and its sender, and a transaction that does not touch our tables causes no comparison. Notifications are
+//! received when that is cheaper than to compare ([`Pace`]): for a short time when transactions follow each other closely; for
+//! [`LISTENING`] after a change of our tables, to name the sender of further changes; and as long as another program writes in [`OFTEN`]
+//! different seconds of each minute. A program that writes to its own tables less often causes a comparison each time, and no
+//! subscription. One that writes more often causes a subscription for as long as it does: a comparison reads both tables, and needs a
+//! subscription itself meanwhile.
 //!
-//! While a large transaction of our own is committed, the subscription is suspended, because it makes that transaction slower too; the
-//! generation shows whether another program wrote meanwhile. During small ones it stays, and our own are recognised by the port of the
-//! socket that sent them. Those of the flowtable go through another socket, and are recognised by [`OwnWrites`].
+//! While a large transaction of our own is committed, the subscription is suspended, because it makes our transaction slower too; the
+//! generation shows whether another program wrote meanwhile. The subscription stays during small transactions of our own, which are
+//! recognised by the port of the socket that sent them. Transactions for the flowtable go through another socket, and are recognised by
+//! [`OwnWrites`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,17 +34,18 @@ use super::own_writes::OwnWrites;
 /// How long notifications are received after another program changed our tables, and while it writes often.
 const LISTENING: Duration = Duration::from_secs(60);
 
-/// How long they are received after transactions that follow each other closely, and what closely is.
+/// How long notifications are received if a transaction follows the previous one within this same time.
 const BURST: Duration = Duration::from_secs(3);
 
-/// The number of seconds of [`LISTENING`] in which other programs wrote from which on that is often.
+/// Other programs write often if they write in at least this many different seconds of [`LISTENING`].
 const OFTEN: usize = 5;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Foreign transactions that are examined in one check; if there are more, they count as unknown.
+/// The most transactions that one check examines; further ones count as unknown.
 const MAX_TRANSACTIONS: usize = 10_000;
 
-/// Commands and elements of a transaction of ours during which the subscription stays. Each costs some microseconds more then.
+/// The subscription stays during a transaction of our own with at most this many commands and elements. Each of them then costs some
+/// microseconds more.
 const SMALL: usize = 16;
 
 /// The writes of other programs to our tables.
@@ -52,7 +54,7 @@ pub enum ForeignWrites {
     /// No other program wrote.
     #[default]
     None,
-    /// Other programs wrote: these, as far as the kernel names them.
+    /// Other programs wrote. The list has those that the kernel names.
     By(Vec<Process>),
     /// Other programs may have written.
     Unknown,
@@ -67,31 +69,31 @@ pub(super) struct Detector {
     generation: Option<u32>,
     /// Another program committed a transaction of which nothing else is known.
     unknown: bool,
-    /// Our own tables may have been changed, also if only this process may change them.
+    /// Our tables may have been changed even if they have an owner, because the owner's socket was closed since the last check.
     lost: bool,
-    /// Another program did change them, and it is not known which.
+    /// The caller found that an unknown program changed our tables.
     changed: bool,
     pace: Pace,
     own: OwnWrites,
 }
 
-/// A subscription.
+/// A subscription to notifications.
 struct Listener {
     monitor: Monitor,
     /// When it ends, unless another program writes before.
     until: Instant,
 }
 
-/// How often other programs write, and so whether it is cheaper to receive notifications than to compare. Pure.
+/// Counts how often other programs write, to decide whether it is cheaper to receive notifications than to compare tables. Pure.
 #[derive(Debug, Default)]
 struct Pace {
     last: Option<Instant>,
-    /// When the last different seconds with a transaction began, at most [`OFTEN`].
+    /// The beginnings of the last seconds in which other programs wrote, at most [`OFTEN`].
     seconds: VecDeque<Instant>,
 }
 
 impl Pace {
-    /// Another program wrote. Gives until when notifications are to be received, if at all.
+    /// Notes that another program wrote. Gives the time until which to receive notifications; `None` if that is not worth it.
     fn wrote(&mut self, now: Instant) -> Option<Instant> {
         let is_within = |then: &Instant, time| now.saturating_duration_since(*then) < time;
         let is_close = self.last.replace(now).is_some_and(|last| is_within(&last, BURST));
@@ -117,7 +119,7 @@ impl Detector {
         Self { own, ..Self::default() }
     }
 
-    /// The caller found that another program changed our tables: the next changes are to be named.
+    /// Notes that the caller found a change of our tables by another program: the next check subscribes, to name who makes further ones.
     pub(super) fn changed(&mut self) {
         self.changed = true;
     }
@@ -127,7 +129,7 @@ impl Detector {
         self.lost = true;
     }
 
-    /// The caller reads all tables from now on, and will find there what was written before.
+    /// Notes that the caller is about to read all tables, where it will see all earlier writes.
     pub(super) fn reading(&mut self, connection: &mut Connection) {
         self.generation = connection.generation().ok();
         (self.unknown, self.lost) = (false, false);
@@ -156,8 +158,8 @@ impl Detector {
         result
     }
 
-    /// The writes of other programs to these tables since the last call. Without tables, only this process may change ours, and what other
-    /// programs write is of no interest.
+    /// The writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so that other
+    /// programs cannot write to them; then only [`Self::lost`] counts.
     ///
     /// # Errors
     /// When a socket fails; then the next call says that other programs may have written.
@@ -176,13 +178,13 @@ impl Detector {
             self.listener = None;
             return Ok(if lost { ForeignWrites::Unknown } else { ForeignWrites::None });
         }
-        // What came before the subscription was not notified.
+        // No notifications were received about transactions before the subscription.
         let unknown = unknown || raised && (is_new || self.listener.is_none());
         if unknown
             && let Some(until) = self.pace.wrote(now)
             && self.listen_until(until)
         {
-            // What was written until now is for the caller to find in the tables; what is written from now on is notified.
+            // The caller will find earlier writes when it compares the tables; notifications report later ones.
             self.generation = connection.generation().ok().or(self.generation);
         }
         let Some(listener) = &mut self.listener else {
@@ -201,7 +203,7 @@ impl Detector {
         if let Some(until) = until {
             listener.until = listener.until.max(until);
         } else if listener.until <= now {
-            // A transaction that came after the generation was asked for, and is not received any more, shows in the next generation.
+            // A transaction after the generation was read above may not be received any more, but the next check sees its generation.
             self.listener = None;
         }
         let touching = || foreign().filter(|write| tables.iter().any(|table| write.tables.contains(table)));
@@ -218,8 +220,8 @@ impl Detector {
         })
     }
 
-    /// Receives notifications at least until then. Gives whether that begins now. Without a subscription, which the kernel may refuse, each
-    /// raised generation means that the tables may have been changed.
+    /// Receives notifications at least until this time. Returns whether the subscription is new. If the kernel refuses it, each raised
+    /// generation still means that the tables may have been changed.
     fn listen_until(&mut self, until: Instant) -> bool {
         if let Some(listener) = &mut self.listener {
             listener.until = listener.until.max(until);
@@ -236,8 +238,9 @@ impl Detector {
     }
 }
 
-/// Whether the generation says that since `from` no other program committed a transaction beside this one of ours, which was sent after
-/// `before`; `error` is what came of it. One without an acknowledgement may have been committed. One that only deletes elements that need not be there may have changed nothing, and then has not raised it.
+/// Whether the generations show that since `from` no other program committed a transaction. `before` and `after` are the generations right
+/// before and after a transaction of our own with these commands, and `error` is its error. A transaction without an acknowledgement may
+/// have been committed. One that only destroys elements may have changed nothing, and then has not raised the generation.
 fn is_ours(
     commands: &[Command],
     error: Option<&CommitError>,
@@ -260,7 +263,8 @@ fn is_ours(
 mod tests {
     use super::*;
 
-    /// For how much of ten minutes a program that writes in bursts has notifications received: so many writes, so far apart, each so often.
+    /// The share of ten minutes in which notifications are received, if a program writes in bursts: `writes` writes with `apart` between
+    /// them, one burst in each period of `every`.
     fn listened(writes: u32, apart: Duration, every: Duration) -> f64 {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let (mut listened, mut until) = (Duration::ZERO, start);
@@ -279,7 +283,7 @@ mod tests {
         listened.as_secs_f64() / all.as_secs_f64()
     }
 
-    // A program that writes to its own tables now and then has no node subscribe, and one that writes all the time does (G10).
+    // Rare writes of a program to its own tables cause no subscription, and frequent writes do (G10).
     #[test]
     fn notifications_are_received_for_as_long_as_that_is_cheaper_than_to_compare() {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
@@ -296,7 +300,7 @@ mod tests {
         }
     }
 
-    // The first of many writes are compared, the others are told (G10).
+    // Of many writes in a row the first causes a comparison, and notifications report the others (G10).
     #[test]
     fn of_writes_that_follow_each_other_only_the_first_is_compared() {
         let (mut pace, start) = (Pace::default(), Instant::now());
@@ -308,7 +312,7 @@ mod tests {
         assert_eq!(pace.seconds.len(), 2);
     }
 
-    // What was committed without an acknowledgement is no foreign write, so that the new try is not told as a repair (G10).
+    // Our own transaction is no foreign write if its acknowledgement is lost, so that the next try is not reported as a repair (G10).
     #[test]
     fn a_transaction_of_which_the_acknowledgement_is_lost_is_ours() {
         let ours = |error: Option<&CommitError>, from, before, after| {

@@ -1,13 +1,12 @@
 //! The lock that lets one process of this program write the rules of a network namespace.
 //!
 //! The lock is an empty table with the flag `owner` (kernel 5.12 and later; `nft_rcv_nl_event` and `nft_table_lookup` in
-//! `net/netfilter/nf_tables_api.c`): the kernel refuses it to a second netlink socket, keeps it when another program flushes the
-//! ruleset, and removes it when the owner's socket closes, also after SIGKILL. Only CAP_NET_ADMIN can make one, so that no other pod in
-//! the host's network can block the proxy. The table's comment names the holder by process id and command line; a file of
-//! `/proc` could not, because another container does not see the process, or sees another one with its number.
+//! `net/netfilter/nf_tables_api.c`): the kernel refuses to create it for a second netlink socket, keeps it when another program flushes
+//! the ruleset, and removes it when the owner's socket closes, also after SIGKILL. Creating it takes CAP_NET_ADMIN, so that a pod in the
+//! host's network cannot block the proxy without it. The table's comment names the holder by process id and command line. `/proc` could
+//! not tell these, because a process in another container may not see the holder, or see another process under its id.
 //!
-//! Takes the command line of this process. [`Lock::take`] takes the lock if it is free, and gives whether this process or another one
-//! holds it.
+//! [`Lock::take`] takes the lock if it is free, and gives whether this process or another one holds it.
 //!
 //! Invariant: the socket of a lock that is held is not closed before the process ends, because the process may have threads that still
 //! write. The exception is an error of [`Lock::take`]: then this process does not write until it has the lock again.
@@ -83,7 +82,7 @@ pub struct Lock {
     /// The socket that owns the table, or tries to. See the module's invariant.
     connection: Option<ManuallyDrop<Connection>>,
     held: Held,
-    /// This kernel has no owned tables.
+    /// Whether this kernel has no tables with an owner.
     unsupported: bool,
 }
 
@@ -104,7 +103,7 @@ impl Lock {
         self.held.clone()
     }
 
-    /// Takes the lock if it is free, and gives which process holds it. Costs one short dump while nothing changes.
+    /// Takes the lock if it is free, and gives which process holds it. While this does not change, a call costs one short netlink request.
     ///
     /// # Errors
     /// See [`LockError`]; then the lock is not held.

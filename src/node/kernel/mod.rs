@@ -1,7 +1,7 @@
 //! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and deletes UDP flows.
 //!
-//! Takes commands and gives an acknowledgement or a typed error. Knows neither Services nor when to try again. Its sockets belong to the
-//! network namespace of the thread that opens them, and stay on that thread: a commit blocks it.
+//! Takes commands and gives an acknowledgement or a typed error. The caller decides when to try again. The sockets belong to the network
+//! namespace of the thread that opens them, and stay on that thread: a commit blocks it.
 
 mod address_watch;
 pub mod connections;
@@ -66,7 +66,7 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError>;
 
-    /// All tables are read from now on: what other programs wrote before is in what is read.
+    /// Notes that the caller is about to read all tables. It will see what other programs wrote before, so this need not be reported.
     fn reading(&mut self) {}
 
     /// The elements of a set as they are now; none when there is no such set.
@@ -75,17 +75,17 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
 
-    /// The writes of other programs to these tables since the last call. Without tables, only this process may change ours; then it says
-    /// whether that may have been different since.
+    /// The writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so only this
+    /// process may change them; then the result only tells whether they may have been without their owner since the last call.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError>;
 
-    /// A comparison found that another program changed our tables.
+    /// Notes that a comparison found a change of our tables by another program.
     fn changed_by_others(&mut self) {}
 
-    /// Which process may write to our tables. Without a lock, it is always this one.
+    /// Takes the writer lock if it is free, and gives which process may write to our tables. Without a lock, it is always this one.
     ///
     /// # Errors
     /// See [`LockError`]; then this process may not write.
@@ -111,7 +111,7 @@ pub trait Kernel {
     /// The kernel's error.
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
 
-    /// Whether these addresses changed since the last call, as far as the kernel reports that.
+    /// Whether the node's addresses changed since the last call, according to the kernel's notifications.
     fn address_news(&mut self) -> AddressNews {
         AddressNews::Unwatched
     }
@@ -123,9 +123,9 @@ pub struct Netfilter {
     foreign_writes: Detector,
     /// The table with the flowtable of the fast path, if there is one.
     fast_path: Option<TableName>,
-    /// Without it two processes may write at the same time.
+    /// The lock for writers. Without it two processes may write at the same time.
     lock: Option<Lock>,
-    /// Without it, changes of the node's addresses are not reported.
+    /// Receives the kernel's notifications about addresses. Without it, changes of the node's addresses are not reported.
     address_watch: Option<AddressWatch>,
 }
 
@@ -141,19 +141,19 @@ impl Netfilter {
     }
 
     /// Sets the table of the fast path. If the kernel does not delete flows that are in a flowtable, [`Kernel::delete_flows`] deletes this
-    /// table first; the fast path makes it again.
+    /// table first; the reconciler of the fast path creates it again.
     #[must_use]
     pub fn with_fast_path(self, table: Option<TableName>) -> Self {
         Self { fast_path: table, ..self }
     }
 
-    /// Sets the record of what other threads of this process commit.
+    /// Sets the record of the transactions that other threads of this process commit.
     #[must_use]
     pub fn with_own_writes(self, own: OwnWrites) -> Self {
         Self { foreign_writes: Detector::knowing(own), ..self }
     }
 
-    /// Has changes of the node's addresses noted. Without another thread, the addresses are listed once a second.
+    /// Starts a thread that watches the node's addresses. If it cannot be started, the addresses are listed once a second.
     #[must_use]
     pub fn watching_addresses(self) -> Self {
         Self { address_watch: AddressWatch::new().ok(), ..self }
@@ -180,7 +180,7 @@ impl Netfilter {
 /// The number of elements of a command that are logged; further ones are only counted.
 const LOGGED: usize = 64;
 
-/// A command in nft syntax; of many elements the first ones and their number.
+/// A command in nft syntax. If it has many elements, only the first ones are shown, and the number of the others.
 fn shortened(command: &Command) -> String {
     let first = |elements: &Elements| elements.iter().take(LOGGED).collect();
     let short = match command {
@@ -215,7 +215,7 @@ impl Kernel for Netfilter {
 
     fn reading(&mut self) {
         let detector = &mut self.foreign_writes;
-        // A socket that fails here fails the reading too.
+        // Ignore the error: if the socket fails here, reading the tables fails too.
         let _ = self.connection.with(is_broken, |connection| {
             detector.reading(connection);
             Ok::<(), ReadError>(())
@@ -229,7 +229,7 @@ impl Kernel for Netfilter {
     fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError> {
         let detector = &mut self.foreign_writes;
         if self.connection.ensure().map_err(ReadError::Socket)? {
-            // Other programs could write to the tables of the former connection after it closed.
+            // Our tables lost their owner when the previous connection was closed, so other programs could write to them.
             detector.lost();
         }
         self.connection.with(is_broken, |connection| detector.foreign_writes(connection, tables, now))

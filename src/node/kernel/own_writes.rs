@@ -1,15 +1,16 @@
-//! The transactions that this process commits through sockets of other threads, so that they are not taken for those of another program.
+//! Records the transactions that other threads of this process commit through sockets of their own, so that they are not mistaken for
+//! transactions of another program.
 //!
-//! Takes the generation that such a transaction made, gives whether all since an earlier one are of this process. Invariant: memory is
-//! bounded; a generation is noted only when it is certain that no other program made it.
+//! Each transaction raises the ruleset's generation by one; the generations that this process made are recorded. Invariants: memory is
+//! bounded; a generation is recorded only when it is certain that no other program made it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Transactions that are remembered. They are asked for many times a second, and made once in a while.
+/// The number of generations that are remembered. It can be small, because such transactions are rare and the record is read often.
 const REMEMBERED: usize = 64;
 
-/// A record of these transactions, which threads share.
+/// The record of transactions, which the threads share.
 #[derive(Clone, Debug, Default)]
 pub struct OwnWrites(Arc<Mutex<Noted>>);
 
@@ -26,7 +27,7 @@ impl OwnWrites {
         self.noted().port = Some(port);
     }
 
-    /// It was committed, between these two generations.
+    /// The transaction was committed. `before` and `after` are the generations that were read right before and after it.
     pub(super) fn committed(&self, before: u32, after: u32) {
         if after.wrapping_sub(before) != 1 {
             return;
@@ -38,7 +39,7 @@ impl OwnWrites {
         noted.generations.push_back(after);
     }
 
-    /// The last generation that this process made without a break since `from`.
+    /// The last generation of the unbroken series of generations after `from` that this process made; `from` if there is none.
     pub(super) fn since(&self, from: u32) -> u32 {
         let noted = self.noted();
         let mut last = from;
@@ -48,7 +49,7 @@ impl OwnWrites {
         last
     }
 
-    /// Whether transactions from this port are of this process.
+    /// Whether the last recorded transaction of this process was sent from the netlink socket with this port.
     pub(super) fn has_port(&self, port: u32) -> bool {
         self.noted().port == Some(port)
     }

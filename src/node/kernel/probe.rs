@@ -1,9 +1,9 @@
-//! Checks whether this kernel lets this process program nf_tables, without a change (O3). At every start, and with `--init-only`, before
-//! anything is changed.
+//! Checks whether this kernel lets this process program nf_tables, and changes nothing (O3). Runs at every start, and with `--init-only`,
+//! before anything is changed.
 //!
-//! Sends one batch that makes for each family a table with a nat chain, a map, and a rule with each statement of our rules, and then has an
-//! impossible command, so that the kernel checks all commands and keeps none. The impossible command must be the only one that it refuses.
-//! The kernel waits some 15 ms before it drops what it kept of a batch (`synchronize_rcu`), so there is one for all families.
+//! Sends one batch that makes for each family a table with a nat chain, a map, and a rule with each statement of our rules. The batch ends
+//! with an impossible command, so that the kernel checks all commands and keeps none of them. The impossible command must be the only one
+//! that it refuses. The kernel waits some 15 ms before it frees a refused batch (`synchronize_rcu`), so all families share one batch.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ use rules::model::Family;
 /// The kernel does not accept our rules. Fatal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The capability is missing, or is that of another user namespace.
+    /// The capability is missing, or is valid in another user namespace only.
     #[error(
         "not allowed to program nf_tables, because capability CAP_NET_ADMIN is missing, or does not count in this network namespace, \
          which belongs to another user namespace: run kube-proxy as root of the node (for pods: hostUsers not false), with hostNetwork: true"
@@ -50,7 +50,7 @@ pub enum ProbeError {
     Socket(#[from] io::Error),
 }
 
-/// What a command tries.
+/// What a command of the batch tests: the kernel's support for this family and module.
 #[derive(Clone, Copy)]
 struct Trial {
     family: Family,
@@ -58,7 +58,7 @@ struct Trial {
     module: &'static str,
 }
 
-/// Tries families in the calling thread's network namespace; with hashes where the scheduler asks for them.
+/// Probes the kernel for these families in the calling thread's network namespace. `hashes`: also for the hash that some schedulers need.
 ///
 /// # Errors
 /// See [`ProbeError`].
@@ -77,7 +77,7 @@ pub fn probe(families: &[Family], hashes: bool) -> Result<(), ProbeError> {
 /// The kernel module of nf_tables itself.
 const CORE: &str = "nf_tables";
 
-/// The commands, each with what it tries; the last one is the impossible one.
+/// The commands, each with its trial; the last one is the impossible command.
 fn commands(families: &[Family], hashes: bool) -> Vec<(Command, Trial)> {
     let of_family = |family: &Family| {
         let with_family = |(command, module)| (command, Trial { family: *family, module });
@@ -89,7 +89,7 @@ fn commands(families: &[Family], hashes: bool) -> Vec<(Command, Trial)> {
     commands
 }
 
-/// The commands that try a family, each with the kernel module that it needs.
+/// The commands that test a family, each with the kernel module that it needs.
 fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     let table = TableName::new(family.into(), "kube-proxy-probe");
     let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
@@ -125,7 +125,7 @@ fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     commands
 }
 
-/// Finds a refusal other than that of the impossible command, which is the last of `trials`.
+/// Fails if the kernel refused any command other than the impossible one, which is the last of `trials`.
 fn check_refusals(refusals: &[Refusal], trials: &[Trial]) -> Result<(), ProbeError> {
     let last = trials.len() - 1;
     match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {

@@ -13,7 +13,7 @@ pub const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CH
 /// The oldest kernel that mode nftables is known to work on.
 const OLDEST: (u32, u32) = (5, 13);
 const ATTEMPTS: u32 = 2;
-/// The most file descriptors that are of use: for connections of health probes, and listeners on some thousand health-check node ports.
+/// The most file descriptors that a proxy needs: for connections of health probes and listeners on some thousand health-check node ports.
 /// Not more, because a credential plugin inherits the limit, and old programs close each possible descriptor when they start.
 const OPEN_FILES: u64 = 65_536;
 
@@ -75,8 +75,8 @@ fn set_oom_score_below(proc: &Path, score: i32) {
     }
 }
 
-/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, as far as the hard limit allows and
-/// as is of use. Gives the new soft limit. A failure is only logged.
+/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, to [`OPEN_FILES`], or to the hard limit if
+/// that is lower. Gives the new soft limit. A failure is only logged.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let (now, most) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));

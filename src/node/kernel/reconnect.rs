@@ -1,7 +1,7 @@
 //! A connection that is opened again after it failed.
 //!
-//! Takes a function that opens it; lends it to its users, and drops it when an error shows that it is broken. The next use opens a new
-//! one, and fails if that fails.
+//! When an error shows that the connection is broken, it is closed. The next use opens a new connection, and fails if it cannot be
+//! opened.
 
 use std::io;
 
@@ -12,12 +12,12 @@ pub(super) struct Reconnecting<T> {
 }
 
 impl<T> Reconnecting<T> {
-    /// Not open yet.
+    /// A connection that is not open yet. `open` opens it when it is used.
     pub(super) fn new(open: fn() -> io::Result<T>) -> Self {
         Self { open, present: None }
     }
 
-    /// Opens it unless it is open. Gives whether it opened it.
+    /// Opens the connection unless it is open. Returns true if it was opened now.
     ///
     /// # Errors
     /// When the socket cannot be opened.
@@ -29,7 +29,7 @@ impl<T> Reconnecting<T> {
         Ok(true)
     }
 
-    /// Uses it. Closes it after an error for which `is_broken` is true.
+    /// Calls `using` with the connection. Closes the connection after an error for which `is_broken` is true.
     ///
     /// # Errors
     /// When the socket cannot be opened, and any error of `using`.
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// How often something was opened.
+    /// How often [`open`] was called.
     static OPENED: AtomicUsize = AtomicUsize::new(0);
 
     fn open() -> io::Result<usize> {

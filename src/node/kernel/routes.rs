@@ -1,6 +1,7 @@
-//! Where the kernel would send a packet, and the names of interfaces, over rtnetlink.
+//! Asks the kernel over rtnetlink where it would send a packet, and for the names of interfaces.
 //!
-//! Takes addresses, and for a packet that arrives the interface; gives what a look-up of the routing rules and tables gives. Asks only.
+//! Takes the addresses of a packet, and the input interface if the packet arrives from outside; gives the result of a look-up in the
+//! routing rules and tables. Changes nothing.
 
 use std::io;
 use std::net::IpAddr;
@@ -49,16 +50,16 @@ pub const LOCAL: u8 = 2;
 /// The type of a route to somewhere else (`RTN_UNICAST`).
 pub const UNICAST: u8 = 1;
 
-/// A packet whose route is wanted.
+/// The packet for which to look up the route.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteQuery {
-    /// Where it goes.
+    /// The destination address of the packet.
     pub destination: IpAddr,
-    /// Where it comes from; `None` for an address that the kernel chooses.
+    /// The source address of the packet; `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
-    /// The index of the interface at which it arrives; `None` for a packet of this host.
+    /// The index of the interface at which the packet arrives; `None` for a packet that this host sends.
     pub input: Option<u32>,
-    /// Its mark.
+    /// The packet's mark.
     pub mark: u32,
 }
 
@@ -69,7 +70,7 @@ pub struct Route {
     pub kind: u8,
     /// The index of the interface through which the packet leaves.
     pub output: Option<u32>,
-    /// The source address that a packet of this host gets, if it has none yet.
+    /// The source address that a packet gets which this host sends, if it has none yet.
     pub(crate) source: Option<IpAddr>,
 }
 
@@ -88,7 +89,7 @@ impl Routes {
     /// The route of a packet.
     ///
     /// # Errors
-    /// The kernel's error; it also tells why a packet has no route, such as `ENETUNREACH`.
+    /// The kernel's error. A packet without a route is an error as well, such as `ENETUNREACH`.
     pub fn route(&mut self, query: &RouteQuery) -> io::Result<Route> {
         self.0.send(&request(query))?;
         loop {

@@ -1,8 +1,8 @@
 //! The addresses and the interfaces of this network namespace, over rtnetlink.
 //!
-//! Each list is one request and all messages that the kernel answers; sorted, without duplicates.
+//! Each list is made with one dump request. It is sorted and has no duplicates.
 //!
-//! Not from a library. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the addresses: the sync loop
+//! No library is used for this. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the addresses: the sync loop
 //! lists the addresses when one changes, and on a node with hundreds of pods the list of links is many times longer and holds the kernel's
 //! RTNL lock. `netlink-packet-route` parses all of rtnetlink, and only three attributes are read here; the socket and the parser of
 //! attributes are those of nf_tables.
@@ -45,8 +45,8 @@ mod number {
     pub(super) const IFF_LOOPBACK: u32 = 8;
 }
 
-/// The addresses of all interfaces in the calling thread's network namespace that the kernel uses: not those of which duplicate
-/// detection is under way or has failed, to which it takes no packet, and on which no program can listen.
+/// The addresses of all interfaces in the calling thread's network namespace that the kernel uses. Leaves out those whose duplicate
+/// address detection is under way or has failed: the kernel takes no packets to them, and no program can listen on them.
 ///
 /// # Errors
 /// The kernel's error.
@@ -85,7 +85,7 @@ pub fn address(message: &[u8]) -> Option<IpAddr> {
     attrs.find(number::IFA_LOCAL).or_else(|| attrs.find(number::IFA_ADDRESS)).and_then(ip)
 }
 
-/// Whether the kernel uses an address with these flags. An optimistic one is used while duplicate detection is under way (RFC 4429).
+/// Whether the kernel uses an address with these flags. It uses an optimistic one while duplicate detection is under way (RFC 4429).
 const fn is_used(flags: u8) -> bool {
     let is_awaited = flags & number::IFA_F_TENTATIVE != 0 && flags & number::IFA_F_OPTIMISTIC == 0;
     !is_awaited && flags & number::IFA_F_DADFAILED == 0

@@ -1,9 +1,9 @@
 //! The kernel's connection-tracking settings, written once at start and with `--init-only` (N1 to N4).
 //!
-//! Takes [`Conntrack`], compares each value with the kernel's and writes those that differ. A value that is right is not written, so a
-//! process that may not write (an unprivileged container after `--init-only`) starts as well. The limit of connections belongs to the
-//! machine: in a network namespace of a container that plays a node it cannot be set, and stays, with a warning. It is never set down:
-//! a larger one is the choice of the machine's operator, or of another program that needs it.
+//! Compares each value of [`Conntrack`] with the kernel's, and writes those that differ. A value that is right is not written, so that a
+//! process without permission to write (an unprivileged container after `--init-only`) starts as well. The limit of connections
+//! (`nf_conntrack_max`) is one value for the whole machine: in the network namespace of a container that is a node, such as of kind, it
+//! cannot be set, and stays, with a warning. It is never lowered: the machine's operator or another program may need the larger value.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use component::config::Conntrack;
 
-/// The largest limit that is set (N1).
+/// The cap of the limit that the number of CPUs gives (N1).
 const MAX: u64 = 1 << 20;
 const LIMIT: &str = "nf_conntrack_max";
 
@@ -57,7 +57,7 @@ pub enum SysctlError {
     },
 }
 
-/// A value that a proxy with some settings needs, as it is now.
+/// A sysctl with the value that the configuration requires and the present one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The file below `/proc/sys`.
@@ -66,18 +66,18 @@ pub struct Setting {
     pub wanted: u64,
     /// Whether a larger value is right, too.
     pub at_least: bool,
-    /// What it is now, or why it cannot be read.
+    /// The present value, or why it cannot be read.
     pub present: Result<u64, NoValue>,
-    /// Who can write it.
+    /// Whether it can be written.
     pub writable: Writable,
 }
 
-/// Why there is no value, in words.
+/// Why a value cannot be read, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoValue {
     /// This process may not read it.
     Forbidden(String),
-    /// The kernel has none, or gives none.
+    /// The kernel does not have it, or reading it failed for another reason.
     Missing(String),
 }
 
@@ -104,7 +104,7 @@ pub enum Writable {
 }
 
 impl Setting {
-    /// Whether it is as it should be.
+    /// Whether the present value meets the configuration.
     #[must_use]
     pub fn is_right(&self) -> bool {
         let wanted = self.wanted;
@@ -112,7 +112,7 @@ impl Setting {
     }
 }
 
-/// The values that a proxy with these settings sets at its start, as they are now. Writes nothing.
+/// The sysctls that a proxy with these settings sets at its start, with their present values. Writes nothing.
 #[must_use]
 pub fn look(settings: &Conntrack) -> Vec<Setting> {
     look_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
@@ -146,8 +146,8 @@ fn look_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Vec<Setting>
 /// Sets the values that differ, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
 ///
 /// # Errors
-/// See [`SysctlError`]. A value that does not exist or may not be written is found before any is set; a value that the kernel refuses
-/// is found after those before it were set.
+/// See [`SysctlError`]. Nothing is written if a file does not exist or may not be written. If the kernel refuses a value, the values before
+/// it have been written.
 pub fn apply(settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
     apply_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
 }
@@ -155,7 +155,7 @@ pub fn apply(settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
 fn apply_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
     let changes = differing(settings, proc_sys, sys)?;
     for Change { path, value, present } in &changes {
-        // Opening a file does not change its value.
+        // Check the permission only: opening a file does not change its value.
         let opened = fs::OpenOptions::new().write(true).open(path);
         opened.map_err(|error| SysctlError::Write {
             path: path.clone(),
@@ -179,7 +179,7 @@ struct Change {
     present: String,
 }
 
-/// The values that differ from the kernel's, in order (N4).
+/// The values that differ from the kernel's, in the order in which they are written (N4).
 fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Change>, SysctlError> {
     let directory = proc_sys.join("net/netfilter");
     let mut changes = Vec::new();
@@ -195,8 +195,8 @@ fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Ch
     Ok(changes)
 }
 
-/// Adds what differs of the limit and of the hash table, which grow and never shrink (N2). Where the limit belongs to the machine the hash
-/// table does, too: the kernel refuses to change it outside of the first network namespace.
+/// Adds the changes of `nf_conntrack_max` and of the hash table's size, which are only raised (N2). If this network namespace cannot set
+/// the limit, it cannot set the size either: the kernel refuses that outside of the first network namespace.
 fn differing_limit(
     path: PathBuf,
     value: u64,
@@ -230,7 +230,7 @@ fn differing_limit(
     Ok(())
 }
 
-/// The configured values, in order (N1, N3).
+/// The sysctls to set, as (file name, value), in the order in which they are written (N1, N3).
 fn wanted(settings: &Conntrack, cpus: u64) -> Vec<(&'static str, u64)> {
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
     let values = [
@@ -244,7 +244,7 @@ fn wanted(settings: &Conntrack, cpus: u64) -> Vec<(&'static str, u64)> {
     values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The limit of connections. The cap is applied before the minimum, which counts only below the cap (N1).
+/// The value for `nf_conntrack_max`; `None` leaves the kernel's. The minimum counts only if the value by CPUs is not above the cap (N1).
 fn limit(settings: &Conntrack, cpus: u64) -> Option<u64> {
     let scaled = u64::from(settings.max_per_core) * cpus;
     match scaled {
@@ -254,7 +254,7 @@ fn limit(settings: &Conntrack, cpus: u64) -> Option<u64> {
     }
 }
 
-/// The CPUs of the machine: those online with a place in the topology, else those that this process may use.
+/// The number of CPUs that are online and have a directory `topology`; if there are none, of those that this process may use.
 fn cpus(sys: &Path) -> u64 {
     let entries = fs::read_dir(sys.join("devices/system/cpu")).into_iter().flatten().flatten();
     let online = entries.filter(|entry| is_cpu(&entry.file_name().to_string_lossy()) && is_online(&entry.path()));
@@ -273,7 +273,7 @@ fn is_online(cpu: &Path) -> bool {
     cpu.join("topology").is_dir() && !offline
 }
 
-/// Whether no process may write the file. The kernel makes values of the machine read-only in all network namespaces but the first.
+/// Whether no process may write the file. The kernel makes machine-wide values read-only in all network namespaces except the first.
 fn is_fixed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
 }
@@ -311,7 +311,7 @@ mod tests {
         tcp_be_liberal: false,
     };
 
-    /// A directory with `cpus` CPUs, and the values of a kernel.
+    /// A directory that stands for `/proc/sys` and `/sys` of a machine.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -414,7 +414,7 @@ mod tests {
         let expected = [("hashsize", 65_536), ("nf_conntrack_tcp_timeout_established", 86_400)];
         assert_eq!(machine.apply(&SETTINGS).unwrap(), expected.map(|(name, value)| (machine.path(name), value)));
         assert_eq!(fs::read_to_string(machine.path("nf_conntrack_max")).unwrap(), "4194304\n");
-        // Neither an explicit minimum below it nor the cap sets it down; a minimum above it raises it.
+        // Neither a smaller minimum nor the cap lowers it; a larger minimum raises it.
         let with = |max_per_core, min| machine.apply(&Conntrack { max_per_core, min, ..SETTINGS }).unwrap();
         assert!(with(1, 4_000_000).iter().all(|(path, _)| !path.ends_with("nf_conntrack_max")));
         assert_eq!(with(u32::MAX, 0), []);
@@ -422,8 +422,8 @@ mod tests {
         assert_eq!(with(0, 6_000_000), [], "0 per CPU leaves it alone, whatever the minimum is");
     }
 
-    // In the network namespace of a container that plays a node, the kernel refuses to change the hash table as well, so neither is
-    // touched, whatever the machine's limit is (N2).
+    // In the network namespace of a container that is a node, such as of kind, the kernel refuses to change the hash table as well, so
+    // neither it nor the limit is touched, whatever the machine's limit is (N2).
     #[test]
     fn a_limit_of_the_machine_leaves_the_hash_table_alone() {
         for limit in ["4194304", "262144", "65536"] {
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(machine.apply(&limit_only).unwrap(), []);
     }
 
-    // Being liberal is switched on and never off (N3).
+    // `nf_conntrack_tcp_be_liberal` is switched on and never off (N3).
     #[test]
     fn being_liberal_is_switched_on_and_never_off() {
         let machine = Machine::new(1, &[("nf_conntrack_tcp_be_liberal", "1")]);
@@ -457,10 +457,10 @@ mod tests {
         assert_eq!(machine.apply(&liberal).unwrap().len(), 1);
     }
 
-    // A value that is right needs no permission and the error of another says what to do (N4).
+    // A value that is right already needs no permission to write, and the error about a wrong value says what to do (N4).
     #[test]
     fn a_value_that_is_right_needs_no_permission_and_the_error_of_another_says_what_to_do() {
-        // Not even root can write these two files.
+        // Link the sysctl to files of `/proc` that not even root can write.
         let machine = Machine::new(1, &[]);
         let path = machine.path("nf_conntrack_udp_timeout");
         std::os::unix::fs::symlink("/proc/sys/kernel/ostype", &path).unwrap();

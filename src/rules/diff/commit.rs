@@ -51,7 +51,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The chains of a table that neither a record nor the static rules have, and that are not chains on demand.
+    /// The chains of a table that neither a record nor the static rules have, and that are not chains on demand (such as `lb-3`).
     fn unwanted_chains(&self, dump: Option<&TableDump>) -> Vec<std::sync::Arc<str>> {
         let mut names = Vec::new();
         if let Some(dump) = dump {

@@ -7,8 +7,8 @@
 //!
 //! Invariants: there are no differences if and only if `comparison` returns no commands; equal inputs give equal differences.
 //!
-//! Not differences: chains on demand that no element goes to, chains without rules that wait to be deleted, clients that session affinity
-//! has recorded. But a client that is recorded with an endpoint that its map must not have is a difference.
+//! Not differences: chains on demand (shared chains such as `lb-3`) that no element goes to, chains without rules that wait to be deleted,
+//! clients that session affinity has recorded. But a client that is recorded with an endpoint that its map must not have is a difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -52,14 +52,14 @@ pub enum DifferenceKind {
     NoChain(ChainContent),
     /// A chain that should not exist, with the number of its rules. If it is not a base chain, only its rules must be deleted now.
     SurplusChain(Chain, usize),
-    /// A chain with another hook, priority or comment.
+    /// A chain has another hook, priority or comment.
     OtherChain {
         /// The wanted chain.
         wanted: Chain,
         /// The chain in the kernel.
         present: Chain,
     },
-    /// A chain with other rules.
+    /// A chain has other rules.
     Rules {
         /// The chain with its wanted rules.
         wanted: ChainContent,
@@ -308,7 +308,7 @@ impl Finder {
             dump.table = records.static_rules.table.clone();
             self.found.push(DifferenceKind::Table(TableState { unknown_flags, ..TableState::default() }));
         }
-        // The owner of a table does not affect packets, so it is not a difference.
+        // Ownership (which process may change the table) does not affect packets, so it is not a difference.
         dump.ownership = if records.static_rules.owned { Ownership::Ours } else { Ownership::Unowned };
         self.found.extend(std::mem::take(&mut dump.objects).into_iter().map(DifferenceKind::Object));
         for error in std::mem::take(&mut dump.unreadable) {
@@ -397,7 +397,7 @@ impl Finder {
                 Command::DeleteSet(_, set) => self.found.push(DifferenceKind::SurplusSet(Arc::clone(set))),
                 Command::AddElements(_, set, list) => elements.add(set, list, true),
                 Command::DeleteElements(_, set, list) => elements.add(set, list, false),
-                // `comparison` returns no other commands here: `of_table` has corrected the table in the dump, and chains without rules stay.
+                // No other commands occur here: `of_table` has corrected the table in the dump, and chains without rules stay.
                 _ => {}
             }
         }

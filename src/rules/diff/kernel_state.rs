@@ -15,7 +15,8 @@ use crate::table::StaticRules;
 pub(super) struct KernelState {
     /// The size of each set of the static rules, by the set's number; `None` if the set has no size or does not exist.
     sizes: Vec<Option<u32>>,
-    /// The chains on demand that exist. They stay when no element goes to them any more: they are few, and may be needed again.
+    /// The chains on demand (shared chains such as `lb-3`) that exist. They stay when no element goes to them any more, because they are
+    /// few and may be needed again.
     on_demand: BTreeSet<Arc<str>>,
     /// Chains without rules that no record has; the value is true if the chain has been empty for a second.
     emptied: BTreeMap<Arc<str>, bool>,
@@ -27,7 +28,7 @@ pub(super) struct KernelState {
 pub enum Collect {
     /// No chains.
     Nothing,
-    /// Chains that were empty at the last call of `second_passed`.
+    /// Chains that were without rules at the last call of `second_passed`.
     EmptyForASecond,
     /// All chains that were empty before this transaction.
     AllEmpty,
@@ -38,12 +39,12 @@ impl KernelState {
         Self { sizes: vec![None; static_rules.sets.len()], on_demand: BTreeSet::new(), emptied: BTreeMap::new() }
     }
 
-    /// The size of a set of the static rules.
+    /// The size that a set of the static rules has in the kernel.
     pub(super) fn size(&self, set: u16) -> Option<u32> {
         self.sizes[usize::from(set)]
     }
 
-    /// Whether a chain on demand exists.
+    /// Whether a chain on demand (such as `lb-3`) exists.
     pub(super) fn has_on_demand(&self, chain: &str) -> bool {
         self.on_demand.contains(chain)
     }

@@ -51,7 +51,7 @@ fn slot_key(prefix: &Data, slot: usize) -> Data {
     prefix.then(u32::try_from(slot).unwrap_or(u32::MAX))
 }
 
-/// Adds the chains on demand among `targets`, and the chains on demand that their rules go to.
+/// Adds the chains on demand (such as `masq-lb-3`) among `targets`, and the chains on demand that their rules go to (`lb-3`).
 fn add_chains(mut targets: Vec<Arc<str>>, static_rules: &StaticRules, chains: &mut Vec<ChainContent>) {
     while let Some(target) = targets.pop() {
         let Some(content) = (static_rules.on_demand)(&target) else { continue };

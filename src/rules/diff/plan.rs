@@ -43,7 +43,7 @@ pub(super) struct Plan<'a> {
     deletions: Vec<Command>,
     additions: Vec<Command>,
     removals: Vec<Command>,
-    /// Chains that elements or rules of this plan go to; some of them are chains on demand.
+    /// Chains that elements or rules of this plan go to; some of them are chains on demand (shared chains such as `lb-3`).
     targets: BTreeSet<Arc<str>>,
     /// Chains whose rules this plan deletes because they use a set that is created again, and does not add again yet.
     detached: BTreeSet<Arc<str>>,
@@ -160,8 +160,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Adds or corrects each chain on demand that an element or a rule of this plan goes to, and the chains on demand that their rules go
-    /// to. `present` gives the state of a chain in the kernel.
+    /// Adds or corrects each chain on demand (such as `masq-lb-3`) that an element or a rule of this plan goes to, and the chains on demand
+    /// that their rules go to (`lb-3`). `present` gives the state of a chain in the kernel.
     pub(super) fn chains_on_demand(&mut self, present: impl Fn(&ChainContent) -> Present) {
         let mut open: Vec<Arc<str>> = self.targets.iter().cloned().collect();
         let mut seen = BTreeSet::new();

@@ -5,8 +5,8 @@
 //! kernel has carried out the commands, [`Records::committed`] turns the new records into committed ones.
 //!
 //! Invariants: after a commit the table has the objects of the fixed part and of the committed records, and besides these only chains
-//! on demand and chains without rules that wait to be deleted; two records have the same key of a set only if the set is shared
-//! ([`StaticRules::shared`]).
+//! on demand (shared chains such as `lb-3`) and chains without rules that wait to be deleted; two records have the same key of a set only
+//! if the set is shared ([`StaticRules::shared`]).
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -29,7 +29,7 @@ pub struct Records<Owner> {
     pub(super) committed: HashMap<Owner, Record>,
     /// The new record of each owner whose record changed since the last commit.
     pub(super) open: HashMap<Owner, Record>,
-    /// Sums over the committed records.
+    /// Numbers of elements, summed over the committed records.
     pub(super) totals: Totals,
     /// Other objects that the table has in the kernel.
     pub(super) kernel: KernelState,
@@ -217,12 +217,12 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.kernel.has_emptied()
     }
 
-    /// All dynamic sets, with their owners.
+    /// All dynamic sets (filled by rules, for session affinity), each with its owner.
     pub fn dynamic_sets(&self) -> impl Iterator<Item = (&Owner, &DynamicSet)> {
         self.wanted().flat_map(|(owner, record)| record.dynamic_sets().iter().map(move |map| (owner, map)))
     }
 
-    /// The dynamic sets whose allowed values changed since the last commit, with their owners.
+    /// The dynamic sets that are new or whose allowed values changed since the last commit, each with its owner.
     pub fn changed_dynamic_sets(&self) -> impl Iterator<Item = (&Owner, &DynamicSet)> {
         let mut changed = Vec::new();
         for (owner, record, before) in self.changed() {
@@ -242,7 +242,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.latest(owner)?.dynamic_set(name)
     }
 
-    /// Whether the committed record of an owner has a dynamic set.
+    /// Whether the committed record of an owner has a dynamic set with this name.
     #[must_use]
     pub fn is_committed(&self, owner: &Owner, map: &str) -> bool {
         self.committed.get(owner).is_some_and(|record| record.dynamic_set(map).is_some())

@@ -24,7 +24,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.changed().map(|(owner, now, before)| (owner, Changed { before, now }))
     }
 
-    /// Whether the record of an owner changed since the last commit.
+    /// Whether an owner has a new record that is not committed yet.
     #[must_use]
     pub fn is_open(&self, owner: &Owner) -> bool {
         self.open.contains_key(owner)
@@ -47,7 +47,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The name of the set of an entry.
+    /// The name of the set that an entry belongs to.
     #[must_use]
     pub fn set_name(&self, entry: Entry<'_>) -> &str {
         &self.set(entry.set).name

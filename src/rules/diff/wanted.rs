@@ -46,7 +46,7 @@ impl<'a> Wanted<'a> {
         Self { static_rules, records, chains, sets }
     }
 
-    /// All wanted chains except chains on demand, in a fixed order.
+    /// All wanted chains except chains on demand (shared chains such as `lb-3`), in a fixed order.
     pub(super) fn chains(&self) -> impl Iterator<Item = &'a ChainContent> {
         self.static_rules.chains.iter().chain(self.records.iter().flat_map(|record| record.chains()))
     }
@@ -56,7 +56,8 @@ impl<'a> Wanted<'a> {
         chain.base.is_none() && !self.chains.contains_key(name) && (self.static_rules.on_demand)(name).is_none()
     }
 
-    /// The chains of a table that neither a record nor the static rules have, and that are neither base chains nor chains on demand.
+    /// The chains of a table that neither a record nor the static rules have, and that are neither base chains nor chains on demand
+    /// (shared chains such as `lb-3`).
     pub(super) fn unwanted_chains<'b>(
         &'b self,
         dump: &'b TableDump,
@@ -81,7 +82,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Deletes the rules of surplus chains, and surplus sets. Adds the existing chains on demand to the plan's targets.
+    /// Deletes the rules of surplus chains, and surplus sets. Tells the plan which chains exist, so that it keeps chains on demand.
     pub(super) fn remove_surplus(&self, plan: &mut Plan<'_>, dump: &TableDump) {
         for (chain, rules) in dump.chains.values() {
             if self.chains.contains_key(&*chain.name) {
@@ -90,7 +91,7 @@ impl<'a> Wanted<'a> {
             if self.is_unwanted(chain) && !rules.is_empty() {
                 plan.empty_chain(&chain.name);
             }
-            // An existing chain on demand is kept, and its rules are checked, even if no element goes to it now.
+            // An existing chain on demand (such as `lb-3`) is kept, and its rules are checked, even if no element goes to it now.
             plan.target(&chain.name);
         }
         for (set, _) in dump.sets.values() {

@@ -1,7 +1,7 @@
 //! Computes the endpoint lists of a service port.
 //!
-//! Takes the port's slices, returns the cluster list, the local list, the hairpin list, and whether there is any
-//! usable endpoint. Invariant: the lists are sorted and free of duplicates.
+//! Takes the port's slices; returns the endpoints for traffic policy Cluster, the ones for policy Local, the ones that may connect to
+//! themselves, and whether there is any usable endpoint. Invariant: the lists are sorted and free of duplicates.
 
 use std::net::SocketAddr;
 
@@ -51,11 +51,11 @@ impl Uses {
 
 /// The endpoints that a service port may use.
 pub(super) struct Lists {
-    /// The cluster list (C3).
+    /// The endpoints for traffic policy Cluster (C3).
     pub(super) cluster: Vec<SocketAddr>,
-    /// The local list (C4).
+    /// The endpoints on this node, for traffic policy Local (C4).
     pub(super) local: Vec<SocketAddr>,
-    /// The endpoints on this node that are in one of the lists (C7, D10).
+    /// The endpoints in `cluster` or `local` that run on this node and may connect to themselves (C7, D10).
     pub(super) hairpin: Vec<SocketAddr>,
     /// Whether any endpoint on any node is usable (C6).
     pub(super) has_any: bool,

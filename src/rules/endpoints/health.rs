@@ -11,7 +11,7 @@ use super::topology::NodeTopology;
 /// The answer of a Service's health-check node port in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The family.
+    /// The IP family.
     pub family: Family,
     /// The port number, on the node's addresses.
     pub port: u16,
@@ -44,7 +44,7 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// One health check for each of the families in which the Service exists (A4).
+    /// One health check for each family in which the Service has a cluster IP (A4).
     pub(super) fn checks(&self, families: impl Iterator<Item = Family>) -> Vec<HealthCheck> {
         let Some(port) = self.port else { return Vec::new() };
         let count = |family| self.addresses.iter().filter(|(of, _)| *of == family).count();
@@ -74,7 +74,7 @@ mod tests {
         slice(slice_name, SERVICE, &[slice_port("http", 8080)], endpoints)
     }
 
-    // Terminating and unready endpoints, and those of other nodes, are not counted (K2).
+    // Terminating endpoints, unready endpoints, and endpoints on other nodes are not counted (K2).
     #[test]
     fn only_ready_endpoints_on_this_node_count() {
         let endpoints = ["10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3", "10.0.0.4 @here unready", "10.0.0.5 @here"];

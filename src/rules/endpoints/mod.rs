@@ -4,8 +4,8 @@
 //! uses chains, maps or marks.
 //!
 //! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service
-//! owns each frontend; every list is sorted and free of duplicates; if an [`Action`] uses the cluster list, that list is
-//! not empty; IPv4 and IPv6 never mix (D24).
+//! owns each frontend; every list is sorted and free of duplicates; if an [`Action`] uses [`PortSelection::cluster`], that list
+//! is not empty; IPv4 and IPv6 never mix (D24).
 
 mod categories;
 pub mod health;
@@ -46,7 +46,7 @@ pub struct ServiceSelection {
 /// The endpoints and frontends of one service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSelection {
-    /// The family of all addresses below.
+    /// The IP family of all addresses in this struct.
     pub family: Family,
     /// `namespace/name:port`, or `namespace/name` when the port has no name.
     pub label: Arc<str>,
@@ -75,7 +75,7 @@ pub struct FrontendSelection {
     pub frontend: Frontend,
     /// The kind of the frontend; the first kind, when the Service lists its address as several kinds.
     pub kind: FrontendKind,
-    /// The traffic policy that applies to it.
+    /// The traffic policy that applies to the frontend.
     pub policy: TrafficPolicy,
     /// The action for new connections.
     pub action: Action,
@@ -86,15 +86,15 @@ pub struct FrontendSelection {
 /// The action for a new connection to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send it to an endpoint of the cluster list (D1, D5).
+    /// Send it to an endpoint of [`PortSelection::cluster`] (D1, D5).
     Cluster {
         /// Whether to masquerade it whatever its source is.
         masquerade: bool,
     },
-    /// Send it to an endpoint of the local list, which is not empty (D1).
+    /// Send it to an endpoint of [`PortSelection::local`], which is not empty (D1).
     Local,
-    /// External policy Local (D6): send it to the cluster list if it comes from a pod or the host, otherwise to the local
-    /// list; drop it if the local list is empty (D3).
+    /// External policy Local (D6): if it comes from a pod or this host, send it to an endpoint of [`PortSelection::cluster`], otherwise of
+    /// [`PortSelection::local`]; drop it if that list is empty (D3).
     ByOrigin,
     /// Reject it: there is no usable endpoint on any node (D2, D3).
     Reject,

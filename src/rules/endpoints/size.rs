@@ -17,7 +17,7 @@ use super::Gathered;
 pub struct PortSize {
     /// Frontends that the port claims, including frontends that another Service owns.
     pub frontends: u64,
-    /// Pairs of a load balancer IP and a range of sources that may connect to it.
+    /// Pairs of a load balancer IP and a source range that may connect to it.
     pub sources: u64,
     /// Endpoints in all slices, ready or not; duplicates count each time.
     pub endpoints: u64,

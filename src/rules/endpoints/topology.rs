@@ -7,7 +7,7 @@ use crate::model::{Endpoint, State};
 pub(super) struct NodeTopology<'a> {
     /// The node's name; `None` when it is empty: then no endpoint is local (B8).
     node: Option<&'a str>,
-    /// The node's zone; `None` matches no hint (C2, C9).
+    /// The node's zone; if it is `None`, no zone hint matches (C2, C9).
     zone: Option<&'a str>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> NodeTopology<'a> {
     }
 }
 
-/// How topology hints restrict the Ready endpoints of the cluster list.
+/// How topology hints restrict the Ready endpoints for traffic policy Cluster.
 #[derive(Clone, Copy)]
 pub(super) enum Topology {
     /// Hints are ignored.

@@ -1,4 +1,4 @@
-//! What an event changed in the state.
+//! Describes the change that an event made in the state.
 //!
 //! [`State::apply`](super::State::apply) compares each event once with the object that it has, and returns a [`Change`]. The log, the
 //! metrics and the deletion of UDP flows take the old object from there, and need no comparison of their own.
@@ -14,14 +14,14 @@ pub enum Change {
     Service {
         /// The name of the Service.
         name: ObjectName,
-        /// `None` when it is new.
+        /// The old content; `None` if the Service is new.
         before: Option<Box<Service>>,
     },
     /// An EndpointSlice was added, changed or deleted.
     Slice {
         /// The name of the slice.
         name: ObjectName,
-        /// `None` when it is new.
+        /// The old content; `None` if the slice is new.
         before: Option<EndpointSlice>,
     },
     /// The node, the ServiceCIDRs or the API server's addresses changed, or the initial list of objects is complete.

@@ -1,4 +1,4 @@
-//! Which Service owns each frontend.
+//! Decides which Service owns each frontend.
 //!
 //! Takes the old and the new content of a Service, the endpoints of the API server and the ServiceCIDRs. Returns the Services that
 //! gained or lost a frontend, and the conflicts that arose.
@@ -86,7 +86,7 @@ impl Claim {
 enum NewConflicts {
     /// All conflicts of the frontend, because its winner changed.
     All,
-    /// The conflicts of these claims.
+    /// Only the conflicts of these claims.
     Some(BTreeSet<Claim>),
 }
 
@@ -399,7 +399,7 @@ fn is_reserved(service_cidrs: &Ranges, frontend: &Frontend) -> bool {
     }
 }
 
-/// Converts a port's index for a [`Claim`]. No Service is large enough to have so many ports that it would be cut off.
+/// Converts a port's index to `u32` for a [`Claim`]. A larger index cannot occur: no Service object is that large.
 fn number(port: usize) -> u32 {
     u32::try_from(port).unwrap_or(u32::MAX - 1)
 }

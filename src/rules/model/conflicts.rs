@@ -1,4 +1,4 @@
-//! Reports on claims on frontends that lose to another claim.
+//! Describes claims on frontends that lose to another claim.
 //!
 //! Only values: [`Claims`](super::claims) makes them, and the log and the events of the API server print them. Invariant: a report on a
 //! frontend lists at most as many Services as its caller asked for, however many claim the frontend.
@@ -45,7 +45,7 @@ pub struct Contest {
 }
 
 impl fmt::Display for Contest {
-    /// One sentence: who gets the frontend, why, and who does not.
+    /// One sentence: which Service gets the frontend, why, and which Services do not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { conflicts, more, claims } = self;
         let Some(first) = conflicts.first() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! EndpointSlices as the proxy sees them.
+//! EndpointSlices, with the fields that the proxy uses.
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ pub struct EndpointSlice {
     pub name: ObjectName,
     /// The Service named by label `kubernetes.io/service-name`.
     pub service: ObjectName,
-    /// Family of all its addresses (B3).
+    /// IP family of all its addresses (B3).
     pub family: Family,
-    /// Ports that have a name and a number (B5); an unnamed port has the empty name.
+    /// The slice's ports that have a name and a number (B5); an unnamed port has the empty name.
     pub ports: Vec<SlicePort>,
     /// Endpoints that have an address (B6).
     pub endpoints: Vec<Endpoint>,

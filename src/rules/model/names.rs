@@ -126,7 +126,7 @@ pub enum Protocol {
     Tcp,
     /// UDP.
     Udp,
-    /// SCTP; handled like the others (D23).
+    /// SCTP; handled like TCP and UDP (D23).
     Sctp,
 }
 

@@ -1,4 +1,4 @@
-//! A Service as the proxy sees it.
+//! Services, with the fields that the proxy uses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

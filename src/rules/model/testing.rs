@@ -10,7 +10,7 @@ use super::{
 /// The node on which the tests run.
 pub const NODE: &str = "here";
 
-/// A name from `namespace/name`.
+/// Parses a name that is written as `namespace/name`.
 pub fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectName::new(namespace, name)

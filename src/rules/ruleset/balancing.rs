@@ -10,7 +10,7 @@ use crate::model::{Family, Scheduler};
 /// How endpoints are chosen. A Service can name another scheduler in an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balancing {
-    /// The scheduler of Services without such an annotation.
+    /// The scheduler of Services whose annotations name none.
     pub scheduler: Scheduler,
     /// Whether hashes include the source port besides the address.
     pub with_port: bool,

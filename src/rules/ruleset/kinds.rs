@@ -157,18 +157,18 @@ pub enum ChainKind {
     ExternalLocalHost(FrontendType),
     /// Chooses an endpoint of a frontend.
     Balancer {
-        /// Of which frontends.
+        /// The type of its frontends.
         frontend_type: FrontendType,
-        /// From which list.
+        /// The list that it chooses from.
         list: List,
         /// Whether packets are marked for masquerading first.
         masquerade: bool,
     },
     /// Uses the endpoint that session affinity has recorded for the client, or else chooses one.
     Sticky {
-        /// Of which frontends.
+        /// The type of its frontends.
         frontend_type: FrontendType,
-        /// From which list.
+        /// The list that it chooses from.
         list: List,
         /// Whether packets are marked for masquerading first.
         masquerade: bool,

@@ -1,8 +1,8 @@
 //! Rules that refuse and count connections to node ports on loopback addresses.
 //!
 //! No rule can serve them, because the kernel does not route a packet between a loopback address and another one. If the userspace proxy
-//! serves TCP, the rules refuse the other protocols; if it could serve TCP but is off, they refuse all protocols (R5). All ruleset layouts
-//! have the same chain and set. The set has an element for each refused node port of a Service; it is removed with the Service.
+//! serves TCP, the rules refuse the other protocols; if it could serve TCP but does not, they refuse all protocols (R5). All ruleset
+//! layouts have the same chain and set. The set has an element for each refused node port of a Service; it is removed with the Service.
 
 use nft::statement::CtBit;
 use nft::{Data, DataType, Element, Field, Operand, Rule, Set, Statement, Types};

@@ -103,7 +103,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Every layout.
+    /// All ruleset layouts.
     pub const ALL: [Self; 3] = [Self::Maps, Self::Chains, Self::ServiceChains];
 
     /// The fixed part of a table.

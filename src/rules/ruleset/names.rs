@@ -105,17 +105,17 @@ pub mod chain {
     /// its frontend.
     pub const FALLBACK: &str = "KUBE-FALLBACK";
 
-    /// The base chain for new connections that arrive.
+    /// The base chain for new connections from other hosts and from pods: DNAT in hook prerouting.
     pub const NAT_PREROUTING: &str = "nat-prerouting";
-    /// The base chain for new connections of this host.
+    /// The base chain for new connections of this host: DNAT in hook output.
     pub const NAT_OUTPUT: &str = "nat-output";
     /// The base chain for masquerading.
     pub const NAT_POSTROUTING: &str = "nat-postrouting";
     /// The base chain for packets to this host.
     pub const FILTER_INPUT: &str = "filter-input";
-    /// The base chain for packets that pass through.
+    /// The base chain for forwarded packets.
     pub const FILTER_FORWARD: &str = "filter-forward";
-    /// The base chain for packets of this host.
+    /// The base chain for packets that this host sends.
     pub const FILTER_OUTPUT: &str = "filter-output";
     /// The base chain that records the clients of endpoints on other nodes (session affinity).
     pub const AFFINITY_POSTROUTING: &str = "nat-affinity-postrouting";

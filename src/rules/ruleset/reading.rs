@@ -32,7 +32,7 @@ pub enum Key {
     Source(Frontend, IpAddr),
     /// A health-check node port, and a frontend of its Service.
     HealthCheck(u16, Frontend),
-    /// The number of an endpoint of a service port.
+    /// The number of an endpoint's chain in the verdict map of a service port.
     Number(u32),
 }
 
@@ -96,7 +96,7 @@ pub fn range(kind: SetKind, family: Family, element: &Element) -> Option<(IpAddr
     Some((first, last.unwrap_or(first)))
 }
 
-/// The endpoint in a value of a map of endpoints.
+/// Parses the endpoint in the value of an element of a map of endpoints.
 #[must_use]
 pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     let mut fields = Fields { family, rest: value };

@@ -1,4 +1,4 @@
-//! Hashes that are the same on every node and in every version.
+//! Hash functions whose results are the same on every node and in every version.
 
 /// The FNV-1a hash.
 pub(super) fn fnv1a(bytes: &[u8]) -> u64 {

@@ -1,7 +1,7 @@
-//! What a certificate says: its period of validity, what it is for, how long its key is.
+//! Reads fields of a certificate: its period of validity, its purpose, the length of its RSA key.
 //!
-//! Takes certificates in PEM or DER, gives values. The few fields that are read are those that rustls, which checks the certificates, does
-//! not give; a library for all of them would have ten crates. Bytes that are no certificate give nothing.
+//! Takes certificates in PEM or DER, gives the few fields that rustls, which checks the certificates, does not expose; an X.509 library
+//! would add ten crates. Bytes that are not a certificate give `None`.
 
 use std::fs;
 
@@ -18,23 +18,23 @@ const EXTENSIONS: u8 = 0xa3;
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 /// extKeyUsage (RFC 5280, section 4.2.1.12), 2.5.29.37.
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
-/// Two purposes in it: anyExtendedKeyUsage, 2.5.29.37.0, and id-kp-serverAuth, 1.3.6.1.5.5.7.3.1.
+/// The purposes in extKeyUsage that allow a server: anyExtendedKeyUsage, 2.5.29.37.0, and id-kp-serverAuth, 1.3.6.1.5.5.7.3.1.
 const SERVERS: [&[u8]; 2] = [&[0x55, 0x1d, 0x25, 0x00], &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01]];
 
-/// What a certificate says.
+/// The fields of a certificate that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     /// `notBefore`.
     pub(super) begin: Timestamp,
     /// `notAfter`.
     pub(super) end: Timestamp,
-    /// The length of its key in bits, if that is one of RSA.
+    /// The length of its key in bits, if it is an RSA key.
     pub(super) rsa_bits: Option<usize>,
-    /// Whether a server may show it: it says so, or it names no purpose at all.
+    /// Whether a server may use it: its extKeyUsage allows that, or is absent.
     pub(super) is_for_servers: bool,
 }
 
-/// The end of the client's certificate; `None` when it has none.
+/// When the client's certificate expires; `None` if there is none, or none that can be read.
 pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
     let text = match (&auth.client_certificate_data, &auth.client_certificate) {
         (Some(data), _) => BASE64.decode(data.as_bytes()).ok()?,
@@ -54,14 +54,14 @@ pub(super) fn blocks(text: &str) -> impl Iterator<Item = Option<Vec<u8>>> {
     })
 }
 
-/// What a certificate in DER says (RFC 5280, section 4.1).
+/// Reads the fields of a certificate in DER (RFC 5280, section 4.1).
 pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
     let (_, whole, _) = value(certificate)?;
     let (_, mut fields, _) = value(whole)?;
     if let Some((VERSION, _, rest)) = value(fields) {
         fields = rest;
     }
-    // Serial number, algorithm, issuer.
+    // Skips serial number, algorithm and issuer.
     for _ in 0..3 {
         fields = value(fields)?.2;
     }
@@ -77,11 +77,11 @@ pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
     Some(Facts { begin, end, rsa_bits: rsa_bits(key), is_for_servers })
 }
 
-/// The time that comes first, and what is behind it.
+/// Reads the time at the start of `bytes`. Also gives the bytes after it.
 fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
     let (tag, text, rest) = value(bytes)?;
     let text = std::str::from_utf8(text).ok()?;
-    // Two digits of a year mean 1950 to 2049.
+    // A UTCTime has a year of two digits, which mean 1950 to 2049.
     let text = match (tag, text.get(..2)?.parse::<u8>().ok()?) {
         (UTC_TIME, ..50) => format!("20{text}"),
         (UTC_TIME, _) => format!("19{text}"),
@@ -98,7 +98,7 @@ fn rsa_bits(key: &[u8]) -> Option<usize> {
     let (_, algorithm, rest) = value(key)?;
     let (OBJECT_IDENTIFIER, RSA, _) = value(algorithm)? else { return None };
     let (BIT_STRING, bits, _) = value(rest)? else { return None };
-    // The first byte counts the unused bits, which are none.
+    // The first byte of a bit string is its number of unused bits, which is 0 here.
     let (_, numbers, _) = value(bits.get(1..)?)?;
     let (_, modulus, _) = value(numbers)?;
     let first = modulus.iter().position(|byte| *byte != 0)?;
@@ -106,7 +106,7 @@ fn rsa_bits(key: &[u8]) -> Option<usize> {
     Some((modulus.len() - first) * 8 - unused)
 }
 
-/// The content of extKeyUsage in what follows the key of a certificate, if there is one.
+/// The content of extKeyUsage, if the certificate has it. `fields` are the fields after the key.
 fn purposes(fields: &[u8]) -> Option<&[u8]> {
     let (_, extensions) = values(fields).find(|(tag, _)| *tag == EXTENSIONS)?;
     let (_, extensions, _) = value(extensions)?;
@@ -116,7 +116,7 @@ fn purposes(fields: &[u8]) -> Option<&[u8]> {
     value(content).map(|(_, purposes, _)| purposes)
 }
 
-/// The values that follow one another in DER.
+/// The consecutive DER values in `bytes`, each as its tag and its content.
 fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -126,7 +126,7 @@ fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The tag and the content of the first value in DER, and what is behind it.
+/// The tag and the content of the first DER value in `bytes`, and the bytes after it.
 fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;

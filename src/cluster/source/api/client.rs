@@ -1,8 +1,8 @@
 //! The client of the API server, and the server's address.
 //!
 //! Takes a kubeconfig, a URL or a pod's environment; gives a [`Server`] with a [`kube::Client`], which reads token files again by itself,
-//! and an [`Event::ApiServerAt`] whenever the addresses change that connections go to, those of the server and of a proxy on the way: no
-//! Service may take them by an external IP. `plugin` runs credential plugins, `connector` makes the connections.
+//! and an [`Event::ApiServerAt`] whenever the addresses of the server or of a proxy on the way to it change: no Service may take these
+//! addresses with an external IP. `plugin` runs credential plugins, `connector` makes the connections.
 
 use std::env;
 use std::fs;
@@ -37,11 +37,11 @@ const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 /// How to reach the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// A kubeconfig file; its current context counts.
+    /// A kubeconfig file; its current context is used.
     pub kubeconfig: Option<PathBuf>,
     /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
     pub master: Option<String>,
-    /// The `Accept` header of lists and watches; of the formats in it the server picks one for each answer.
+    /// The `Accept` header of lists and watches; the server picks one of its formats for each answer.
     pub accept: String,
 }
 
@@ -51,16 +51,16 @@ impl Default for ClientOptions {
     }
 }
 
-/// What the kubeconfig's cluster has in place of a `proxy-url` while kube reads it; kube would look into the environment, with rules of its own.
+/// The `proxy-url` that kube sees instead of the kubeconfig's. Without any, kube would take a proxy from the environment by its own rules.
 const NO_PROXY_URL: &str = "http://none";
 /// Where a pod finds the files of its ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What the configuration says about connections.
+/// The configuration of a client.
 pub(super) struct Configuration {
-    /// kube's part; `root_cert` has only certificates that can be used.
+    /// The configuration for kube; `root_cert` has only certificates that can be used.
     pub(super) config: Config,
-    /// How the server is reached.
+    /// The route to the server: direct, or through a proxy.
     pub(super) route: Route,
     /// The certificates of the CA file that cannot be used, and why.
     pub(super) skipped: Vec<String>,
@@ -68,19 +68,19 @@ pub(super) struct Configuration {
 
 /// The API server as the configuration describes it.
 pub(super) struct Server {
-    /// `None` until a credential plugin has run.
+    /// `None` if the credentials come from a plugin that has not run yet.
     pub(super) client: Option<kube::Client>,
-    /// Its URL, for messages; holds no credentials.
+    /// The server's URL, for messages; holds no credentials.
     pub(super) url: String,
     /// The files that hold the configuration and the credentials.
     pub(super) files: Files,
     /// Whether the credentials come from a plugin.
     pub(super) has_plugin: bool,
-    /// What an operator should know: a proxy on the way, certificates of the CA file that cannot be used.
+    /// Remarks to log for an operator: a proxy on the way, certificates of the CA file that cannot be used.
     pub(super) remarks: Remarks,
 }
 
-/// What an operator should know about a configuration that can be used.
+/// Remarks about a usable configuration, to log for an operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Remarks {
     /// The proxy on the way, without user and password.
@@ -90,7 +90,7 @@ pub(super) struct Remarks {
 }
 
 impl Remarks {
-    /// Logs what is not among the remarks about the configuration before.
+    /// Logs the remarks that are not in `before`, the remarks about the former configuration.
     pub(super) fn log(&self, before: &Self) {
         if let Some(proxy) = self.proxy.as_ref().filter(|_| self.proxy != before.proxy) {
             info!(proxy, "Requests to the API server go through a proxy");
@@ -105,7 +105,7 @@ impl Remarks {
 /// environment. Sends nothing, runs no credential plugin and leaves no thread behind.
 ///
 /// # Errors
-/// What cannot be read, or used; see [`client`].
+/// Something cannot be read or used; see [`client`].
 pub fn check(options: &ClientOptions) -> Result<()> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
@@ -118,7 +118,7 @@ pub fn check(options: &ClientOptions) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
 
-/// What differs between a file and the one that replaces it: device, inode, length in bytes, time of the last change.
+/// Shows whether a file was replaced or changed: device, inode, length in bytes, time of the last change.
 type Stamp = (u64, u64, u64, Option<SystemTime>);
 
 impl Files {
@@ -137,12 +137,12 @@ impl Files {
         )
     }
 
-    /// Whether one of them was replaced since [`Self::take_change`] was called last.
+    /// Whether one of the files was replaced since the last call of [`Self::take_change`].
     pub(super) fn differ(&self) -> bool {
         self.0.iter().any(|(file, known)| stamp(file) != *known)
     }
 
-    /// Whether one of them was replaced since this was called last.
+    /// Whether one of the files was replaced since the last call of this method.
     pub(super) fn take_change(&mut self) -> bool {
         let changed = |(file, known): &mut (PathBuf, Option<Stamp>)| {
             let now = stamp(file);
@@ -159,8 +159,8 @@ fn stamp(file: &Path) -> Option<Stamp> {
 }
 
 impl Server {
-    /// Connects to nothing yet, but a credential plugin runs, for a bounded time. Needs to be called in a tokio runtime. What the
-    /// plugin gave is good until the client's `valid_until`.
+    /// Reads the configuration and makes a client. Connects to nothing yet, but runs a credential plugin, for a bounded time. Has to be
+    /// called in a tokio runtime. Credentials from the plugin are valid until the client's `valid_until`.
     ///
     /// # Errors
     /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
@@ -172,7 +172,7 @@ impl Server {
         Ok(Self { client: Some(client), ..server })
     }
 
-    /// As [`Server::new`], but without waiting: there is no client yet if the credentials come from a plugin.
+    /// Like [`Server::new`], but does not run a plugin: there is no client yet if the credentials come from one.
     ///
     /// # Errors
     /// As for [`Server::new`].
@@ -202,7 +202,7 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
         && proxy.kind != Kind::Socks5
         && let Some(authorization) = proxy.authorization()
     {
-        // Such a proxy gets the requests themselves.
+        // Without TLS to the server an HTTP proxy receives the requests themselves, so each one carries the proxy's credentials.
         config.headers.push(("proxy-authorization".parse()?, authorization.parse()?));
     }
     let connector = Connector::new(&config, route).with_context(|| format!("cannot make a client of {url}"))?;
@@ -217,8 +217,8 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
     })
 }
 
-/// A client, and the server's URL for messages. Connects to nothing yet, but a credential plugin runs, for a bounded time. Needs to
-/// be called in a tokio runtime.
+/// Makes a client. Also gives the server's URL for messages. Connects to nothing yet, but runs a credential plugin, for a bounded time.
+/// Has to be called in a tokio runtime.
 ///
 /// # Errors
 /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
@@ -236,7 +236,7 @@ pub(super) fn without_secrets(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// The configuration of a client.
+/// Reads the configuration of a client.
 ///
 /// # Errors
 /// As for [`client`].
@@ -265,12 +265,12 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
     Ok(Configuration { config, route, skipped })
 }
 
-/// A configuration without its route; a proxy that it names itself; the certificates of its CA file that cannot be used.
+/// The configuration for kube; the proxy of `proxy-url`, if there is one; the certificates of the CA file that cannot be used.
 type Read = (Config, Option<Proxy>, Vec<String>);
 
 async fn from_file(file: &Path) -> Result<Read> {
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(once)?;
-    // kube would refuse a CA file as a whole for one certificate in it.
+    // kube would refuse the whole CA file for one certificate that cannot be used, so it gets none here.
     let mut cluster = current_cluster(&mut kubeconfig).map(std::mem::take).unwrap_or_default();
     if let Some(rest) = current_cluster(&mut kubeconfig) {
         *rest = Cluster {
@@ -333,14 +333,14 @@ fn in_cluster() -> Result<Read> {
     Ok((config, None, skipped))
 }
 
-/// Takes the certificates of a CA file over. Gives those that cannot be used.
+/// Puts the certificates of a CA file into the configuration. Gives a message for each one that cannot be used.
 fn trust(config: &mut Config, text: &[u8]) -> Result<Vec<String>> {
     let Authorities { trusted, skipped } = Authorities::read(text)?;
     config.root_cert = Some(trusted.iter().map(|certificate| certificate.to_vec()).collect());
     Ok(skipped)
 }
 
-/// The error with each of its causes once: kube's texts contain them already. The caller adds the name of the file.
+/// The error with the text of each cause only once, because kube's texts repeat their causes. The caller adds the name of the file.
 fn once(error: KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(cause, _) => cause.into(),
@@ -348,9 +348,9 @@ fn once(error: KubeconfigError) -> anyhow::Error {
     }
 }
 
-/// Takes the white space off a token from a file, as client-go does; kube sends it as it is, which HTTP refuses.
+/// Removes white space around a token from a file, as client-go does; kube would put it into the HTTP header, where it is not valid.
 ///
-/// kube then no longer reads the file by itself; the proxy does when the server refuses the token.
+/// kube then no longer reads the file again by itself; the proxy does so when the server refuses the token.
 fn trim_token(config: &mut Config) -> Result<()> {
     let auth = &mut config.auth_info;
     let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
@@ -361,7 +361,8 @@ fn trim_token(config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// Whether a kubeconfig may have programs run: then some user has an exec plugin. One that cannot be read has none.
+/// Whether a kubeconfig can make this process run programs, because one of its users has an exec plugin. `false` for a file that
+/// cannot be read.
 #[must_use]
 pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
     let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
@@ -370,7 +371,7 @@ pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
 
 /// Sends the addresses of the server whenever they change, until the receiver is gone.
 ///
-/// When they cannot be found, the model knows those of the Service `default/kubernetes` only.
+/// Until a first look-up succeeds, the model knows only the API server's addresses from the Service `default/kubernetes`.
 pub(super) async fn announce_address(options: &ClientOptions, events: &EventSender) {
     let mut sent = Vec::new();
     loop {
@@ -388,14 +389,14 @@ pub(super) async fn announce_address(options: &ClientOptions, events: &EventSend
     }
 }
 
-/// The addresses that connections go to, sorted. Those of loopback are left out: no Service can have them.
+/// The addresses that connections go to, sorted. Loopback addresses are left out, because no Service can have them.
 async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
     let Configuration { config, route, .. } = configuration(options).await?;
     let Some(server) = host_and_port(&config.cluster_url) else { return Ok(Vec::new()) };
     let mut found: Vec<SocketAddr> = Vec::new();
     if let Route::Through(proxy) = &route {
         found.extend(lookup_host((without_brackets(&proxy.host), proxy.port)).await?);
-        // Perhaps only the proxy knows the server's name.
+        // An error is no failure here: perhaps only the proxy can resolve the server's name.
         found.extend(lookup_host(server).await.into_iter().flatten());
     } else {
         found.extend(lookup_host(server).await?);
@@ -442,7 +443,7 @@ mod tests {
         let options = ClientOptions { kubeconfig: Some(file.clone()), ..ClientOptions::default() };
         let found: Vec<String> = addresses(&options).await.unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(found, ["192.0.2.7:6443", "192.0.2.9:3128"]);
-        // client-go refuses such a kubeconfig too.
+        // client-go also refuses a kubeconfig whose proxy has an unknown scheme.
         fs::write(&file, config.to_string().replace("http://me", "ftp://me")).unwrap();
         let error = format!("{:#}", configuration(&options).await.err().unwrap());
         assert!(error.contains("cannot use the proxy of proxy-url of the kubeconfig"), "{error}");

@@ -1,6 +1,6 @@
 //! Requests to the API server and their answers, with a limit to every wait.
 //!
-//! Takes what to list or watch, gives the answer's bytes and their format, or an [`Error`]. The only file here that talks to the network.
+//! Takes a list or watch request, gives the answer's bytes and their format, or an [`Error`]. The only file here that sends requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use super::decode::Status;
 use super::error::{Error, chain};
 use super::format::{Format, JSON, PROTOBUF};
 
-/// How long the body of a failure may take to arrive. Only its message is used.
+/// How long the body of an error response may take to arrive. Only its message is used.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
 /// How long before their expiry credentials are renewed.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
-/// How often the files of the credentials are checked while the server refuses them.
+/// How often the files with credentials are checked while the server refuses the credentials.
 const FILE_CHECK: Duration = Duration::from_secs(1);
-/// How long after a plugin gave credentials that are not accepted it may run again; twice as long each time, up to the longest. Each node of
-/// a cluster asks the cloud's server for them.
+/// The first wait before a plugin whose credentials are not accepted runs again. It doubles each time, up to [`LONGEST_RERUN`], because
+/// the plugins of all nodes ask the same server of the cloud.
 const FIRST_RERUN: Duration = Duration::from_secs(5);
-/// The longest of these waits. After twice as long without a run the next refusal is a first one.
+/// The longest wait before a plugin runs again. After twice as long without a run, the waits start with [`FIRST_RERUN`] again.
 const LONGEST_RERUN: Duration = Duration::from_secs(60);
-/// The largest body of a failure that is read, in bytes.
+/// The largest body of an error response that is read, in bytes.
 const MAX_FAILURE_BODY: usize = 64 << 10;
 
 /// A request.
@@ -38,7 +38,7 @@ const MAX_FAILURE_BODY: usize = 64 << 10;
 pub(super) enum Request {
     /// A page of a list.
     List(ListParams),
-    /// A watch, from this version; from the empty one for a streaming list.
+    /// A watch from this version; an empty version is for a streaming list.
     Watch(WatchParams, String),
     /// A new object, as JSON.
     Create(Vec<u8>),
@@ -48,7 +48,7 @@ pub(super) enum Request {
 #[derive(Clone)]
 pub(super) struct Connection {
     shared: Arc<Mutex<Shared>>,
-    /// `made` and `replaced` of [`Shared`] at the last request.
+    /// The values of `made` and `replaced` in [`Shared`] at the last request of this clone.
     used: (u64, u64),
     /// The server's URL, for messages.
     url: String,
@@ -64,7 +64,7 @@ struct Shared {
     reruns: Reruns,
 }
 
-/// When a plugin may run again because what it gave is not accepted.
+/// Limits how often a plugin runs again because the server does not accept its credentials.
 #[derive(Default)]
 struct Reruns {
     last: Option<Instant>,
@@ -72,7 +72,7 @@ struct Reruns {
 }
 
 impl Reruns {
-    /// Whether the plugin may run now; then it counts as run.
+    /// Whether the plugin may run now. If so, notes that it runs.
     fn may_run(&mut self, now: Instant) -> bool {
         let since = self.last.map_or(Duration::MAX, |last| now.saturating_duration_since(last));
         if since < self.wait {
@@ -159,7 +159,7 @@ impl Connection {
         self.shared.lock().await.server.remarks.proxy.clone()
     }
 
-    /// The client; a new one when the credentials of the last one expire soon. Waits while another clone waits for a plugin.
+    /// The client; a new one if the credentials of the last one expire soon. Waits while another clone waits for a plugin.
     async fn client(&mut self) -> Result<Client, Error> {
         let mut shared = self.shared.lock().await;
         let client = match &shared.server.client {
@@ -224,17 +224,18 @@ impl Shared {
     }
 }
 
-/// Whether a list is to be one of any version, which kube leaves out together with a limit. Servers without a watch cache need the limit.
+/// Whether a list with a limit accepts any version (`resourceVersion=0`), which kube does not send together with a limit. The limit is
+/// for servers without a watch cache.
 fn is_of_any_version(request: &Request) -> bool {
     matches!(request, Request::List(params) if params.limit.is_some() && params.resource_version.as_deref() == Some("0"))
 }
 
-/// Whether the credentials expire soon.
+/// Whether the credentials of a client expire soon.
 fn is_ending(client: &Client) -> bool {
     client.valid_until().is_some_and(|end| Timestamp::now() + MARGIN >= end)
 }
 
-/// A response whose body is under way.
+/// A response whose body has not arrived in full.
 pub(super) struct Response {
     body: Body,
     /// How the body is encoded.
@@ -242,7 +243,7 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// The next bytes.
+    /// Waits for the next bytes, at most until `until`.
     ///
     /// # Errors
     /// The connection broke.

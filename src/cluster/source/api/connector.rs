@@ -1,9 +1,9 @@
-//! Connections to the API server: TCP, a proxy where one is asked for, TLS.
+//! Makes connections to the API server: TCP, a proxy if one is configured, TLS.
 //!
-//! Takes a server's URL and how to reach it; gives streams for HTTP. The pool of kube's client asks for them.
+//! Takes a server's URL and the route to it; gives streams for HTTP to the connection pool of kube's client.
 //!
-//! Invariants: no connection takes longer than [`CONNECT_TIMEOUT`] to be made. Where a proxy is asked for, nothing goes past it. A peer
-//! that has gone silent ends the connection within 30 s, with less traffic than a ping of HTTP/2 each 30 s.
+//! Invariants: no connection takes longer than [`CONNECT_TIMEOUT`] to be made. If a proxy is configured, no connection bypasses it. A
+//! connection to a dead peer ends within 30 s, by TCP keepalives, which need less traffic than a ping of HTTP/2 every 30 s.
 
 use std::error::Error as StdError;
 use std::future::ready;
@@ -40,18 +40,19 @@ pub(super) const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_V
 
 /// How long a connection may take to be made, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long nothing may come before the kernel asks whether the peer is there.
+/// How long a connection is idle before the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// How long the kernel waits for the answer before it asks again.
+/// How long the kernel waits for the answer to a keepalive probe before it sends the next one.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
-/// After how many questions without an answer the connection ends: 27 s after the last byte.
+/// After how many keepalive probes without an answer the connection ends: 27 s after the last byte.
 const KEEPALIVE_PROBES: u32 = 4;
-/// How long sent bytes may lack an acknowledgement. It also replaces the number of questions, so it ends just before the last one does.
+/// TCP_USER_TIMEOUT: how long sent bytes may stay unacknowledged. The kernel uses it instead of [`KEEPALIVE_PROBES`], so it is set just
+/// below the 27 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(26);
 
-/// The longest user, password and target of a SOCKS proxy together: hyper-util has 262 bytes for its three messages.
+/// The largest sum of the lengths of user, password and target for a SOCKS proxy: hyper-util has 262 bytes for its three messages.
 const MAX_SOCKS: usize = 249;
-/// How many bytes of a name an IPv6 address counts as.
+/// The least length that a target counts as: an IPv6 address takes as many bytes in a message as a name of this length.
 const IPV6: usize = 15;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -70,7 +71,7 @@ struct Settings {
     tcp: HttpConnector,
     /// `None` for a server without TLS.
     server: Option<TlsConnector>,
-    /// The name that the server's certificate has to have in place of the one in the URL.
+    /// The name that the server's certificate has to have instead of the host in the URL.
     server_name: Option<ServerName<'static>>,
     /// `None` without an HTTPS proxy.
     proxy: Option<TlsConnector>,
@@ -80,7 +81,7 @@ impl Connector {
     /// A connector for the server of this configuration.
     ///
     /// # Errors
-    /// What TLS needs cannot be used.
+    /// A certificate, a key or a server name for TLS cannot be used.
     pub(super) fn new(config: &Config, route: Route) -> anyhow::Result<Self> {
         let is_https = config.cluster_url.scheme_str() == Some("https");
         let has_tls = matches!(&route, Route::Through(Proxy { kind: Kind::Https, .. }));
@@ -118,7 +119,7 @@ impl Connector {
         Ok(Stream { stream, is_forwarded })
     }
 
-    /// A stream to the server, and whether a proxy forwards requests on it, which needs to read them.
+    /// A stream to the server, or to a proxy that reads and forwards the requests; also gives whether it is the latter.
     async fn reach(&self, server: &Uri, until: Instant) -> Result<(Box<dyn Io>, bool), BoxError> {
         match &self.0.route {
             Route::Direct => {
@@ -172,7 +173,7 @@ impl Connector {
     }
 }
 
-/// The connector for these addresses.
+/// A connector for TCP that resolves names with `resolver`.
 fn tcp<R>(resolver: R) -> HttpConnector<R> {
     let mut tcp = HttpConnector::new_with_resolver(resolver);
     tcp.enforce_http(false);
@@ -181,7 +182,7 @@ fn tcp<R>(resolver: R) -> HttpConnector<R> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    // The addresses of a name share it, so one that does not answer leaves time for the next.
+    // hyper-util divides this time among the addresses of a name, so one that does not answer leaves time for the next.
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp
 }
@@ -190,7 +191,7 @@ fn timed_out() -> BoxError {
     io::Error::from(ErrorKind::TimedOut).into()
 }
 
-/// Host and port of the server, as HTTP writes them.
+/// `host:port` of the server, as in the `Host` header.
 fn authority(server: &Uri) -> Result<String, BoxError> {
     let (_, port) = host_and_port(server).ok_or("the URL of the server has no host")?;
     Ok(format!("{}:{port}", server.host().unwrap_or_default()))
@@ -207,7 +208,7 @@ async fn socks(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<d
             .into());
     }
     let mut stream = Some(TokioIo::new(stream));
-    // It asks once for a connection to the proxy, which is there already.
+    // `SocksV5` asks this service once for a connection to the proxy, and gets the one that was already made.
     let connected = service_fn(move |_| ready(stream.take().ok_or("a second connection was asked for")));
     let mut socks = SocksV5::new(target.clone(), connected);
     if let Some((user, password)) = &proxy.user {
@@ -219,7 +220,7 @@ async fn socks(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<d
 /// Asks an HTTP proxy for a tunnel to the server.
 async fn tunnel(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<dyn Io>, BoxError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the tunnel, or when the sender is dropped.
+    // The task ends with the tunnel, or when the sender is dropped.
     tokio::spawn(connection.with_upgrades());
     let target = authority(server)?;
     let mut request = Request::connect(&*target)
@@ -263,7 +264,7 @@ pub(super) struct Stream {
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        // Requests for a proxy that forwards them have the whole URL.
+        // Requests that a proxy forwards have to contain the whole URL.
         Connected::new().proxy(self.is_forwarded)
     }
 }
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(connected.expect("in time").unwrap().into_inner().peer_addr().unwrap(), addresses[1]);
     }
 
-    /// Asks a SOCKS proxy that accepts everything, with a user and a password of these lengths. Gives the error.
+    /// Connects through a SOCKS proxy that accepts everything, with a user and a password of these lengths. Gives the error, if any.
     async fn socks_with(user: usize, password: usize, server: &str) -> Option<String> {
         let url = format!("socks5://{}:{}@proxy", "u".repeat(user), "p".repeat(password));
         let proxy = Proxy::of_url("HTTPS_PROXY", &url).unwrap();
@@ -321,7 +322,7 @@ mod tests {
         tokio::spawn(async move {
             let mut bytes = [0; 1024];
             for answer in [&[5, 2][..], &[1, 0], &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]] {
-                // The other end is closed after an error.
+                // The client closes its end after an error.
                 if theirs.read(&mut bytes).await.is_ok_and(|length| length > 0) {
                     theirs.write_all(answer).await.unwrap();
                 }

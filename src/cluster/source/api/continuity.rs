@@ -1,18 +1,19 @@
-//! Whether the server still has the history in which a watch is resumed.
+//! Finds out whether the server still has the version that a watch is resumed from, or was restored from an older backup.
 //!
-//! Takes when a watch began and what came on it; gives when to ask, and asks. [`Doubt`] is pure: monotonic time comes
+//! Takes when a watch began and when data came on it; gives when to ask the server, and asks it. [`Doubt`] is pure: monotonic time comes
 //! from the caller.
 //!
-//! An API server whose etcd was restored from a backup has lower versions than before. It accepts a watch from a version of the future, and
-//! sends nothing, no bookmark either, until its versions have reached that one. So a watch that is silent for longer than the minute
-//! between two bookmarks is in doubt, and one that was resumed after a failure is in doubt from the start. The question is a list of one
-//! object that is not older than our version: a server that has it answers, from its cache or, before 1.34, with a read of etcd that is
-//! limited to one object; one that does not have it refuses within three seconds, which is [`Error::VersionLost`](super::error::Error::VersionLost), and everything is listed again.
+//! An API server whose etcd was restored from a backup has lower versions than before. It accepts a watch from a version of the future,
+//! and sends nothing, no bookmark either, until its versions have reached that one. So the server is asked when a watch is silent for
+//! longer than the minute between two bookmarks, and soon after a watch was resumed after a failure. The question is a list of one object
+//! that is not older than our version. A server that has the version answers, from its cache or, before 1.34, with a read of etcd that
+//! is limited to one object. A server that does not have it refuses within three seconds, which is
+//! [`Error::VersionLost`](super::error::Error::VersionLost), and everything is listed again.
 //!
-//! A server that was away for longer ([`AWAY`]) is listed again without a question: that is how long a restore takes, and only a list finds
-//! out about one whose new versions have reached ours before this node does. Most nodes would have to list then anyway, because a server
-//! that starts has no history. After anything shorter the watch is resumed: with 5,000 nodes and 20,000 slices, lists after each reset
-//! of a load balancer would be a hundred gigabytes.
+//! After a server was unreachable for longer than [`AWAY`], everything is listed again without a question: a restore takes that long,
+//! and if the restored server's versions have already passed ours, only a list shows the difference. Most nodes would have to list then
+//! anyway, because a server that starts has no history. After a shorter failure the watch is resumed: with 5,000 nodes and 20,000
+//! slices, lists after each reset of a load balancer would be a hundred gigabytes.
 
 use std::time::Duration;
 
@@ -24,43 +25,45 @@ use super::error::{End, Error};
 use super::resource::Resource;
 use super::retry::Attempt;
 
-/// A watch that was resumed after a failure is in doubt when nothing has come for so long.
+/// The server is asked when nothing has come for this long on a watch that was resumed after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// A watch that follows one which the server ended early, as it does when it shuts down, is in doubt when nothing has come for so long.
+/// The server is asked when nothing has come for this long on a watch after one that the server ended early, as it does when it
+/// shuts down.
 const AFTER_EARLY_END: Duration = Duration::from_secs(2);
-/// How long after an answer the next question follows, where watches break off or end early again and again.
+/// The shortest time from an answer to the next question, if watches break off or end early again and again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const PAUSE_AFTER_EARLY_END: Duration = Duration::from_secs(30);
-/// A server that could not be reached for so long is listed again.
+/// After a server could not be reached for this long, everything is listed again.
 pub(super) const AWAY: Duration = Duration::from_secs(5);
-/// How long after a question that was not answered the next one follows.
+/// The time from a question that was not answered to the next one.
 const AGAIN: Duration = Duration::from_secs(10);
 /// How long an answer may take: a server waits up to 3 s for the version.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The largest answer that is read, in bytes: the list has one object.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// When a watch is in doubt.
+/// Decides when to ask whether the server still has the version of a watch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doubt {
-    /// How long a watch may be silent.
+    /// How long a watch may be silent before the server is asked.
     silence: Duration,
-    /// How long the next watch may be silent after its begin.
+    /// How long the next watch may be silent after it begins.
     at_begin: Duration,
-    /// A watch has begun since the doubt came up, so `due` stands: watches that end again and again do not put it off.
+    /// A watch has begun since one failed or ended early. `due` is not postponed then: watches that end again and again must not put off
+    /// the question.
     has_begun: bool,
-    /// When the server answered last that it has the version.
+    /// When the server last answered that it has the version.
     answered: Option<Instant>,
     due: Instant,
 }
 
 impl Doubt {
-    /// No doubt yet. `silence` is longer than the time between two bookmarks.
+    /// The state before the first watch. `silence` has to be longer than the time between two bookmarks.
     pub(super) fn new(silence: Duration, now: Instant) -> Self {
         Self { silence, at_begin: silence, has_begun: false, answered: None, due: now + silence }
     }
 
-    /// A watch begins.
+    /// Notes that a watch begins.
     pub(super) fn began(&mut self, now: Instant) {
         let due = now + self.at_begin;
         self.due = if self.has_begun { self.due.min(due) } else { due };
@@ -71,50 +74,50 @@ impl Doubt {
         }
     }
 
-    /// The server has answered that it has the version.
+    /// Notes that the server has answered that it has the version.
     pub(super) fn answered(&mut self, now: Instant) {
         self.answered = Some(now);
         self.news(now);
     }
 
-    /// Something came on the watch, a list is complete, or the server has the version.
+    /// Notes that data came on the watch, that a list is complete, or that the server has the version.
     pub(super) fn news(&mut self, now: Instant) {
         self.at_begin = self.silence;
         self.has_begun = false;
         self.due = now + self.silence;
     }
 
-    /// A question was not answered.
+    /// Notes that a question was not answered.
     pub(super) fn unanswered(&mut self, now: Instant) {
         self.has_begun = true;
         self.due = now + AGAIN.min(self.silence);
     }
 
-    /// An attempt ended that was to live for `life`. A doubt from before stays until there is news.
+    /// Notes the end of an attempt whose watch had the timeout `life`. After a failure the question stays due soon until data come.
     pub(super) fn ended(&mut self, attempt: Attempt, life: Duration) {
         let at_begin = match attempt.end {
-            // Servers end watches at the second; the life that was asked for had fractions.
+            // The server got the timeout in whole seconds, without the fraction that `life` has.
             End::InOrder if attempt.lived + Duration::from_secs(2) >= life => self.silence,
             End::InOrder => AFTER_EARLY_END,
             _ => AFTER_FAILURE,
         };
         self.at_begin = self.at_begin.min(at_begin);
         if matches!(attempt.end, End::NoAnswer | End::Failed) {
-            // The server may be another one now.
+            // The next request may reach another server, so the last answer does not count any more.
             self.answered = None;
         }
     }
 
-    /// When to ask.
+    /// When to ask the server.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 }
 
-/// Asks whether the server has this version. Gives the bytes of the answer's body.
+/// Asks whether the server has this version. Gives the size of the answer's body in bytes.
 ///
 /// # Errors
-/// [`Error::VersionLost`] if it does not have it; any other error if the question was not answered.
+/// [`Error::VersionLost`] if the server does not have the version; any other error if the question was not answered.
 pub(super) async fn ask(
     mut connection: Connection,
     kind: Resource,

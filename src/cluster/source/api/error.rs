@@ -1,7 +1,7 @@
 //! Why a list or a watch ended, explained to the operator of the cluster.
 //!
-//! Takes an error of the client, a Status of the server or what the reflector found; gives one line: what happened, then what to check.
-//! Pure.
+//! Takes an error of the client, a Status of the server or a failure that the reflector found; gives one line: what happened, then
+//! what to check. Pure.
 //!
 //! Invariant: no text is in a line twice, although the client's errors both print their causes and give them as their source.
 
@@ -13,36 +13,36 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::decode::Status;
 
-/// What servers answer with status 504 when a version is requested that they do not have yet.
+/// A part of the message with status 504 that servers send if a version is requested that they do not have yet.
 const TOO_LARGE: &str = "Too large resource version";
 use super::proxy;
 use super::tls::WeakKey;
 
-/// Why a list or a watch ended before its time.
+/// Why a list or a watch failed or ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The version to resume from is too old: a complete list is needed.
     #[error("the version to resume from is too old")]
     Expired,
-    /// The server does not have a version that it, or another one, has shown before.
+    /// The server does not have a version that it, or another API server, has sent before.
     #[error(
         "the server's versions went back: it was restored from a backup, or lags behind another one; everything is listed again"
     )]
     VersionLost,
-    /// The server answered with another status than 200.
+    /// The server answered with a status other than 200 and 201.
     #[error("the server answered {code}{}{}", after(": ", message.as_deref()), after("; ", advice(*code)))]
     Refused {
         /// HTTP status.
         code: u16,
         /// The server's text.
         message: Option<String>,
-        /// How long the server wants to get no request (Retry-After).
+        /// How long the server asks to wait before the next request (Retry-After).
         retry_after: Option<Duration>,
     },
     /// The plugin gives no credentials, or the configuration can no longer be read.
     #[error("no credentials: {0}")]
     Credentials(String),
-    /// There is no connection.
+    /// There is no connection, or the request failed on it.
     #[error("{0}")]
     Connection(String),
     /// An answer broke off.
@@ -66,7 +66,7 @@ pub(crate) enum Error {
          a second list confirms it"
     )]
     ExcessiveRemoval(usize, u8),
-    /// The server does no streaming lists. No failure of the list: the next attempt lists page by page.
+    /// The server does not support streaming lists. This is not handled as a failure: the next attempt lists page by page.
     #[error("the server does no streaming lists")]
     NoStreamingList,
     /// The receiver of the events is gone: the process ends.
@@ -74,10 +74,10 @@ pub(crate) enum Error {
     ReceiverGone,
 }
 
-/// Why a kind cannot be watched, as far as two failures are the same to an operator.
+/// The cause of a failure. Two failures with the same cause are the same to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// A watch that worked ended: a broken connection, a version that is too old. The next attempt often succeeds.
+    /// A list or watch was interrupted: by a broken connection, or because its version is too old. The next attempt often succeeds.
     Interrupted,
     /// There is no connection, or no answer to a request.
     Unreachable,
@@ -87,7 +87,7 @@ pub(super) enum Cause {
     Malformed,
     /// The list removes too many objects.
     ExcessiveRemoval,
-    /// Our own configuration cannot be read.
+    /// Our own configuration cannot be read, or gives no credentials.
     Configuration,
 }
 
@@ -98,25 +98,25 @@ pub(super) enum End {
     InOrder,
     /// The connection ended within an event.
     WithinEvent,
-    /// The connection ended otherwise.
+    /// The connection ended between two events.
     Interrupted,
     /// A list broke off.
     Unfinished,
-    /// The server does not have the version, so a list is needed.
+    /// The server does not have the version to resume from, so a list is needed.
     ListNeeded,
-    /// There was no answer, or one that the credentials are not accepted.
+    /// There was no connection, or the answer was 401 (credentials not accepted).
     NoAnswer,
-    /// The answer was not a good one.
+    /// Any other failure.
     Failed,
 }
 
 impl Error {
-    /// A request that failed.
+    /// The error for a request that failed.
     pub(super) fn of_request(error: &kube::Error) -> Self {
         Self::Connection(explain(error))
     }
 
-    /// A Status of the server.
+    /// The error for a Status of the server.
     pub(super) fn of_status(status: Status, retry_after: Option<Duration>) -> Self {
         if status.is_expired() {
             return Self::Expired;
@@ -146,7 +146,7 @@ impl Error {
         }
     }
 
-    /// How a watch ended that failed like this.
+    /// How an attempt ended that failed with this error.
     pub(super) fn end(&self) -> End {
         match self {
             Self::VeryShortWatch => End::InOrder,
@@ -158,7 +158,7 @@ impl Error {
         }
     }
 
-    /// How long the server wants to get no request.
+    /// How long the server asks to wait before the next request.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Whether other credentials or another CA may be needed, which may be in the files by now.
+    /// Whether new credentials or another CA may help, which may already be in the files.
     pub(super) fn is_about_access(&self) -> bool {
         matches!(self, Self::Connection(_)) || self.code() == Some(401)
     }
@@ -187,7 +187,7 @@ impl Error {
     }
 }
 
-/// A text behind its separator, if there is one.
+/// The separator and the text, or nothing if there is no text.
 fn after(separator: &str, text: Option<&str>) -> String {
     text.map(|text| format!("{separator}{text}")).unwrap_or_default()
 }
@@ -221,7 +221,7 @@ pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
         let more = match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
-            // The text of rustls for this is a URL of its manual.
+            // The text of rustls for this error is a URL of its manual.
             Some(ErrorKind::UnexpectedEof) => "the server closed the connection".to_owned(),
             Some(ErrorKind::TimedOut) => "timed out".to_owned(),
             _ => cause.to_string(),
@@ -234,7 +234,7 @@ pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// Whether an error's text only names the part of the client in which its cause came up.
+/// Whether an error's text only names the part of the client in which the error occurred.
 fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
     let is_kube_wrapper =
         matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Service(_) | kube::Error::HyperError(_)));
@@ -242,7 +242,7 @@ fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
     is_kube_wrapper || text.starts_with("client error (") || texts.contains(&text)
 }
 
-/// An error and its causes from the outside in, also those that an I/O error wraps.
+/// An error and its causes, the outermost first, including errors that an I/O error wraps.
 fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -339,7 +339,7 @@ mod tests {
     #[error("client error (Connect)")]
     struct Client(#[source] io::Error);
 
-    /// As the client reports an error of a connection.
+    /// The explanation of a connection's error, wrapped as the HTTP client wraps it.
     fn connect(error: impl Into<Box<dyn StdError + Send + Sync>>) -> String {
         explain(&Client(io::Error::other(error)))
     }

@@ -1,14 +1,14 @@
-//! Cuts the answer to a watch, as the network delivers it, into events: lines of JSON, or messages of protobuf behind their length.
+//! Cuts the answer to a watch, as the network delivers it, into events: lines of JSON, or protobuf messages that follow their length.
 //!
 //! Takes chunks of bytes, gives the bytes of one event after the other. Pure.
 //!
-//! Invariant: it needs memory for the longest event plus one chunk, whatever a length says.
+//! Invariant: it needs memory for the longest event plus one chunk, whatever length a message announces.
 
 use super::format::Format;
 
 /// Memory that an idle buffer may keep, in bytes.
 const KEEP: usize = 256 << 10;
-/// Bytes of the length before a message, which is in network order.
+/// Size in bytes of the length before each protobuf message, which is in network byte order.
 const LENGTH: usize = 4;
 
 /// An event is longer than the limit.
@@ -22,7 +22,7 @@ pub(super) struct FrameBuffer {
     bytes: Vec<u8>,
     /// Where the next event starts.
     start: usize,
-    /// Up to where the end of a line was searched for and not found.
+    /// No line ends before this offset; the search for the end of a line goes on from here.
     searched: usize,
     limit: usize,
 }
@@ -47,7 +47,7 @@ impl FrameBuffer {
     /// The next whole event; `None` if more bytes are needed. Blank lines and empty messages are left out.
     ///
     /// # Errors
-    /// The event is too long, whether its end is there or not.
+    /// The event is too long, even if its end has not arrived yet.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, TooLong> {
         loop {
             let Some((start, end)) = (match self.format {
@@ -62,7 +62,7 @@ impl FrameBuffer {
         }
     }
 
-    /// Where the next whole line is, without its end.
+    /// Start and end of the next complete line, without its line feed.
     fn line(&mut self) -> Result<Option<(usize, usize)>, TooLong> {
         let Some(length) = memchr::memchr(b'\n', &self.bytes[self.searched..]) else {
             self.searched = self.bytes.len();
@@ -77,7 +77,7 @@ impl FrameBuffer {
         Ok(Some((start, end)))
     }
 
-    /// Where the next whole message is, without its length.
+    /// Start and end of the next complete protobuf message, without the length before it.
     fn message(&mut self) -> Result<Option<(usize, usize)>, TooLong> {
         let Some((length, rest)) = self.bytes[self.start..].split_first_chunk::<LENGTH>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
@@ -92,7 +92,7 @@ impl FrameBuffer {
         Ok(Some((start, self.start)))
     }
 
-    /// Bytes of an event whose end is missing.
+    /// The number of bytes of an event whose end has not arrived yet.
     pub(super) fn pending(&self) -> usize {
         self.bytes.len() - self.start
     }
@@ -102,7 +102,7 @@ impl FrameBuffer {
 mod tests {
     use super::*;
 
-    /// All events of an answer that comes in chunks of a size.
+    /// All events of an answer that comes in chunks of `size` bytes.
     fn cut(format: Format, answer: &[u8], size: usize) -> Vec<Vec<u8>> {
         let mut frames = FrameBuffer::new(format, 100);
         let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! Which objects of one kind the model has, and which of them a new list lacks.
+//! Tracks which objects of one kind the model has, and finds those that a new list lacks.
 //!
-//! Takes keys, gives keys. Pure. Keeps names only, which it shares with the events.
+//! Pure. Keeps only the names of the objects, whose memory it shares with the events.
 //!
-//! Invariant: a list that breaks off removes nothing.
+//! Invariant: a list that breaks off removes no object.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use foldhash::HashMap;
 
 use crate::source::Key;
 
-/// The objects of one kind.
+/// The objects of one kind that the model has.
 #[derive(Debug, Default)]
 pub(super) struct KnownObjects {
     /// The number of the list in which each object was last seen.
@@ -22,13 +22,13 @@ pub(super) struct KnownObjects {
     before: usize,
 }
 
-/// Whether a list that removes too many objects was confirmed.
+/// The time of a list that removed too many objects and waits for confirmation by a second one.
 #[derive(Debug, Default)]
 pub(super) struct Confirmation(Option<Instant>);
 
 impl Confirmation {
-    /// Whether a list may be applied: one that does not remove too many, or the second one of two that do and that came within this
-    /// time. After longer the first says nothing about the second.
+    /// Whether a list may be applied: it does not remove too many objects (`is_excessive`), or the list before it removed too many as
+    /// well and came `within` this time. An older list confirms nothing.
     pub(super) fn may_apply(&mut self, is_excessive: bool, now: Instant, within: Duration) -> bool {
         let is_second = self.0.take().is_some_and(|first| now.saturating_duration_since(first) <= within);
         self.0 = (is_excessive && !is_second).then_some(now);
@@ -40,16 +40,16 @@ impl Confirmation {
 const MANY: usize = 10;
 
 impl KnownObjects {
-    /// A list begins; one that was under way broke off.
+    /// Notes that a list begins; a list that was not complete yet has broken off.
     pub(super) fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
         self.nameless = false;
         self.before = self.objects.len();
     }
 
-    /// The number of objects that the list, now complete, removes, if that is a larger share of those before than `limit` percent. That
-    /// may be a mistake of the server until a second list confirms it; a cluster that was emptied on purpose is empty a second
-    /// or two later.
+    /// The number of objects that the complete list removes, if it is more than `limit` percent of the objects before the list. That
+    /// may be a mistake of the server, until a second list confirms it; a cluster that was emptied on purpose is still empty
+    /// a second or two later.
     pub(super) fn excessive_removal(&self, limit: u8) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.list).count();
         (!self.nameless && missing >= MANY && missing.saturating_mul(100) > self.before.saturating_mul(limit.into()))
@@ -61,7 +61,8 @@ impl KnownObjects {
         self.objects.insert(key, self.list);
     }
 
-    /// An object exists but cannot be read; if the model has it, it stays as it was. `None` for an object without a readable name.
+    /// Notes an object that exists but cannot be read; if the model has it, it stays as it was. `key` is `None` if its name cannot be
+    /// read either.
     pub(super) fn unreadable(&mut self, key: Option<&Key>) {
         match key {
             Some(key) => {
@@ -73,14 +74,14 @@ impl KnownObjects {
         }
     }
 
-    /// An object was deleted. Whether the model has it.
+    /// Notes that an object was deleted. Gives whether the model had it.
     pub(super) fn deleted(&mut self, key: &Key) -> bool {
         self.objects.remove(key).is_some()
     }
 
-    /// The list is complete: forgets the objects that it lacks, and gives them.
+    /// Ends a complete list: forgets the objects that it lacks, and gives them.
     ///
-    /// With a nameless object on the list none of the others is certain to be missing, so none is removed.
+    /// If the name of an object on the list cannot be read, the object may be any of the missing ones, so none is removed.
     pub(super) fn end_list(&mut self) -> Vec<Key> {
         if self.nameless {
             return Vec::new();
@@ -100,7 +101,7 @@ mod tests {
         Key::Node(name.into())
     }
 
-    /// What is known after a list of a and b.
+    /// The known objects after a list of `a` and `b`.
     fn two_known() -> KnownObjects {
         let mut known = KnownObjects::default();
         known.begin_list();

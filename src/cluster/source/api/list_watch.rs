@@ -1,8 +1,8 @@
 //! The requests of a [`Reflector`]: a list page by page, a watch event by event, or a streaming list, which is a watch that begins with
 //! all objects.
 //!
-//! Takes the server's answers, calls the reflector's methods. Every wait has an end: a server that falls silent, sends a byte at a time
-//! or floods the connection ends the request, not the reflector.
+//! Takes the server's answers, calls the reflector's methods. Every wait has a time limit: if a server falls silent, sends a byte at a
+//! time or floods the connection, the request fails and the reflector goes on.
 
 use std::future::pending;
 use std::time::{Duration, Instant as StdInstant};
@@ -27,9 +27,9 @@ const PAGE: u32 = 500;
 const MAX_EVENT: usize = 16 << 20;
 /// The largest page, in bytes, for servers that ignore the page size.
 const MAX_PAGE: usize = 256 << 20;
-/// A resumed watch counts as working after so long without a failure, because it may have no news for a minute.
+/// A resumed watch counts as working after this long without a failure, because nothing may come on it for a minute.
 const RESUMED: Duration = Duration::from_millis(200);
-/// How often it is noted at most that something of a watch arrived.
+/// The shortest time between two reports that data of a watch arrived.
 const NOTED: Duration = Duration::from_millis(50);
 impl<O: Observer> Reflector<'_, O> {
     /// Lists or watches, whichever is due, until the server ends the answer.
@@ -47,7 +47,7 @@ impl<O: Observer> Reflector<'_, O> {
         let method = self.list_methods.next(StdInstant::now());
         match (self.position.clone(), method) {
             (Position::Watch(version), _) => self.watch(version, false).await,
-            // Without a version it shows at least the present one, for which the server asks etcd once and then sends what its cache has.
+            // Without a version the list is at least as new as etcd now: the server asks etcd for its version, and waits until its cache has it.
             (Position::List(_), ListMethod::Streaming) => self.watch(String::new(), true).await,
             (Position::List(freshness), ListMethod::Paged) => self.list(&freshness).await,
         }
@@ -86,15 +86,15 @@ impl<O: Observer> Reflector<'_, O> {
         page
     }
 
-    /// Has a request counted that was answered with status 200, or failed.
+    /// Reports to the observer, which counts it, that a request was answered with status 200, or failed.
     fn answered(&self, error: Option<&Error>, start: Instant, bytes: Option<usize>) {
         let code = error.map_or(Some(200), Error::code);
         self.shared.observer.answered(Answered { url: self.connection.url(), code, took: start.elapsed(), bytes });
     }
 
-    /// Watches from a version, or streams a list and watches from there.
+    /// Watches from a version; or, if `is_list`, streams a list and watches from its version.
     async fn watch(&mut self, version: String, mut is_list: bool) -> Result<(), Error> {
-        // A watch may end before the server answers, which takes 3 s if versions went back.
+        // The last watch may have ended before the server said whether it has the version, which takes 3 s if versions went back.
         if let Some(answer) = answer(&mut self.question).now_or_never() {
             self.question_answered(answer)?;
         }
@@ -134,7 +134,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Notes that something of a watch arrived, which a list does in hundreds of thousands of pieces.
+    /// Reports that data of a watch arrived, but not for every piece: a streaming list may come in hundreds of thousands of pieces.
     fn arrived(&self, noted: &mut Option<Instant>) {
         let now = Instant::now();
         if noted.is_none_or(|noted| now.duration_since(noted) >= NOTED) {
@@ -143,7 +143,8 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Ends a silent watch of a server that has our version: it has no news, or they get lost on the way. Another watch is no failure.
+    /// Ends a silent watch although the server still has our version: nothing has changed, or changes get lost on the way. The next
+    /// watch begins at once, and this is no failure.
     fn replaced(&mut self) -> Result<(), Error> {
         self.watch_began = None;
         Ok(())
@@ -153,12 +154,12 @@ impl<O: Observer> Reflector<'_, O> {
     async fn begin_watch(&mut self, version: String, is_list: bool) -> Result<Response, Error> {
         if is_list {
             self.known.begin_list();
-            // It was about a version that does not matter any more.
+            // The pending question is about a version that is no longer needed.
             self.question = None;
         }
         let timing = self.shared.timing;
         self.life = timing.watch.mul_f64(1.0 + rand::random::<f64>() / 10.0);
-        // The life has minutes, so the conversion does not fail.
+        // The timeout is a few minutes, so the conversion does not fail.
         let seconds = u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX).max(1);
         let request = Request::Watch(self.watch_params(seconds, is_list), version);
         let start = Instant::now();
@@ -182,7 +183,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Until when to wait for bytes of a watch, whose last event came then and which ends at `end`.
+    /// Until when to wait for bytes of a watch whose last event came at `last` and which has to end by `end`.
     fn deadlines(&self, last: Instant, end: Instant, is_list: bool) -> Deadlines {
         let timing = self.shared.timing;
         let patience = if is_list { timing.initial } else { timing.idle };
@@ -194,7 +195,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Nothing came on a watch until the first of its deadlines. Asks whether the server still has the version, if that is due.
+    /// Handles that nothing came on a watch until the first of its deadlines. Asks whether the server still has the version, if that is due.
     fn timed_out(&mut self, deadlines: &Deadlines, is_list: bool) -> Result<(), Error> {
         let now = Instant::now();
         if now >= deadlines.end {
@@ -214,7 +215,7 @@ impl<O: Observer> Reflector<'_, O> {
         Ok(())
     }
 
-    /// Asks whether the server still has the version.
+    /// Starts to ask whether the server still has the version of the watch.
     fn ask(&mut self) {
         let Position::Watch(version) = &self.position else { return };
         let (connection, kind, version) = (self.connection.clone(), self.kind, version.clone());
@@ -241,7 +242,7 @@ impl<O: Observer> Reflector<'_, O> {
         Ok(())
     }
 
-    /// The server ended a watch.
+    /// Handles that the server ended a watch.
     fn watch_ended(&self, is_list: bool, frames: &FrameBuffer) -> Result<(), Error> {
         if frames.pending() > 0 {
             return Err(Error::CutOff("the server closed the connection".into()));
@@ -296,7 +297,7 @@ impl<O: Observer> Reflector<'_, O> {
         Error::NoStreamingList
     }
 
-    /// The parameters of a page: the first one, or the one that follows this token.
+    /// The parameters for a page of a list: for the first one, or for the one that the continue token `next` stands for.
     fn list_params(&self, freshness: &Freshness, next: Option<String>) -> ListParams {
         let (version, version_match) = match freshness {
             _ if next.is_some() => (None, None),
@@ -316,7 +317,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// The parameters of a watch that lives for this many seconds.
+    /// The parameters of a watch with a timeout of this many seconds.
     fn watch_params(&self, seconds: u32, is_list: bool) -> WatchParams {
         WatchParams {
             label_selector: self.kind.label_selector().map(Into::into),
@@ -330,11 +331,11 @@ impl<O: Observer> Reflector<'_, O> {
 
 /// Until when to wait for bytes of a watch.
 struct Deadlines {
-    /// The watch is given up then.
+    /// When the watch is given up.
     end: Instant,
-    /// It counts as working then.
+    /// When a resumed watch counts as working.
     resumed: Option<Instant>,
-    /// It is in doubt then.
+    /// When to ask whether the server still has the version.
     doubt: Option<Instant>,
 }
 
@@ -344,7 +345,7 @@ impl Deadlines {
     }
 }
 
-/// Waits for the answer to a question; for ever if there is none.
+/// Waits for the answer to a pending question; for ever if no question is pending.
 async fn answer(question: &mut Option<Question>) -> (Instant, Result<usize, Error>) {
     match question {
         Some(question) => question.await,
@@ -370,7 +371,7 @@ async fn read(response: &mut Response, frames: &mut FrameBuffer, until: Instant)
     })
 }
 
-/// A connection that broke within an event.
+/// Turns the error of a broken connection into [`Error::CutOff`] if it broke within an event.
 fn cut_off(error: Error, frames: &FrameBuffer) -> Error {
     match error {
         Error::Broken(text) if frames.pending() > 0 => Error::CutOff(text),
@@ -382,8 +383,8 @@ fn too_long(TooLong: TooLong) -> Error {
     Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
 }
 
-/// Whether this HTTP status means that the server does not know streaming lists: such servers call the parameters forbidden (422) or
-/// bad (400), and a proxy between may use the others.
+/// Whether this HTTP status means that the server does not support streaming lists: such servers call the parameters invalid (422) or
+/// bad (400); the other statuses may come from a proxy on the way.
 fn refuses_streaming(status: u16) -> bool {
     matches!(status, 400 | 405 | 406 | 415 | 422 | 501)
 }

@@ -1,8 +1,8 @@
-//! What a look at the API server finds, before a proxy starts with the same configuration.
+//! Checks the API server with the configuration of a proxy, before a proxy starts with it.
 //!
-//! Takes how to reach it and the node's name; gives whether it answers, and whether each request that a proxy sends is allowed. Sends the
-//! requests themselves, lists with a limit of one object; only for creating events it asks whether that would be allowed, so that nothing
-//! is written.
+//! Takes the client's options and the node's name; gives whether the server answers, and whether each request of a proxy is allowed.
+//! Sends these requests themselves, lists with a limit of one object; only for the creation of events it sends a
+//! SelfSubjectAccessReview instead, so that nothing is written.
 
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,12 @@ use super::resource::Resource;
 
 /// How long each request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The largest answer that is read, in bytes: a Node lists the images that it has.
+/// The largest answer that is read, in bytes: a Node is large because it lists its images.
 const MAX_ANSWER: usize = 16 << 20;
-/// Whether this client may do something (authorization.k8s.io/v1).
+/// The path of SelfSubjectAccessReviews, which answer whether this client may send a request (authorization.k8s.io/v1).
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// What was found.
+/// The result of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
     /// The server's URL, without secrets.
@@ -38,54 +38,54 @@ pub struct ServerReport {
     pub proxy: Option<String>,
     /// The certificates of the CA file that cannot be used, and why.
     pub skipped: Vec<String>,
-    /// Whether it answers at all.
+    /// The server's answer, or why there is none.
     pub reached: Result<Reached, String>,
-    /// The end of the client's certificate, if it has one.
+    /// When the client's certificate expires, if it has one.
     pub client_certificate_end: Option<Timestamp>,
-    /// The requests of a proxy; empty if the server does not answer.
+    /// Whether each request of a proxy is allowed; empty if the server does not answer.
     pub access: Vec<Access>,
-    /// Whether there is a Node of the name; `None` if that cannot be asked.
+    /// Whether the node's Node object exists; `None` if Nodes cannot be listed.
     pub has_node: Option<bool>,
 }
 
 /// A server that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// The time of the first request, with the connection.
+    /// How long the first request took, including the connection.
     pub took: Duration,
-    /// Its version, such as `v1.36.2`; empty if it does not say.
+    /// The server's version, such as `v1.36.2`; empty if its answer has none.
     pub version: String,
-    /// The end of its certificate, if it shows one.
+    /// When the server's certificate expires, if it shows one.
     pub certificate_end: Option<Timestamp>,
 }
 
-/// A kind of request.
+/// A verb and a resource that a proxy uses, and whether that is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The verb of the role.
+    /// The verb that a role has to allow.
     pub verb: &'static str,
-    /// The resource of the role.
+    /// The resource that a role has to allow.
     pub resource: String,
-    /// Whether a proxy does without.
+    /// Whether a proxy works without this request.
     pub is_optional: bool,
-    /// Whether it is allowed.
+    /// Whether the request is allowed.
     pub outcome: Allowed,
 }
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// It is allowed.
+    /// The request is allowed.
     Yes,
     /// The server has no such kind.
     NoSuchKind,
-    /// It is refused or fails, for this reason.
+    /// The request is refused or fails, for this reason.
     No(String),
-    /// That cannot be asked, for this reason.
+    /// The server does not answer whether the request is allowed, for this reason.
     Unknown(String),
 }
 
-/// Looks at the server.
+/// Checks the server.
 ///
 /// # Errors
 /// When the credentials cannot be read.
@@ -100,7 +100,7 @@ pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
 
 async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let Configuration { config, route, skipped } = configuration(options).await?;
-    // The few answers are read as plain values, which protobuf has none of.
+    // Asks for JSON, because the few answers are read as untyped values.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let start = Instant::now();
     let version = version(&mut connection).await;
@@ -134,7 +134,7 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerRepor
     Ok(look)
 }
 
-/// The end of the server's certificate; `None` without TLS.
+/// When the server's certificate expires; `None` without TLS.
 async fn certificate_end(config: &Config, route: Route) -> Option<Timestamp> {
     let shown = Connector::new(config, route).ok()?.certificate(&config.cluster_url).await.ok()??;
     Some(certificate::facts(&shown)?.end)
@@ -150,7 +150,7 @@ async fn version(connection: &mut Connection) -> Result<String, Error> {
     Ok(answer["gitVersion"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Lists one object. Gives also how many came, if any could.
+/// Lists at most one object. If that succeeds, also gives the number of objects in the answer.
 async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (Allowed, Option<usize>) {
     let params = ListParams {
         label_selector: kind.label_selector().map(Into::into),

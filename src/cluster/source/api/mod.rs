@@ -1,14 +1,16 @@
 //! Objects from the API server.
 //!
-//! Takes Services, EndpointSlices, ServiceCIDRs and the own Node as the server lists and streams them; gives [`Event`]s: the objects of
-//! all kinds, then [`Event::InitialListDone`], then changes as they happen.
+//! Takes Services, EndpointSlices, ServiceCIDRs and this node's Node as the server lists and streams them; gives [`Event`]s: the objects
+//! of all kinds, then [`Event::InitialListDone`], then changes as they happen.
 //!
-//! A reflector (`reflector.rs`) for each kind lists and watches; all of them run on one thread, so that their events have an order. What it uses:
-//! `list_watch` makes the requests of a list or a watch, `frames` cuts a watch into events, `decode` reads the answers, `known` finds out what a list no longer has,
-//! `continuity` whether the server still has our version, `retry` decides when to try again and when to log, `error` explains failures. Below
-//! them, `connection` sends requests with a client that `client` builds from the configuration, with credentials that `plugin` may provide;
-//! `connector` makes its connections, by the route that `proxy` finds and with what `tls` trusts, and `certificate` reads certificates.
-//! `startup` waits for the first lists.
+//! Each kind has a reflector (`reflector.rs`) that lists and watches it; all reflectors run on one thread, so that their events have an
+//! order. `list_watch` makes the requests of a list or a watch, `frames` cuts a watch into events, `decode` reads the answers, `known`
+//! finds the objects that a new list lacks, `continuity` asks whether the server still has the version to resume from, `retry` decides
+//! when to try again and when to log, `error` explains failures.
+//!
+//! `connection` sends the requests with a client that `client` builds from the configuration; credentials may come from `plugin`.
+//! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
+//! certificates. `startup` waits for the first lists.
 //!
 //! Invariants: a broken object loses only itself; a list deletes only objects that it lacks, and only once it is complete; memory is
 //! bounded by one page, which may be a whole list, or one event, plus the names of the objects; all times are monotonic.
@@ -71,11 +73,11 @@ const QUEUE_FULL: Duration = Duration::from_millis(1);
 pub struct ApiOptions {
     /// How to reach the server.
     pub client: ClientOptions,
-    /// Name of the own Node (M1).
+    /// Name of this node's Node object (M1).
     pub node_name: String,
-    /// How objects are read.
+    /// Options of the conversion of objects.
     pub convert: ConvertOptions,
-    /// Whether the start fails when the Node gets no pod CIDRs: detectLocalMode NodeCIDR (M3).
+    /// Whether the start fails if the Node has no pod CIDRs, as with `detectLocalMode: NodeCIDR` (M3).
     pub needs_pod_cidrs: bool,
     /// A list that removes a larger share of a kind's objects, in percent, has to be confirmed by a second list.
     pub removal_limit: u8,
@@ -88,45 +90,46 @@ pub struct Answered<'a> {
     pub url: &'a str,
     /// The HTTP status; `None` without an answer.
     pub code: Option<u16>,
-    /// From the request to the end of the answer, or to its begin for a watch, whose answer goes on.
+    /// The time from the request to the end of the answer; for a watch, whose answer goes on, to the start of the answer.
     pub took: Duration,
-    /// Bytes of the answer's body, where it came as a whole.
+    /// The size of the answer's body in bytes; `None` for a watch or a failure.
     pub bytes: Option<usize>,
 }
 
 /// Receives what is counted in metrics or shown on `/readyz`. Called on the source's thread; must not block.
 pub trait Observer: Send + 'static {
-    /// Whether the server serves a kind at present: `false` at the start and from a failure on.
+    /// Reports whether the server serves a kind: `false` at the start and after a failure.
     fn connected(&self, kind: &'static str, is: bool);
     /// The server answered a request, or the request failed.
     fn answered(&self, request: Answered<'_>);
-    /// The server sent something about a kind: objects, changes or a bookmark. Of several pieces within 50 ms only the first is noted.
+    /// The server sent data of a kind: objects, changes or a bookmark. Of several pieces of a watch within 50 ms only one is reported.
     fn received(&self, kind: &'static str, at: SystemTime);
-    /// The watch of a kind fails: where, why, and what is likely wrong. Called again from time to time while that lasts, and not at all
-    /// for a failure that passes at once.
+    /// The watch of a kind fails. `why` has the server's URL, the error and what to check. Called again from time to time while the
+    /// failure lasts, and not at all for a failure that passes at once.
     fn lost(&self, kind: &'static str, why: &str);
-    /// The watch of a kind works again after a failure, which lasted so long.
+    /// The watch of a kind works again after a failure of this duration.
     fn reconnected(&self, kind: &'static str, lasted: Duration);
     /// An object of a kind has a new problem, and cannot be used in full.
     fn rejected(&self, kind: &'static str);
-    /// What the start waits for, in words, whenever that changes; an empty list once, just before [`Event::InitialListDone`] is sent.
+    /// Reports what the start waits for, in words: at once, after each change, and finally an empty list, just before
+    /// [`Event::InitialListDone`] is sent.
     fn waiting_for(&self, missing: &[&str]);
 }
 
 /// A running source. Dropping it stops the source, without waiting for its thread.
 #[derive(Debug)]
 pub struct Handle {
-    /// Closed when it is dropped.
+    /// Closes when the handle is dropped, which stops the source.
     _stop: oneshot::Sender<()>,
 }
 
-/// Starts to list and watch on a thread of its own. Does not wait for the server: that may be unreachable for any time.
+/// Starts to list and watch on a thread of its own. Does not wait for the server, which may be unreachable for long.
 ///
 /// The supervisor receives an error after which the process cannot go on: a configuration that cannot be read, a Node without pod CIDRs
 /// where they are needed (M3), a panic.
 ///
 /// # Errors
-/// The system has no thread or no descriptors.
+/// The system gives no thread or no file descriptors.
 pub fn spawn(
     options: ApiOptions,
     events: SyncSender<Event>,
@@ -136,7 +139,7 @@ pub fn spawn(
     spawn_with(options, events, observer, supervisor, Timing::default())
 }
 
-/// [`spawn`] with other times.
+/// [`spawn`] with other time limits, for tests.
 fn spawn_with(
     options: ApiOptions,
     events: SyncSender<Event>,
@@ -149,7 +152,7 @@ fn spawn_with(
     let (stop, stopped) = oneshot::channel();
     let body = move || {
         let outcome = runtime.block_on(run(options, EventSender(events), observer, timing, stopped));
-        // Without waiting: a look-up of a name may take long, and its result is no longer needed.
+        // Does not wait for DNS look-ups, which may take long and are no longer needed.
         runtime.shutdown_background();
         outcome
     };
@@ -177,7 +180,7 @@ async fn run(
         news: &tokio::sync::watch::Sender::new(0),
         timing,
     };
-    // Of these only the one is polled that something came for.
+    // `FuturesUnordered` polls only the reflectors that have something to do.
     let reflectors = Resource::ALL.map(|kind| Reflector::new(kind, &shared, connection.clone()).run());
     let mut reflectors: FuturesUnordered<_> = reflectors.into_iter().collect();
     tokio::select! {
@@ -192,8 +195,8 @@ async fn run(
 
 /// Sends events to the sync loop through a bounded channel.
 ///
-/// A full channel makes the sender wait without blocking the thread: the server's next bytes stay in the socket, and the other kinds
-/// and the stop are still served.
+/// If the channel is full, the sender waits without blocking the thread: the server's next bytes stay in the socket, the other kinds
+/// go on, and the source can still be stopped.
 #[derive(Debug)]
 struct EventSender(SyncSender<Event>);
 

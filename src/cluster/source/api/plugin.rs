@@ -1,7 +1,7 @@
 //! Credentials from a program: the exec plugin of a kubeconfig.
 //!
 //! Takes the kubeconfig's entry of a user; runs the plugin, if the entry uses one, and puts its token or certificate into the entry,
-//! where the client finds them as in any kubeconfig. The protocol is that of client.authentication.k8s.io.
+//! where the client finds them as in any kubeconfig. The plugin's protocol is client.authentication.k8s.io.
 //!
 //! kube's own implementation is not used, because it blocks the thread until the plugin ends, without a limit, and runs the plugin
 //! several times for each client.
@@ -43,7 +43,7 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Whether a user's credentials come from a plugin: those that are in the kubeconfig itself take precedence.
+/// Whether a user's credentials come from a plugin. Credentials in the kubeconfig itself take precedence.
 pub(super) fn is_used(user: &AuthInfo) -> bool {
     let has_password = user.username.is_some() && user.password.is_some();
     let has_other = user.auth_provider.is_some() || user.token.is_some() || user.token_file.is_some() || has_password;
@@ -84,7 +84,7 @@ async fn ask(exec: ExecConfig, patience: Duration) -> Result<Status> {
         let text: String = String::from_utf8_lossy(&stderr).trim().chars().take(MAX_STDERR).collect();
         bail!("it failed ({status}): {text}");
     }
-    // The parser's error text would contain the output.
+    // The parser's error is dropped, because its text would contain the output.
     let credential: Credential = serde_saphyr::from_slice(&stdout).ok().context("it printed no ExecCredential")?;
     credential.status.context("it printed an ExecCredential without status")
 }
@@ -122,7 +122,7 @@ impl Running {
     async fn output(mut self) -> Result<Output> {
         let child = self.child.take().context("its end was waited for before")?;
         let output = child.wait_with_output().await.map_err(unable);
-        // Its end was collected, so the number may belong to another process group from now on.
+        // The process was reaped, so its number may belong to another process group from now on.
         self.group = None;
         output
     }
@@ -131,7 +131,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // An error means that the group has just ended.
+            // An error means that the process group has already ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

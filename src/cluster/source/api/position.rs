@@ -1,4 +1,5 @@
-//! Where a [`Reflector`](super::reflector::Reflector) stands: which request comes next, and how it lists. Pure, but for the question under way.
+//! The state of a [`Reflector`](super::reflector::Reflector) between requests: which request comes next, and how it lists. Pure, except
+//! that a [`Question`] is a pending request.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant as StdInstant};
@@ -7,8 +8,8 @@ use tokio::time::Instant;
 
 use super::error::Error;
 
-/// How long a server that ignores the parameter for a streaming list gets no such request: each one costs a wait for an end that does
-/// not come.
+/// How long no streaming list is requested from a server that ignores the parameter for it: each such request would wait in vain for
+/// the end of the list.
 const IGNORED: Duration = Duration::from_secs(600);
 
 /// Which request comes next.
@@ -29,14 +30,14 @@ pub(super) enum ListMethod {
     Paged,
 }
 
-/// How new a list page by page has to be. A server answers the first two from its cache, and reads etcd for the third.
+/// How new a paged list has to be. A server answers the first two variants from its cache, and reads etcd for the third.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
-    /// Nothing is known yet: whatever the server has in its cache. The watch that follows brings the rest.
+    /// Any version that the server has in its cache, because no version is known yet. The watch that follows delivers later changes.
     Any,
-    /// Not older than this version, which is known.
+    /// Not older than this version, which is the last known one.
     NotOlderThan(String),
-    /// The present state: after versions that went back, and for what a cache may have got wrong.
+    /// The current state in etcd: after the server's versions went back, or if its cache may be wrong.
     Latest,
 }
 
@@ -58,23 +59,23 @@ impl ListMethods {
         if self.refused || ignores { ListMethod::Paged } else { ListMethod::Streaming }
     }
 
-    /// A server refused a streaming list.
+    /// Notes that a server refused a streaming list.
     pub(super) fn streaming_refused(&mut self) {
         self.refused = true;
     }
 
-    /// A server ignored the parameter for a streaming list.
+    /// Notes that a server ignored the parameter for a streaming list.
     pub(super) fn streaming_ignored(&mut self, now: StdInstant) {
         self.ignored = Some(now);
     }
 
-    /// A list is complete. A refusal holds until then only, because the next request may reach another server.
+    /// Notes that a list is complete. A refusal counts only until then, because the next request may reach another server.
     pub(super) fn listed(&mut self) {
         self.refused = false;
     }
 }
 
-/// A question to the server that is under way: when it was asked, and the bytes of the answer.
+/// A pending request that asks whether the server still has a version. Gives when it was sent, and the answer's size in bytes.
 pub(super) type Question = Pin<Box<dyn Future<Output = (Instant, Result<usize, Error>)>>>;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Which proxy requests to the API server go through, by the rules of Go's `http.ProxyFromEnvironment` and of client-go.
+//! Finds the proxy for requests to the API server, by the rules of Go's `http.ProxyFromEnvironment` and of client-go.
 //!
 //! Takes the server's URL, `proxy-url` of the kubeconfig and the variables of the environment; gives a [`Route`]. Pure.
 //!
 //! The rules: `proxy-url` comes before the environment, and no exception applies to it. `HTTPS_PROXY` is for servers with https://,
-//! `HTTP_PROXY` for those with http://, each also in lower case if the other has no value. `NO_PROXY` lists exceptions, separated by commas: `*`,
-//! addresses and names with or without a port, and CIDRs; a name stands for the names below it too, and with a leading dot or `*.` for
-//! those only. `localhost` and addresses of loopback need no proxy.
+//! `HTTP_PROXY` for servers with http://; the variable in lower case counts if the one in upper case has no value. `NO_PROXY` lists
+//! exceptions, separated by commas: `*`, addresses and names with or without a port, and CIDRs. A name also matches its subdomains;
+//! with a leading dot or `*.` it matches only subdomains. `localhost` and loopback addresses need no proxy.
 //!
-//! Invariants: a value that cannot be used never leads past the proxy, where Go connects directly. No text that is made here holds a
+//! Invariants: if the value for a proxy cannot be used, there is no connection, where Go would connect directly. No error text holds a
 //! user or a password.
 
 use std::fmt;
@@ -32,7 +32,7 @@ pub(crate) enum Route {
 /// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Proxy {
-    /// What it speaks.
+    /// Its protocol.
     pub(super) kind: Kind,
     /// Its name or address; an IPv6 address in brackets.
     pub(super) host: String,
@@ -40,11 +40,11 @@ pub(super) struct Proxy {
     pub(super) port: u16,
     /// User and password, if its URL has them.
     pub(super) user: Option<(String, String)>,
-    /// What names it: a variable, or `proxy-url` of the kubeconfig.
+    /// Where it is configured: an environment variable, or `proxy-url` of the kubeconfig.
     origin: &'static str,
 }
 
-/// What a proxy speaks.
+/// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// HTTP.
@@ -55,36 +55,36 @@ pub(super) enum Kind {
     Socks5,
 }
 
-/// Why a proxy does not lead to the server.
+/// Why the server cannot be reached through a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// Its description cannot be used.
+    /// The configured value cannot be used.
     #[error("cannot use the proxy of {origin}: {reason}")]
     Unusable {
-        /// What names the proxy.
+        /// Where the proxy is configured.
         origin: &'static str,
-        /// What is wrong with the value, without the value.
+        /// What is wrong with the value, without the value, which may hold a password.
         reason: &'static str,
     },
-    /// It answered with another status than 200 to CONNECT.
+    /// The proxy answered CONNECT with a status other than 2xx.
     #[error("{proxy} answered {status}")]
     Refused {
         /// The proxy.
         proxy: String,
-        /// Status and reason.
+        /// Status code and reason phrase.
         status: String,
-        /// The status.
+        /// The status code.
         code: u16,
     },
-    /// There is no connection to it, or it does not speak its protocol.
+    /// There is no connection to the proxy, or it does not speak its protocol.
     #[error("cannot connect through {proxy}: {reason}")]
     Unreachable {
         /// The proxy.
         proxy: String,
-        /// What happened, without what to check.
+        /// The error, without advice on what to check.
         reason: String,
     },
-    /// It did not answer in time.
+    /// The proxy did not answer in time.
     #[error("{proxy} gave no connection in time")]
     Silent {
         /// The proxy.
@@ -93,7 +93,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// What to check.
+    /// Advice for the operator on what to check.
     pub(super) const fn remedy(&self) -> &'static str {
         match self {
             Self::Unusable { .. } => {
@@ -114,14 +114,14 @@ impl Failure {
     }
 }
 
-/// The proxy's URL without user and password, and what names it.
+/// The proxy's URL without user and password, and where the proxy is configured.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the proxy {}://{}:{} ({})", self.kind.scheme(), self.host, self.port, self.origin)
     }
 }
 
-/// As for [`fmt::Display`], so that no password gets into a log.
+/// Same as [`fmt::Display`], so that no password gets into a log.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -147,10 +147,10 @@ impl Kind {
 }
 
 impl Proxy {
-    /// Reads a URL; without a scheme it is one of HTTP.
+    /// Reads the URL of a proxy; without a scheme it is an HTTP proxy.
     ///
     /// # Errors
-    /// It is no URL, or has another scheme than http, https, socks5 and socks5h.
+    /// The text is not a URL, or has another scheme than http, https, socks5 and socks5h.
     pub(super) fn of_url(origin: &'static str, text: &str) -> Result<Self, Failure> {
         let unusable = |reason| Failure::Unusable { origin, reason };
         let text = text.trim();
@@ -185,7 +185,7 @@ impl Proxy {
         Ok(Self { kind, host, port, user, origin })
     }
 
-    /// Why this proxy cannot be used.
+    /// The error that this proxy cannot be used, for this reason.
     pub(super) const fn unusable(&self, reason: &'static str) -> Failure {
         Failure::Unusable { origin: self.origin, reason }
     }
@@ -213,7 +213,7 @@ pub(super) fn by_environment(server: &Uri, variable: impl Fn(&str) -> Option<Str
         return Route::Direct;
     }
     if !is_https && variable("REQUEST_METHOD").is_some_and(|method| !method.is_empty()) {
-        // There a client sets it with the header Proxy.
+        // In a CGI program a client can set HTTP_PROXY with the header `Proxy`.
         let reason = "REQUEST_METHOD is set, as for a CGI program, where a client can set this variable";
         return Route::Unusable(Failure::Unusable { origin, reason });
     }
@@ -231,7 +231,7 @@ fn needs_proxy(host: &str, port: u16, exceptions: &str) -> bool {
     !exceptions.any(|entry| is_exception(&entry, &host, address, port))
 }
 
-/// Whether an entry of `NO_PROXY`, in lower case, stands for a host.
+/// Whether an entry of `NO_PROXY`, in lower case, matches a host.
 fn is_exception(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
     if entry == "*" {
         return true;
@@ -261,7 +261,7 @@ fn is_exception(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> 
     host == below || host.strip_suffix(below).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// An IPv6 address in a URL stands in brackets.
+/// Removes the brackets around an IPv6 address in a URL.
 pub(super) fn without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn exceptions_are_those_of_go() {
-        // Of Go's table of UseProxy: server, NO_PROXY, whether the proxy is needed.
+        // From the table in Go's test of UseProxy: a value of NO_PROXY, then hosts and whether they need the proxy.
         let gos = "foobar.com, .barbaz.net, *.bar.foo, *.wildcard.io, 192.0.2.1, 192.0.2.2:81, 192.0.2.3:80, 10.0.0.0/30, 2001:db8::52:0:1, \
                    [2001:db8::52:0:2]:443, [2001:db8::52:0:3]:80, 2002:db8:a::45/64";
         for (host, needs) in [
@@ -392,10 +392,10 @@ mod tests {
             (":443", "example.com", 443, true),
             (".", "example.com", 443, true),
             ("*ample.com", "example.com", 443, true),
-            // A name is no suffix of an address.
+            // A name does not match the end of an address.
             ("2.1", "192.0.2.1", 443, true),
             (".1", "192.0.2.1", 443, true),
-            // Go overlooks an address in brackets without a port.
+            // Go does not match an entry with an address in brackets and without a port.
             ("[2001:db8::1]", "[2001:db8::1]", 443, false),
             ("2001:db8::1", "[2001:db8:0::1]", 443, false),
             ("10.96.0.0/12", "10.96.0.1", 443, false),

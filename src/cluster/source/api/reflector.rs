@@ -1,20 +1,20 @@
 //! Lists and watches one kind for ever, as the Reflector of client-go does.
 //!
-//! Takes what the API server sends about the kind, gives events. This file decides what happens after each list or watch and what
-//! becomes of each object; `list_watch` has the requests.
+//! Takes the API server's answers about the kind, gives events. This file decides how to go on after each list or watch, and handles
+//! each object; `list_watch` has the requests.
 //!
-//! The watch is our own, not that of `kube::runtime`, for these reasons:
-//! - Bounded: a line and a page have a largest size.
-//! - A dead connection is noticed after [`Timing::idle`]; the other one notices it when the life of the watch ends.
-//! - A broken object loses only itself; there, an object that does not decode fails its whole page.
-//! - The server may answer in protobuf, which is half the bytes; the other one decodes JSON only.
+//! The watch is our own, and not that of `kube::runtime`, for these reasons:
+//! - Memory is bounded: a line and a page have a largest size.
+//! - A dead connection is noticed after [`Timing::idle`]; kube notices it only when the timeout of the watch ends.
+//! - An object that does not decode is skipped alone; in kube its whole page fails.
+//! - The server may answer in protobuf, which takes half the bytes; kube decodes JSON only.
 //! - A server that refuses or ignores streaming lists is listed page by page, and Retry-After is honoured.
 //!
 //! The client, its TLS, its credentials and its requests are kube's.
 //!
-//! Invariants: an event is sent before its version counts as seen; a list that breaks off deletes nothing; no list is older than what is
-//! known, but after the server's versions went back; the end of each attempt leads to another one after the time that [`Backoff`] says,
-//! and [`Outage`] decides when a failure is logged.
+//! Invariants: an event is sent before its version counts as seen; a list that breaks off deletes nothing; a list is never older than
+//! the known version, unless the server's versions went back; each attempt is followed by another one, after the wait that [`Backoff`]
+//! gives, and [`Outage`] decides when a failure is logged.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,32 +37,33 @@ use crate::source::{Key, Problem};
 use component::logging::once::{Once, OncePerKey};
 use rules::model::Event;
 
-/// The kind that tries more often than the others while a failure is one of all kinds; when it succeeds, the others try at once.
+/// During a failure that affects all kinds, this kind tries more often than the others; when it succeeds, the others try at once.
 /// So the server gets one connection at a time, for the kind with the fewest objects.
 const PROBE: Resource = Resource::Node;
 
 /// The time limits of lists and watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// The life that a watch is requested for, before jitter of a tenth. The server ends it then.
+    /// The timeout that is requested for a watch, to which up to a tenth is added as jitter. The server ends the watch then.
     pub(super) watch: Duration,
-    /// How much longer than requested a watch may live.
+    /// How much longer than its requested timeout a watch may last.
     pub(super) grace: Duration,
     /// A watch on which nothing arrives for this long is dead: servers send bookmarks about every minute.
     pub(super) idle: Duration,
-    /// A watch on which nothing arrives for this long, before jitter of a tenth, is in doubt ([`Doubt`]).
+    /// When nothing arrives on a watch for this long, plus up to a tenth of jitter, the server is asked whether it still has the
+    /// watch's version ([`Doubt`]).
     pub(super) silence: Duration,
     /// A streaming list fails when nothing arrives for this long before its end.
     pub(super) initial: Duration,
-    /// How long the start of a page may take; servers give up on a list after 60 s.
+    /// How long the answer to a list may take to begin; servers give up on a list after 60 s.
     pub(super) list_response: Duration,
-    /// How long the start of a watch may take; servers let it wait in a queue for a quarter of their 60 s.
+    /// How long the answer to a watch may take to begin; servers may queue the request for a quarter of their timeout of 60 s.
     pub(super) watch_response: Duration,
-    /// How long a page may take to arrive.
+    /// How long a whole page may take to arrive.
     pub(super) page: Duration,
     /// How long the next bytes of a page may take.
     pub(super) stall: Duration,
-    /// How long after a list that removes too many objects another one confirms it.
+    /// A list that removes too many objects is confirmed if the next list within this time removes too many as well.
     pub(super) confirmation: Duration,
     /// How often an optional kind that the server does not have is listed again.
     pub(super) absent: Duration,
@@ -89,7 +90,7 @@ impl Default for Timing {
     }
 }
 
-/// What all reflectors share.
+/// The data that all reflectors share.
 pub(super) struct Shared<'a, O> {
     pub(super) node_name: &'a str,
     pub(super) convert: ConvertOptions,
@@ -98,8 +99,8 @@ pub(super) struct Shared<'a, O> {
     pub(super) events: &'a EventSender,
     pub(super) observer: &'a O,
     pub(super) progress: &'a ProgressSender,
-    /// Notified when the server serves a kind again after an outage, so that the other kinds try at once. Counts how often a kind found
-    /// out that the server's versions went back.
+    /// Notified when the server serves a kind again after an outage, so that the other kinds try at once. The number counts how often a
+    /// kind found that the server's versions went back.
     pub(super) news: &'a Sender<u64>,
     pub(super) timing: Timing,
 }
@@ -113,25 +114,25 @@ pub(super) struct Reflector<'a, O> {
     pub(super) list_methods: ListMethods,
     pub(super) known: KnownObjects,
     pub(super) position: Position,
-    /// When the present watch began: when the server accepted it, or at the end of the list that it begins with.
+    /// When the current watch began: when the server accepted it, or at the end of the streaming list that it began with.
     pub(super) watch_began: Option<Instant>,
-    /// How long the present watch may live.
+    /// The timeout that was requested for the current watch.
     pub(super) life: Duration,
-    /// The present watch has brought a version that was not known.
+    /// The current watch has delivered a new resource version.
     delivered: bool,
     pub(super) doubt: Doubt,
-    /// Whether the server still has the version; outlives a watch.
+    /// The pending request that asks whether the server still has the version to resume from; it may outlast a watch.
     pub(super) question: Option<Question>,
     pub(super) outage: Outage,
     confirmation: Confirmation,
     backoff: Backoff,
     /// The last attempt did not reach the server.
     is_unreachable: bool,
-    /// Since when no server has been there, if no watch was accepted since.
+    /// When the server became unreachable ([`is_away`]); `None` once it has accepted a watch.
     away_since: Option<Instant>,
-    /// Has a change when another kind has recovered since the begin of the present attempt.
+    /// Has a change if another kind has recovered, or has found that versions went back, since the current attempt began.
     news: Receiver<u64>,
-    /// How often versions went back before the version that is known to this kind.
+    /// The number in [`Shared::news`] when this kind last got in step with the server: how often versions had gone back until then.
     losses: u64,
     logged_problems: OncePerKey<Option<Key>, Problem>,
     logged_absence: Once<()>,
@@ -183,9 +184,9 @@ impl<'a, O: Observer> Reflector<'a, O> {
             let wait = sleep(self.failed(&error).await);
             tokio::select! {
                 () = wait => {}
-                // Not after a refusal of this kind only, and not before the time that the server asked for.
+                // Only after a failure that affects all kinds: not if the server refuses this kind alone, or sent Retry-After.
                 _ = self.news.changed(), if is_of_all => {}
-                // Another token, certificate or CA may be what was missing.
+                // A new token, certificate or CA in the files may end the failure.
                 () = self.connection.outdated(), if error.is_about_access() => {}
             }
         }
@@ -201,20 +202,21 @@ impl<'a, O: Observer> Reflector<'a, O> {
             self.position = Position::List(Freshness::NotOlderThan(version.clone()));
             self.away_since = None;
         }
-        // The kinds share one history. A server that does not have a version needs 3 s to say so.
+        // Versions go back for all kinds at once. Asking for the latest state avoids the 3 s that a server takes to answer that it does
+        // not have a version.
         let are_lost = std::mem::replace(&mut self.losses, losses) < losses;
         if are_lost && matches!(self.position, Position::List(Freshness::NotOlderThan(_))) {
             self.position = Position::List(Freshness::Latest);
         }
     }
 
-    /// What became of the present attempt.
+    /// The result of the current attempt, which ended with `end`.
     fn attempt(&self, end: End) -> Attempt {
         let lived = self.watch_began.map_or(Duration::ZERO, |since| since.elapsed());
         Attempt { delivered: self.delivered, lived, end }
     }
 
-    /// Whether the present watch brought news or lasted.
+    /// Whether the current watch delivered a new version or lasted long enough ([`Attempt::worked`]).
     pub(super) fn has_worked(&self) -> bool {
         self.attempt(End::InOrder).worked()
     }
@@ -262,11 +264,11 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// The next request after a failure.
+    /// The position for the next request after a failure.
     fn position_after(&self, error: &Error) -> Position {
         match (error, &self.position) {
             (Error::ExcessiveRemoval(..) | Error::VersionLost, _) => Position::List(Freshness::Latest),
-            // The list that follows is of the server's cache, which is new enough: all nodes may ask at the same moment.
+            // All nodes may list at this moment, so the list comes from the server's cache; the version makes sure that it is new enough.
             (error, Position::Watch(version)) if error.needs_list() => {
                 Position::List(Freshness::NotOlderThan(version.clone()))
             }
@@ -275,8 +277,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes whether a failure is an answer. The first one after none shows that the server works again: then the long waits are over,
-    /// and those of the other kinds too.
+    /// Notes whether the server was unreachable, or answered with a failure. The first answer after it was unreachable shows that it is
+    /// back: it ends the long waits of this kind and of the others.
     fn note_reachability(&mut self, cause: Cause) {
         if is_away(cause) {
             self.away_since.get_or_insert_with(Instant::now);
@@ -287,7 +289,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// The server accepted a watch.
+    /// Notes that the server accepted a watch.
     pub(super) fn accepted(&mut self) {
         self.away_since = None;
         self.losses = *self.shared.news.borrow();
@@ -296,7 +298,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// The server's versions went back. The other kinds need not find that out for themselves.
+    /// Handles that the server's versions went back. Notifies the other kinds, so that they need not find it out for themselves.
     fn lost_version(&mut self, error: &Error) {
         let (kind, url) = (self.kind.name(), self.connection.url());
         warn!("type" = kind, url, err = %error, "Listing everything again");
@@ -304,13 +306,13 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.losses = *self.news.borrow_and_update();
     }
 
-    /// Has the other kinds try at once.
+    /// Makes the other kinds try at once.
     fn tell_others(&mut self) {
         self.shared.news.send_modify(|_| ());
         self.news.mark_unchanged();
     }
 
-    /// Whether the server has no such kind for us, and the kind is an optional one.
+    /// Whether the kind is optional, and the server does not have it or does not let us list it.
     fn is_absent(&self, error: &Error) -> bool {
         let lists = matches!(self.position, Position::List(_));
         self.kind.is_optional() && lists && matches!(error.code(), Some(403 | 404))
@@ -346,7 +348,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes that a piece of an answer arrived, or that the server accepted a watch, which may have no news for a minute.
+    /// Notes that a piece of an answer arrived, or that the server accepted a watch, on which nothing may come for a minute.
     pub(super) fn received(&self) {
         self.shared.observer.connected(self.kind.name(), true);
         self.shared.observer.received(self.kind.name(), SystemTime::now());
@@ -362,7 +364,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// A watch has come to this version.
+    /// Notes that a watch has reached this version.
     pub(super) fn came_to(&mut self, version: String) {
         if !matches!(&self.position, Position::Watch(known) if *known == version) {
             self.delivered = true;
@@ -425,12 +427,12 @@ impl<'a, O: Observer> Reflector<'a, O> {
     async fn removed(&mut self, key: Key, was_known: bool) -> Result<(), Error> {
         let key = Some(key);
         match key {
-            // The endpoints controller deletes and creates the same slices all the time.
+            // The endpoints controller deletes and creates the same slices again and again, so their problems are not logged each time.
             Some(Key::Slice(_)) => self.logged_problems.retire(&key),
             _ => self.logged_problems.forget(&key),
         }
         match key {
-            // The model keeps the last state of the own Node (L6, M8).
+            // The model keeps the last state of this node's Node (L6, M8).
             Some(Key::Node(name)) if was_known => {
                 warn!(node = &*name, "The Node was deleted; the proxy goes on with its last state");
                 self.shared.progress.send_modify(|progress| progress.node(None));
@@ -441,7 +443,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles the end of a complete list, whose version this is.
+    /// Handles the end of a complete list of this version.
     ///
     /// # Errors
     /// [`Error::ExcessiveRemoval`] for the first list that removes too many objects; the second is applied.

@@ -4,7 +4,7 @@
 use crate::source::Key;
 use rules::model::ObjectName;
 
-/// A kind.
+/// A kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Resource {
     Node,
@@ -37,7 +37,7 @@ impl Resource {
         }
     }
 
-    /// Which of its objects are requested, by label.
+    /// The label selector of requests for the kind.
     pub(super) const fn label_selector(self) -> Option<&'static str> {
         match self {
             Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
@@ -46,7 +46,7 @@ impl Resource {
         }
     }
 
-    /// Which of its objects are requested, by field.
+    /// The field selector of requests for the kind.
     pub(super) fn field_selector(self, node_name: &str) -> Option<String> {
         match self {
             Self::Service => Some("spec.clusterIP!=None".into()),

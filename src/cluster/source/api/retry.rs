@@ -1,64 +1,66 @@
-//! What follows from the end of a list or watch: how long to wait before the next attempt, and whether to log a failure.
+//! Decides after the end of a list or watch how long to wait before the next attempt, and whether to log a failure.
 //!
-//! Takes what an attempt did, gives durations. Pure: chance and monotonic time come from the caller.
+//! Takes the result of an attempt, gives durations. Pure: random numbers and monotonic time come from the caller.
 //!
-//! Invariants: a watch that brought news or lasted ends all long waits, whatever ended it. Without news the first attempts follow soon,
-//! for news that wait and for networks that break off now and then; then the waits double, up to 30 s, or up to 3 s while the server
-//! accepts watches. No wait is the same on all nodes. A failure that lasts is a warning at once and again after every
-//! five minutes, each cause at most once in that time; a failure that the next attempt may explain better, or take back, is not a
-//! warning yet.
+//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended. Otherwise the first attempts
+//! follow soon, because changes may wait at the server and networks break off now and then; then the waits double, up to 30 s, or up to
+//! 3 s while the server accepts watches. Waits have jitter, so that nodes do not retry at the same moment. A failure that lasts is
+//! logged as a warning at once and again every five minutes, each cause at most once in that time; a failure that the next attempt may
+//! end or explain better is not a warning yet.
 
 use std::time::{Duration, Instant};
 
 use super::error::{Cause, End};
 
-/// The shortest wait after a failure, but for tests that need another.
+/// The shortest wait after a failure; tests may use another one.
 pub(super) const FIRST: Duration = Duration::from_millis(800);
 /// The longest wait, jitter included.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The longest wait while the server accepts watches and each ends at once, jitter included: four kinds are two requests a second then.
+/// The longest wait, jitter included, while the server accepts watches and each ends at once: the four kinds then send at most two
+/// requests a second.
 const LONGEST_ACCEPTED: Duration = Duration::from_secs(3);
 /// The random share that is added to a wait, so that the nodes of a cluster do not come back at the same moment.
 const JITTER: f64 = 0.5;
 /// The longest wait that a server may ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
-/// A watch that lived this long worked, whatever ended it; as for client-go.
+/// A watch that lasted this long counts as working, however it ended, as in client-go.
 pub(super) const LASTING: Duration = Duration::from_secs(1);
-/// The least time from the begin of a watch that ends in order to that of the next one.
+/// The shortest time from the start of a watch that the server ends in order to the start of the next one.
 const PACE: Duration = Duration::from_millis(500);
-/// The random time after a watch that ended in order, or whose version is too old: a server ends those of all nodes at once when it
-/// shuts down, and has no history when it starts.
+/// The longest random wait after a watch that ended in order, or whose version is too old. It spreads the nodes: a server that shuts
+/// down ends the watches of all nodes at once, and one that starts has no history for any of them.
 const SPREAD: Duration = Duration::from_millis(200);
 /// The shortest wait after a watch that broke off; up to twice as long with jitter.
 const SOON: Duration = Duration::from_millis(300);
-/// How often an attempt follows soon after a watch that broke off within an event, for there is news: about a minute.
+/// How many attempts follow soon after watches that broke off within an event, because a change waits: for about a minute.
 const SOON_WITHIN_EVENT: u32 = 120;
-/// How often an attempt follows soon after a watch that broke off elsewhere or ended at once, and where a list is needed.
+/// How many attempts follow soon after watches that broke off between events or ended at once, after lists that broke off, and if a
+/// list is needed.
 const SOON_INTERRUPTED: u32 = 6;
-/// How often an attempt follows soon after a 401, because credentials are read again at once, and after no answer.
+/// How many attempts follow soon after a 401, because credentials are read again at once, or after a request without an answer.
 const SOON_ELSE: u32 = 1;
-/// How often an answer after none ends the long waits before a watch has lasted.
+/// How often the first answer of a server that was unreachable may reset the waits, until an attempt works.
 const ANSWERS: u32 = 2;
-/// How often the kind with the fewest objects tries to reach a server that gives no answer, or whose load balancer answers that there is
-/// none; before jitter.
+/// How often the kind with the fewest objects tries to reach a server that gives no answer, or whose load balancer answers 502, 503
+/// or 504; before jitter.
 const PROBE_UNREACHABLE: Duration = Duration::from_secs(3);
-/// How often that kind tries after a 401 or a redirect, which cost the server little; before jitter.
+/// How often the kind with the fewest objects tries after a 401 or a redirect, which cost the server little; before jitter.
 const PROBE_REFUSED: Duration = Duration::from_secs(2);
 /// The time between two warnings about the same cause.
 const REPEAT: Duration = Duration::from_secs(300);
 
-/// What became of an attempt to list or watch, as far as the next one depends on it.
+/// The result of an attempt to list or watch, as far as the next attempt depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
-    /// The watch brought a version that was not known.
+    /// The watch delivered a new resource version.
     pub(super) delivered: bool,
-    /// How long the server kept the watch open, from the end of a list that it began with; zero without a watch.
+    /// How long the server kept the watch open, for a streaming list from the end of the list; zero without a watch.
     pub(super) lived: Duration,
     pub(super) end: End,
 }
 
 impl Attempt {
-    /// Whether the server served the kind: it sent news, or kept the watch open.
+    /// Whether the watch worked: it delivered a new version, or stayed open for [`LASTING`].
     pub(super) fn worked(self) -> bool {
         self.delivered || self.lived >= LASTING
     }
@@ -68,25 +70,26 @@ impl Attempt {
 #[derive(Debug)]
 pub(super) struct Backoff {
     first: Duration,
-    /// Attempts since the last one that worked, that were followed by another one soon.
+    /// How many of the attempts since the last one that worked were followed by a short wait.
     soon: u32,
-    /// The other ones.
+    /// How many of the attempts since the last one that worked were followed by a long wait, which doubles each time.
     failures: u32,
-    /// Answers after none, since the last attempt that worked.
+    /// How often an answer after unreachability has reset the waits since the last attempt that worked.
     answers: u32,
-    /// Lists that were needed since the last watch that lasted; news alone do not make lists cheaper.
+    /// Lists that were needed since the last watch that lasted. A watch that only delivered a version does not reset this, because lists
+    /// are expensive.
     lists: u32,
 }
 
 impl Backoff {
-    /// A back-off that waits so long, and up to half as long again, after the first failure.
+    /// A back-off whose first long wait is `first`, plus up to half of it as jitter.
     pub(super) const fn new(first: Duration) -> Self {
         Self { first, soon: 0, failures: 0, answers: 0, lists: 0 }
     }
 
     /// The wait after an attempt.
     ///
-    /// `retry_after` is what the server asked for, up to two minutes; `chance` is in 0..1.
+    /// `retry_after` is the wait that the server asked for, which is kept up to two minutes; `chance` is a random number in 0..1.
     pub(super) fn next(&mut self, attempt: Attempt, retry_after: Option<Duration>, chance: f64) -> Duration {
         if attempt.worked() {
             let lists = if attempt.lived >= LASTING { 0 } else { self.lists };
@@ -134,8 +137,8 @@ impl Backoff {
         doubled.min(longest.div_f64(1.0 + JITTER)).mul_f64(JITTER.mul_add(chance, 1.0))
     }
 
-    /// The server answers after it gave no answer, so the waits for that are over. Gives whether that counts: not more than twice until an
-    /// attempt works, so that a server that stays in this state gets fewer and fewer requests.
+    /// Resets the long waits, because a server that gave no answer answers again. Gives whether it did: at most twice until an attempt
+    /// works, so that a server that is unreachable again and again gets fewer and fewer requests.
     pub(super) fn answered_again(&mut self) -> bool {
         let counts = self.answers < ANSWERS;
         if counts {
@@ -146,14 +149,14 @@ impl Backoff {
     }
 }
 
-/// Whether a failure shows that no server is there, as far as this node can see.
+/// Whether a failure shows that this node reaches no API server: no connection, or a 502, 503 or 504 from a load balancer.
 pub(super) const fn is_away(cause: Cause) -> bool {
     matches!(cause, Cause::Unreachable | Cause::Refused(502..=504))
 }
 
-/// The longest wait of the kind with the fewest objects after a failure that all kinds share, before jitter of a half. When that kind
-/// works again the others try at once, so the server gets one request at a time. `None` for a failure that is about one kind, or that
-/// says when to come back.
+/// The longest wait of the kind with the fewest objects after a failure that affects all kinds, before jitter of up to a half. When this
+/// kind works again the others try at once, so the server gets one request at a time. `None` for a failure of one kind only, or with
+/// Retry-After.
 pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Option<Duration> {
     match cause {
         _ if retry_after.is_some() => None,
@@ -163,14 +166,14 @@ pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Opt
     }
 }
 
-/// The time in which one kind cannot be listed and watched, if it cannot be now.
+/// The current outage of one kind: `None` while it can be listed and watched.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Lasting>);
 
 #[derive(Debug)]
 struct Lasting {
     since: Instant,
-    /// How many times [`REPEAT`] had passed when `logged` was begun.
+    /// How many times [`REPEAT`] had passed when `logged` was last cleared.
     period: u128,
     /// The causes that were logged in this period; a handful.
     logged: Vec<Cause>,
@@ -178,7 +181,7 @@ struct Lasting {
 }
 
 impl Outage {
-    /// An attempt failed. Gives how long the outage has lasted if a warning is due.
+    /// Notes that an attempt failed. Gives how long the outage has lasted if a warning is due.
     pub(super) fn failed(&mut self, cause: Cause, now: Instant) -> Option<Duration> {
         let Some(lasting) = &mut self.0 else {
             let interrupted = cause == Cause::Interrupted;
@@ -192,7 +195,7 @@ impl Outage {
             lasting.period = period;
             lasting.logged.clear();
         }
-        // A server that restarts refuses all requests for a moment: such a cause after another one has to come twice.
+        // A server that restarts refuses all requests for a moment. So a new cause that may pass is logged only if it comes twice in a row.
         let is_new = std::mem::replace(&mut lasting.last, cause) != cause && !lasting.logged.is_empty();
         let may_pass = matches!(cause, Cause::Interrupted | Cause::Refused(_));
         if is_new && may_pass || lasting.logged.contains(&cause) {
@@ -207,7 +210,7 @@ impl Outage {
         self.0.is_some()
     }
 
-    /// The server serves the kind again. Gives how long the outage lasted, if there was one.
+    /// Notes that the server serves the kind again. Gives how long the outage lasted, if there was one.
     pub(super) fn over(&mut self, now: Instant) -> Option<Duration> {
         self.0.take().map(|lasting| now.saturating_duration_since(lasting.since))
     }
@@ -233,7 +236,7 @@ mod tests {
         Attempt { delivered, lived: Duration::from_millis(lived), end }
     }
 
-    /// The milliseconds of waits after attempts like this one, again and again, with the least jitter.
+    /// The waits in milliseconds, without jitter, if `count` attempts in a row end like this one.
     fn waits(attempt: Attempt, count: usize) -> Vec<u128> {
         let mut backoff = Backoff::new(FIRST);
         (0..count).map(|_| backoff.next(attempt, None, 0.0).as_millis()).collect()
@@ -256,19 +259,19 @@ mod tests {
             (InOrder, 1200, true, [0; 10]),
             (InOrder, 100, true, [400; 10]),
             (InOrder, 0, true, [500; 10]),
-            // One that ends at once is asked for less often, but no failure either.
+            // A watch that ends at once is no failure either, but the next ones are requested less and less often.
             (InOrder, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
-            // What brought news or lasted is tried again soon, whatever ended it.
+            // A watch that delivered a version or lasted is tried again soon, however it ended.
             (WithinEvent, 0, true, [300; 10]),
             (Interrupted, 0, true, [300; 10]),
             (Interrupted, 1000, false, [300; 10]),
             (Failed, 0, true, [800; 10]),
-            // There is news that did not come.
+            // Other attempts are tried again soon at first, and for longer if the watch broke off within an event, which is then missing.
             (WithinEvent, 0, false, [300; 10]),
             (Interrupted, 999, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
             (Unfinished, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 3200, 6400]),
             (ListNeeded, 0, false, [0, 0, 0, 0, 0, 0, 800, 1600, 3200, 6400]),
-            // News of a watch make no list cheaper, only a watch that lasted.
+            // Only a watch that lasted resets the waits before lists, not one that delivered a version.
             (ListNeeded, 0, true, [0, 0, 0, 0, 0, 0, 800, 1600, 3200, 6400]),
             (ListNeeded, 1000, true, [0; 10]),
             (NoAnswer, 0, false, [300, 800, 1600, 3200, 6400, 12_800, 20_000, 20_000, 20_000, 20_000]),
@@ -373,7 +376,7 @@ mod tests {
         assert_eq!(outage.failed(Cause::Unreachable, start), Some(Duration::ZERO));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 20), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 310), Some(SECOND * 310));
-        // After a pause of the machine one warning is due, not all that were missed, and the next is at a multiple of the interval again.
+        // After the machine was suspended only one warning is due, and the next one at a multiple of five minutes again.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1000), Some(SECOND * 1000));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1199), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1200), Some(SECOND * 1200));
@@ -387,7 +390,7 @@ mod tests {
         assert_eq!(outage.over(start + SECOND), Some(SECOND));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 9), None);
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 10), Some(SECOND));
-        // A new cause is logged within an outage too.
+        // Within an outage a new cause is logged too.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 11), Some(SECOND * 2));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 12), None);
     }
@@ -397,7 +400,7 @@ mod tests {
         let (mut outage, start) = (Outage::default(), Instant::now());
         let mut failed = |second, cause| outage.failed(cause, start + SECOND * second).is_some();
         assert!(failed(0, Cause::Unreachable));
-        // As a server that starts answers for a moment.
+        // A server that starts may answer 403 for a moment.
         assert!(!failed(10, Cause::Refused(403)) && !failed(11, Cause::Unreachable));
         assert!(
             !failed(20, Cause::Refused(403)) && failed(21, Cause::Refused(403)) && !failed(22, Cause::Refused(403))

@@ -1,6 +1,6 @@
-//! The start: waits until every kind is listed and the own Node is known, then sends [`Event::InitialListDone`] (M2, M3).
+//! The start: waits until every kind is listed and this node's Node is known, then sends [`Event::InitialListDone`] (M2, M3).
 //!
-//! Takes the progress of the reflectors, gives the event, or the error that ends the process. Meanwhile the observer learns what is
+//! Takes the progress of the reflectors, gives the event, or the error that ends the process. Reports to the observer what is still
 //! missing.
 
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ use rules::model::{Event, Node};
 
 pub(super) type ProgressSender = Sender<Progress>;
 
-/// How long to wait for parts of the Node, once it was listed.
+/// How long to wait for fields of the Node after the Node was listed.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// For an IP; then the start goes on without one (M2).
+    /// The wait for an IP; after it the start goes on without one (M2).
     ip: Duration,
-    /// For pod CIDRs, where they are needed; then the process ends (M3).
+    /// The wait for pod CIDRs, if they are needed; after it the process ends (M3).
     pod_cidrs: Option<Duration>,
 }
 
@@ -34,14 +34,14 @@ impl Patience {
     }
 }
 
-/// What was listed so far.
+/// The kinds that were listed so far, and the state of this node's Node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
     listed: BTreeSet<Resource>,
     node: NodeFacts,
 }
 
-/// What the start waits for of the own Node.
+/// The facts about this node's Node that the start waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct NodeFacts {
     exists: bool,
@@ -50,12 +50,12 @@ struct NodeFacts {
 }
 
 impl Progress {
-    /// A kind was listed completely.
+    /// Notes that a kind was listed completely.
     pub(super) fn listed(&mut self, kind: Resource) {
         self.listed.insert(kind);
     }
 
-    /// The own Node has this content; `None` if it does not exist.
+    /// Notes the state of this node's Node; `None` if it does not exist.
     pub(super) fn node(&mut self, node: Option<&Node>) {
         self.node = node.map_or_else(NodeFacts::default, |node| NodeFacts {
             exists: true,
@@ -99,7 +99,7 @@ pub(super) async fn run(
     pending().await
 }
 
-/// Waits until every kind is listed and the Node has what it needs, or has waited for that long enough.
+/// Waits until every kind is listed and the Node has an IP and, if needed, pod CIDRs. The wait for an IP is bounded.
 ///
 /// # Errors
 /// The Node has no pod CIDRs, and they are needed (M3).
@@ -139,7 +139,7 @@ async fn report_missing(mut progress: Receiver<Progress>, patience: Patience, ob
 mod tests {
     use super::*;
 
-    /// A Node with these many IPs and pod CIDRs.
+    /// A Node with this many IPs and pod CIDRs.
     fn node(ips: usize, pod_cidrs: usize) -> Node {
         Node {
             name: "node-1".into(),
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// The outcome of the wait when everything is listed and the Node is like this.
+    /// The outcome of the wait if all kinds are listed and `node` is this node's Node.
     fn outcome(node: Option<&Node>, pod_cidrs: bool) -> Result<()> {
         let mut progress = Progress::default();
         Resource::ALL.into_iter().for_each(|resource| progress.listed(resource));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn without_pod_cidrs_start_up_fails_where_they_are_needed() {
-        // Pod CIDRs may be needed (M3).
+        // If pod CIDRs are needed, the start fails without them (M3).
         assert!(outcome(Some(&node(1, 1)), true).is_ok());
         let absent = outcome(None, true).unwrap_err().to_string();
         let bare = outcome(Some(&node(1, 0)), true).unwrap_err().to_string();
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn nothing_is_ready_before_all_is_listed() {
-        // The Node is waited for without a limit, and all kinds are (M2, G1).
+        // The start waits without a limit until the Node and all other kinds are listed (M2, G1).
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (sender, receiver) = tokio::sync::watch::channel(Progress::default());
         runtime.block_on(async {

@@ -1,11 +1,11 @@
-//! What a TLS connection to the API server trusts and shows.
+//! The settings of TLS connections to the API server: the CAs that are trusted, and the client certificate.
 //!
 //! Takes the CA, the client certificate and its key from the configuration; gives settings of rustls. A server is accepted as Go's
-//! `crypto/x509` accepts it, with these differences from rustls alone: a certificate of a CA file that cannot be used is skipped, and a
+//! `crypto/x509` accepts it, which adds two things to rustls: a certificate of the CA file that cannot be used is skipped, and a
 //! server may show a certificate that is itself in the CA file.
 //!
-//! Invariants: the name and the period of validity of a server's certificate are always checked, but for `insecure-skip-tls-verify`.
-//! A CA file of which nothing can be used is an error. No text that is made here holds a key.
+//! Invariants: the name and the period of validity of a server's certificate are always checked, except with
+//! `insecure-skip-tls-verify`. A CA file without a usable certificate is an error. No error text holds a key.
 
 use std::fmt;
 use std::fs;
@@ -25,20 +25,20 @@ use secrecy::ExposeSecret;
 
 use super::certificate;
 
-/// The certificates of a CA file, and what was left out.
+/// The certificates of a CA file, and those that were skipped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Authorities {
     /// The certificates that can be used.
     pub(super) trusted: Vec<CertificateDer<'static>>,
-    /// For each that cannot be used: which one of the file it is, and why.
+    /// For each certificate that cannot be used: its number in the file, and the reason.
     pub(super) skipped: Vec<String>,
 }
 
 impl Authorities {
-    /// Reads the certificates of a PEM text; other text is passed over.
+    /// Reads the certificates of a PEM text; other text is ignored.
     ///
     /// # Errors
-    /// None of them can be used.
+    /// The text has no certificate that can be used.
     pub(super) fn read(text: &[u8]) -> Result<Self> {
         let mut found = Self::default();
         for (n, certificate) in certificate::blocks(&String::from_utf8_lossy(text)).enumerate() {
@@ -68,7 +68,7 @@ impl Authorities {
     }
 }
 
-/// The settings for a server of this configuration, whose `root_cert` has the certificates of [`Authorities`], if it has a CA.
+/// The settings for the server of this configuration. If it has a CA, `root_cert` has to hold certificates from [`Authorities`].
 ///
 /// # Errors
 /// The client certificate or its key cannot be used, or no certificate is trusted.
@@ -80,7 +80,8 @@ pub(super) fn for_server(config: &Config) -> Result<ClientConfig> {
     settings(config, trusted)
 }
 
-/// The settings for an HTTPS proxy on the way to the server. The system's CAs are trusted too: such a proxy is often no part of the cluster.
+/// The settings for an HTTPS proxy on the way to the server. The system's CAs are trusted too, because such a proxy is often not part
+/// of the cluster.
 ///
 /// # Errors
 /// As for [`for_server`].
@@ -106,7 +107,7 @@ fn settings(config: &Config, trusted: Vec<CertificateDer<'static>>) -> Result<Cl
 /// A certificate with its issuers, and its key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// What the client shows, if it has a certificate.
+/// The client's certificate and key, if it has them.
 fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
     let key_data = auth.client_key_data.as_ref().map(ExposeSecret::expose_secret);
     let certificate = read(auth.client_certificate_data.as_deref(), auth.client_certificate.as_deref());
@@ -129,7 +130,7 @@ fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }
 
-/// The shortest RSA key that is accepted, in bits, as in other TLS libraries; Go takes 1024.
+/// The shortest RSA key that is accepted, in bits, as in other TLS libraries; Go accepts 1024.
 const LEAST_RSA_BITS: usize = 2048;
 
 /// A certificate has an RSA key of too few bits.
@@ -137,7 +138,7 @@ const LEAST_RSA_BITS: usize = 2048;
 #[error("its RSA key has {0} bits, which is too short to be safe: at least {LEAST_RSA_BITS} are needed")]
 pub(super) struct WeakKey(usize);
 
-/// As for its text, because rustls shows the errors of others so.
+/// Same as its display text, because rustls prints errors of this kind with `Debug`.
 impl fmt::Debug for WeakKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -158,7 +159,7 @@ fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Accepts what rustls accepts, and a certificate that is itself trusted.
+/// Accepts what rustls accepts, and also a server's certificate that is itself in the CA file.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -175,8 +176,8 @@ impl Verifier {
     }
 }
 
-/// What Go asks of a certificate that is itself in the CA file: the name, the time, and that it may be a server's. Its signature is not
-/// looked at, because nobody has to vouch for it.
+/// Checks a server's certificate that is itself in the CA file, as Go does: its name, its period of validity, and that servers may use
+/// it. Its signature is not checked, because the certificate itself is trusted.
 fn check_trusted(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), rustls::Error> {
     rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
     let facts = certificate::facts(certificate).ok_or(CertificateError::BadEncoding)?;
@@ -206,7 +207,7 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // Its key signs the handshake.
+        // The key of this certificate signs the handshake, so it is checked in any case.
         if let Some(bits) = weak_bits(end_entity) {
             return Err(weak(bits));
         }

@@ -12,7 +12,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 pub(in crate::source) struct Malformed {
     /// Path of the field, with the names of JSON, such as `spec.ports[0].port`; empty for the message itself.
     pub(in crate::source) field: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub(in crate::source) reason: String,
 }
 

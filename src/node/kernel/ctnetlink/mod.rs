@@ -52,7 +52,7 @@ mod number {
     pub(super) const SOURCE_PORT: u16 = 2;
     pub(super) const DESTINATION_PORT: u16 = 3;
 
-    /// Within `PROTOINFO`: a protocol's state, whose number is the first attribute in it.
+    /// Attributes within `PROTOINFO`: a block for each protocol, in which the state is attribute 1.
     pub(super) const PROTOINFO_TCP: u16 = 1;
     pub(super) const PROTOINFO_SCTP: u16 = 3;
     pub(super) const PROTOCOL_STATE: u16 = 1;
@@ -67,7 +67,7 @@ mod number {
 }
 
 const UDP: u8 = 17;
-/// How often an interrupted list is requested again (J8).
+/// How often a list is requested at most, if the kernel interrupts it (J8).
 const TRIES: usize = 5;
 /// Deletions sent at a time: their answers fit into the socket's receive buffer.
 const DELETIONS: usize = 64;
@@ -75,7 +75,7 @@ const DELETIONS: usize = 64;
 const RELEASE_TRIES: usize = 50;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where the UDP flows are selected.
+/// Where the list of flows is filtered for UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
     /// In the kernel, by protocol only: its filter on IPv6 addresses is inverted.
@@ -84,10 +84,10 @@ enum Filter {
     Here,
 }
 
-/// Makes the kernel load the module of connection tracking, if it has not: any request does that. Without it there are no sysctls of
-/// connection tracking to write (N1).
+/// Makes the kernel load the module of connection tracking, unless it is loaded: any request does that. Without the module the sysctls of
+/// connection tracking do not exist (N1).
 pub fn load_conntrack() {
-    // An error shows again when the sysctls are written.
+    // Ignore the error: writing the sysctls will fail too, and report it.
     let _ = list(Family::V4);
 }
 
@@ -165,7 +165,7 @@ struct Deletions {
 /// flows from the flowtable; it is called if the kernel does not delete a flow because it is in one.
 ///
 /// # Errors
-/// The kernel's first error, except that a flow does not exist; the error of `release`.
+/// The kernel's first error, other than that a flow does not exist; any error of `release`.
 pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
@@ -173,8 +173,8 @@ pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -
     failure.map_or(Ok(outcome.deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
-/// Deletes, and releases if a flow is held. The release takes effect some moments later, so the deletion is repeated until no flow is
-/// held, at most [`RELEASE_TRIES`] times.
+/// Calls `delete`, and `release` if a flow is in a flowtable. The release takes effect some moments later, so the deletion is repeated
+/// until no flow is in a flowtable, at most [`RELEASE_TRIES`] times.
 fn until_released(
     mut delete: impl FnMut() -> io::Result<Deletions>,
     release: impl FnOnce() -> io::Result<()>,
@@ -222,12 +222,12 @@ pub fn deletion(flow: &Flow) -> Vec<u8> {
     finished(request)
 }
 
-/// `nlmsghdr` and `nfgenmsg`; the length is filled in by [`finished`].
+/// Begins a message with `nlmsghdr` and `nfgenmsg`. [`finished`] fills in the length.
 fn message(kind: u16, flags: u16, family: Family) -> Writer {
     message_about(kind, flags, nft::Family::from(family).number())
 }
 
-/// As [`message`], for the number of a family; 0 stands for all of them.
+/// As [`message`], with the number of the address family; 0 stands for all families.
 fn message_about(kind: u16, flags: u16, family: u8) -> Writer {
     let mut writer = Writer::default();
     writer.raw(&[0; 4]);
@@ -269,7 +269,7 @@ pub fn flow(message: &[u8]) -> Option<Flow> {
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
 
-/// Source and destination of a tuple; `None` unless it is a UDP one.
+/// Source and destination of a tuple; `None` unless its protocol is UDP.
 fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
     ends(tuple).filter(|(protocol, ..)| *protocol == UDP).map(|(_, source, destination)| (source, destination))
 }
@@ -297,7 +297,7 @@ mod tests {
         Flow { client: end.ip(), original_destination: end, reply_source: end, handle: Vec::new() }
     }
 
-    /// The number of attempts when each ends like this, and the result.
+    /// The number of attempts and the number of listed flows, if attempt `n` ends with `end(n)`.
     fn attempts(end: impl Fn(u32) -> io::Result<bool>) -> (u32, io::Result<usize>) {
         let mut count = 0;
         let outcome = until_complete(|flows| {
@@ -318,7 +318,7 @@ mod tests {
         assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
     }
 
-    /// The numbers of releases and of tries, and the result, when flows are held for this many tries.
+    /// The numbers of releases and of tries, and the result, if flows are in a flowtable for this many tries.
     fn held_for(tries_until_free: usize) -> (usize, usize, Deletions) {
         let (mut releases, mut tries) = (0, 0);
         let outcome = until_released(
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
     }
 
-    // What the kernel does not filter is filtered here (J2, J9).
+    // Flows of other protocols that the kernel lists are filtered out here (J2, J9).
     #[test]
     fn what_the_kernel_does_not_filter_is_filtered_here() {
         let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {

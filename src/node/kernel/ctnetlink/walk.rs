@@ -1,7 +1,7 @@
-//! Walks over the connections that the kernel translated, of all protocols and both families, without keeping them.
+//! Walks over the tracked connections with a translated destination (DNAT), of all protocols and both families.
 //!
-//! The kernel selects those with a translated destination (5.16 and later), and so does this module, for older kernels. A connection to a
-//! Service is always translated. Memory does not grow with the number of connections: each is handed over when its message is read.
+//! The kernel filters them (5.16 and later), and so does this module, for older kernels. A connection to a Service always has a translated
+//! destination. Memory does not grow with the number of connections: each is passed to the caller when its message is read.
 //!
 //! The kernel does not stop traffic for this. A connection that begins or ends during the walk may be left out, and the walk
 //! may meet one twice when the kernel changes the size of its table.
@@ -30,7 +30,7 @@ const TCP_ENDED: [u8; 2] = [7, 8];
 /// `SCTP_CONNTRACK_CLOSED`, `_SHUTDOWN_SENT`, `_SHUTDOWN_RECD` and `_SHUTDOWN_ACK_SENT`.
 const SCTP_ENDED: [u8; 4] = [1, 5, 6, 7];
 
-/// Hands over each connection with a translated destination, in the calling thread's network namespace.
+/// Calls `each` with each connection with a translated destination, in the calling thread's network namespace.
 ///
 /// # Errors
 /// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.
@@ -50,7 +50,7 @@ pub fn each_connection(mut each: impl FnMut(&Connection)) -> io::Result<()> {
     }
 }
 
-/// The connection that packets from and to these ends belong to, as its client sends them; `None` when the kernel tracks none.
+/// The connection whose client sends packets with this source and destination; `None` if the kernel tracks none.
 ///
 /// # Errors
 /// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.

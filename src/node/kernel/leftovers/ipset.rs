@@ -1,6 +1,6 @@
-//! The ipsets of mode ipvs, over netlink (`linux/netfilter/ipset/ip_set.h`).
+//! Destroys the ipsets of mode ipvs, over netlink (`linux/netfilter/ipset/ip_set.h`).
 //!
-//! Only sets with kube-proxy's own names are touched. A set that a rule uses cannot be destroyed, so their rules go first.
+//! Only sets with kube-proxy's own names are touched. A set that a rule uses cannot be destroyed, so the rules must be removed first.
 
 use std::io;
 use std::path::Path;
@@ -49,9 +49,9 @@ const NAMES: [&str; 17] = [
     "HEALTH-CHECK-NODE-PORT",
     "IPVS-IPS",
 ];
-/// Before the names of sets for IPv4 and for IPv6.
+/// The prefixes of the names of sets, for IPv4 and for IPv6.
 const PREFIXES: [&str; 2] = ["KUBE-", "KUBE-6-"];
-/// How long the kernel may take to let go of a set after the rules that used it are gone.
+/// How long the kernel may take to release a set after the rules that used it were removed.
 const RELEASE: Duration = Duration::from_millis(200);
 /// The time between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -64,7 +64,7 @@ fn names() -> impl Iterator<Item = String> {
     PREFIXES.into_iter().flat_map(move |prefix| NAMES.map(|name| cut(prefix, name)))
 }
 
-/// The names of the sets that are there.
+/// The names of the sets that exist.
 ///
 /// # Errors
 /// The kernel's error.
@@ -107,7 +107,7 @@ pub(super) fn destroy(report: &mut Report) -> io::Result<()> {
     outcome
 }
 
-/// The answer to a call, which is repeated for some time while the set is in use.
+/// The result of `call`, which is repeated for some time while the set is in use.
 fn when_released(mut call: impl FnMut() -> io::Result<i32>) -> io::Result<i32> {
     let mut waited = Duration::ZERO;
     loop {
@@ -120,13 +120,13 @@ fn when_released(mut call: impl FnMut() -> io::Result<i32>) -> io::Result<i32> {
     }
 }
 
-/// Whether the kernel has ipsets. Asking one that has not would load the module.
+/// Whether the module of ipsets is loaded. A request over netlink would load it.
 fn is_loaded(modules: &Path) -> bool {
-    // Without a list of modules the kernel is asked.
+    // Without a list of modules, assume that it is loaded.
     modules.join("ip_set").exists() || !modules.exists()
 }
 
-/// The number of the error to a request about a set; 0 for success.
+/// Sends a request about a set, and gives the error number of the answer; 0 for success.
 fn ask(socket: &mut Socket, kind: u16, name: &str) -> io::Result<i32> {
     socket.send(&request(kind, name))?;
     loop {

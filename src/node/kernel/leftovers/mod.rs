@@ -1,9 +1,9 @@
 //! Removes what a kube-proxy left in the kernel: tables of mode nftables; the chains of modes iptables and ipvs, whether iptables-nft or
 //! iptables-legacy made them; and the virtual servers, the interface and the ipsets of mode ipvs (O1, O2).
 //!
-//! Takes nothing, gives a [`Report`]. It speaks to the kernel and runs no program. What other programs have stays as it is; a chain of
-//! kube-proxy that another program uses stays, empty. Goes on after an error. A running proxy cleans up after its first sync, one table at a
-//! time ([`CleanUp`]): until then only the rules of the other mode serve the node.
+//! Gives a [`Report`]. It talks to the kernel directly and runs no program. Objects of other programs stay as they are; a chain of
+//! kube-proxy that another program uses is emptied and stays. Goes on after an error. A running proxy cleans up after its first sync, one
+//! table at a time ([`CleanUp`]): until that sync only the rules of the other mode serve the node.
 
 mod ipset;
 mod ipvs;
@@ -39,12 +39,12 @@ pub struct Report {
     pub removed: Vec<String>,
     /// The objects that stay, why, and what to do about them.
     pub warnings: Vec<String>,
-    /// Failures; with any the process ends with exit code 1 after `--cleanup`.
+    /// The failures. If there is one, `--cleanup` ends with exit code 1.
     pub errors: Vec<String>,
 }
 
 impl Report {
-    /// Writes it to the log. A failure is an error, or, if the clean-up is tried again after some time, a warning.
+    /// Logs the report. A failure is logged as an error; or as a warning if the clean-up is tried again, after the time `again`.
     pub fn log(&self, again: Option<Duration>) {
         self.removed.iter().for_each(|what| info!(what, "Removed what another mode or a former run left"));
         self.warnings.iter().for_each(|reason| warn!(reason, "Cannot remove rules of another proxy mode"));
@@ -75,20 +75,20 @@ pub struct CleanUp {
     left: VecDeque<Part>,
     failed: VecDeque<Part>,
     ipvs: Ipvs,
-    /// How long to wait for other programs.
+    /// How long to wait for a program that holds the lock of iptables.
     patience: Duration,
 }
 
 impl CleanUp {
-    /// What modes iptables and ipvs left, for a normal start (O2). With `fast_path` also the table of the fast path. Make it before
-    /// privileges are given up.
+    /// A clean-up of modes iptables and ipvs, for a normal start (O2). With `fast_path` also of the table of the fast path. Call this before
+    /// privileges are dropped.
     #[must_use]
     pub fn of_other_modes(fast_path: bool) -> Self {
         let table = fast_path.then(|| Part::Table(TableName::new(Family::Inet, FAST_PATH)));
         Self::of(table.into_iter(), Duration::ZERO)
     }
 
-    /// What all modes left.
+    /// A clean-up of all modes.
     fn of_everything() -> Self {
         let ours = FAMILIES.map(|family| TableName::new(family, TABLE));
         Self::of(ours.into_iter().chain([TableName::new(Family::Inet, FAST_PATH)]).map(Part::Table), PATIENCE)
@@ -121,7 +121,7 @@ impl CleanUp {
         Some(report)
     }
 
-    /// Has the next steps try the parts that failed. Gives whether there are any.
+    /// Queues the parts that failed for the next steps. Returns whether any part is queued.
     pub fn retry(&mut self) -> bool {
         self.left.append(&mut self.failed);
         !self.left.is_empty()
@@ -147,8 +147,8 @@ impl CleanUp {
     }
 }
 
-/// The commands that remove a part, for where the kernel does not let this process do it. Those for chains of iptables take kubelet's chains
-/// too, which it makes again within a minute.
+/// The shell commands that remove a part, for an operator whose kernel does not let this process do it. The commands for chains of iptables
+/// also remove kubelet's chains, which kubelet makes again within a minute.
 fn by_hand(part: &Part) -> String {
     let restored = |family: Family, table: &str, kind: &str| {
         let tools = if family == Family::Ip6 { "ip6tables" } else { "iptables" };
@@ -192,16 +192,16 @@ fn still_used(chain: &str, table: &str) -> String {
     )
 }
 
-/// What modes iptables and ipvs left in the calling thread's network namespace, in words; changes nothing.
+/// The objects that modes iptables and ipvs left in the calling thread's network namespace, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// What a start of this program removes.
+    /// The objects that a start of this program removes.
     pub removable: Vec<String>,
-    /// What could not be looked at, and why.
+    /// The places that could not be examined, and why.
     pub unknown: Vec<String>,
 }
 
-/// Looks for what other modes left.
+/// Looks for objects that other modes left. Changes nothing.
 ///
 /// # Errors
 /// When a table of nf_tables cannot be read.
@@ -240,7 +240,7 @@ impl Left {
     }
 }
 
-/// Removes what all modes left, in the calling thread's network namespace: `--cleanup` (O1).
+/// Removes what all modes left in the calling thread's network namespace, for `--cleanup` (O1).
 #[must_use]
 pub fn remove_all() -> Report {
     let mut clean_up = CleanUp::of_everything();
@@ -257,7 +257,7 @@ pub fn remove_all() -> Report {
 mod tests {
     use super::*;
 
-    // Where the kernel does not let it be done, the exact commands are named (O1).
+    // If the kernel does not let this process remove a part, the error names the exact commands to do it (O1).
     #[test]
     fn each_part_has_the_commands_that_remove_it() {
         let table = |family, name| TableName::new(family, name);

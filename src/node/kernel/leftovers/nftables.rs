@@ -1,4 +1,4 @@
-//! Tables of nf_tables: those of mode nftables as a whole, and kube-proxy's chains in the tables of iptables-nft.
+//! Removes tables of mode nftables as a whole, and kube-proxy's chains from the tables of iptables-nft.
 //!
 //! Chains are first unlinked and emptied in one transaction, and deleted by another: kernels before 6.2 keep references for a moment.
 
@@ -20,13 +20,13 @@ pub(super) enum CleanUpError {
     Unstable,
 }
 
-/// The chains of kube-proxy in a table of iptables-nft.
+/// The number of kube-proxy's chains in a table of iptables-nft.
 pub(super) fn left(connection: &mut Connection, table: &TableName) -> Result<usize, ReadError> {
     let outline = connection.outline(table)?;
     Ok(outline.map_or(0, |outline| plan::plan(&table.name, "", &outline).chains.len()))
 }
 
-/// Deletes a table. Gives whether there was one.
+/// Deletes a table. Returns false if it does not exist.
 pub(super) fn delete_table(connection: &mut Connection, table: &TableName) -> Result<bool, CleanUpError> {
     if connection.outline(table)?.is_none() {
         return Ok(false);

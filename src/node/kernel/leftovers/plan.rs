@@ -1,10 +1,10 @@
 //! Finds the chains and rules of an iptables table that kube-proxy made. Pure.
 //!
-//! Takes a table's outline, gives the jumps to delete, and the chains to empty and to delete after that; the same for iptables-nft and
-//! iptables-legacy. Chains of the kubelet
-//! and of other programs are not in it: KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT. KUBE-MARK-MASQ is
-//! kube-proxy's own since 1.28. It stays if the kubelet made it, as older ones did together with KUBE-MARK-DROP, and if chains of other
-//! programs, such as port-mapping plug-ins, jump to it.
+//! Takes the names of a table's chains and the jumps of its rules ([`TableOutline`]), and gives the jumps to delete, and the chains to
+//! empty and to delete after that. Works for iptables-nft and for iptables-legacy. Chains of the kubelet (KUBE-FIREWALL, KUBE-MARK-DROP,
+//! KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT) and of other programs are left out. KUBE-MARK-MASQ is kube-proxy's own since 1.28. It stays if
+//! the kubelet made it, as older kubelets did together with KUBE-MARK-DROP, and if chains of other programs, such as port-mapping
+//! plug-ins, jump to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use nft::TableOutline;
 /// The tables in which kube-proxy makes chains.
 pub(super) const TABLES: [&str; 3] = ["filter", "nat", "mangle"];
 
-// Names of iptables mode, which other releases of kube-proxy wrote: they stay as they are whatever our own tables have.
+// Names of chains that other releases of kube-proxy write in iptables mode. Do not change them when names in our own tables change.
 const CANARY: &str = "KUBE-PROXY-CANARY";
 const SERVICES: &str = "KUBE-SERVICES";
 const NODEPORTS: &str = "KUBE-NODEPORTS";
 const NODE_PORT: &str = "KUBE-NODE-PORT";
 const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-/// Made by kubelets that make KUBE-MARK-MASQ, and by kube-proxies of the same age.
+/// Made by the old kubelets that also make KUBE-MARK-MASQ, and by kube-proxies of the same age.
 const MARK_DROP: &str = "KUBE-MARK-DROP";
 
 /// The chains of modes iptables and ipvs in table filter.
@@ -38,7 +38,7 @@ const FILTER: [&str; 10] = [
 ];
 /// The chains of modes iptables and ipvs in table nat.
 const NAT: [&str; 7] = [SERVICES, NODEPORTS, "KUBE-POSTROUTING", NODE_PORT, "KUBE-LOAD-BALANCER", MARK_MASQ, CANARY];
-/// Chains of single Services and endpoints, in table nat.
+/// The prefixes of chains of single Services and endpoints, in table nat.
 const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-", "KUBE-SEP-"];
 
 /// The clean-up of one table.
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     pub(super) warnings: Vec<String>,
 }
 
-/// The clean-up of the table with this name, which warnings call `label`.
+/// The clean-up of the table with the name `table`. Warnings call the table `label`.
 pub(super) fn plan(table: &str, label: &str, outline: &TableOutline) -> Plan {
     let named = outline.chains.iter().filter(|(name, is_base)| !**is_base && is_proxys(table, name));
     let mut chains: BTreeSet<&Arc<str>> = named.map(|(name, _)| name).collect();

@@ -14,7 +14,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// [`exposed`] with one frontend of each kind.
+/// The Service of [`exposed`] with one frontend of each kind.
 fn every_frontend(internal: super::TrafficPolicy, external: super::TrafficPolicy) -> Service {
     Service {
         external_ips: vec![ip("192.0.2.1")],
@@ -61,7 +61,7 @@ fn policies_and_endpoints_decide() {
 
 #[test]
 fn internal_local_without_external_access_sees_endpoints_elsewhere() {
-    // No frontend uses the cluster list, but another node has a usable endpoint: traffic is dropped, not rejected (C6).
+    // No frontend uses endpoints of other nodes, but another node has a usable endpoint: traffic is dropped, not rejected (C6).
     let internal_local = || Service { internal_policy: LOCAL, ..web() };
     for (endpoints, action) in [
         (&["1 @there"][..], Action::Drop),

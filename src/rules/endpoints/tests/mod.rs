@@ -44,7 +44,7 @@ fn selection(state: &State) -> ServiceSelection {
     select(state, &name("default/web")).unwrap()
 }
 
-/// The only port of the selection.
+/// The selection of the only port of Service default/web.
 fn only_port(state: &State) -> PortSelection {
     let ports = selection(state).ports;
     assert_eq!(ports.len(), 1);
@@ -123,7 +123,7 @@ fn hints_narrow_the_cluster_list() {
 
 #[test]
 fn hints_do_not_touch_the_local_list() {
-    // The local list ignores hints (C4).
+    // The list of endpoints on this node ignores topology hints (C4).
     let endpoints = ["1 @here zones=b nodes=there", "2 @there zones=a nodes=here"];
     assert_eq!(lists(&with_endpoints(exposed(LOCAL, LOCAL), &endpoints)), ["2", "1"]);
 }

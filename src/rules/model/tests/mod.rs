@@ -69,7 +69,7 @@ fn dirt_gathers_until_it_is_taken() {
 
 #[test]
 fn complete_once_the_initial_list_is_done() {
-    // Nothing may be written before all objects have been listed once (G1).
+    // The state is complete once all objects have been listed; before that the proxy writes no rules (G1).
     let mut state = State::new(NODE);
     state.apply(Event::ServiceApplied(web()));
     assert!(!state.is_complete());
@@ -79,7 +79,7 @@ fn complete_once_the_initial_list_is_done() {
 
 #[test]
 fn slices_wait_for_their_service() {
-    // Endpoints are kept while their Service is unknown (B13).
+    // The state keeps endpoints whose Service is not known yet (B13).
     let mut state = state([Event::SliceApplied(web_slice())]);
     assert_eq!(state.service(&name("default/web")), None);
     state.apply(Event::ServiceApplied(web()));

@@ -272,7 +272,7 @@ impl Writer<'_> {
             let of_list = self.port.frontends.iter().filter(|selection| list.is_used_by(&selection.action));
             of_list.map(|selection| &selection.frontend).find(|frontend| FrontendType::of(frontend) == frontend_type)
         };
-        // Matches the node port first: a packet to an address may have a port number that is another Service's node port.
+        // Matches the node port first: otherwise a packet to an address would be looked up by its port, which may be another's node port.
         rules.extend(frontend_of(FrontendType::NodePort).map(|frontend| {
             let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(frontend.port)));
             self.rule([is_node_port, self.pick(FrontendType::NodePort, list)])

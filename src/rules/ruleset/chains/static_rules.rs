@@ -18,7 +18,7 @@ use crate::ruleset::shared::{
 use crate::ruleset::{LocalTraffic, Settings, localhost, notes};
 use crate::table::{ChainContent, StaticRules};
 
-/// The fixed part of a table.
+/// The fixed part of a table: everything that does not depend on Services.
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
     let name = TableName::new(settings.family.into(), names::TABLE);
     StaticRules {

@@ -147,7 +147,7 @@ impl<'a> Affinity<'a> {
         clients_map(list, &self.id, port)
     }
 
-    /// The port numbers of the endpoints of a list.
+    /// The different port numbers that the endpoints of a list have.
     fn ports(&self, list: List) -> BTreeSet<u16> {
         list.of(self.port).iter().map(SocketAddr::port).collect()
     }

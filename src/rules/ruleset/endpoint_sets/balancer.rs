@@ -36,7 +36,7 @@ pub(in crate::ruleset) struct Balancer {
     /// Whether the chain first marks packets for masquerading.
     pub(in crate::ruleset) masquerade: bool,
     pub(in crate::ruleset) pick: Pick,
-    /// The number of the map, of several, that has the endpoints; `None` if there is only one map.
+    /// If the endpoints are split over several maps, the number of the map that has those of the frontend.
     pub(in crate::ruleset) part: Option<u8>,
 }
 

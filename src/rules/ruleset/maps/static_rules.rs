@@ -23,7 +23,7 @@ use crate::table::{ChainContent, StaticRules};
 /// The comment of the filter chains for forwarded packets and for packets from this host.
 const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
 
-/// The fixed part of a table.
+/// The fixed part of a table: everything that does not depend on Services.
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
     let name = TableName::new(settings.family.into(), names::TABLE);
     let family = settings.family;

@@ -30,7 +30,7 @@ struct Facts {
     lists: BTreeMap<(Frontend, bool), BTreeSet<SocketAddr>>,
     here: BTreeSet<(SocketAddr, Protocol)>,
     sources: BTreeSet<(IpAddr, IpAddr)>,
-    /// The frontends with session affinity, if it uses elements.
+    /// The frontends with session affinity, if endpoints are elements.
     remembered: BTreeSet<Frontend>,
     refused_on_loopback: BTreeSet<Frontend>,
     health_check: Option<u16>,

@@ -1,7 +1,7 @@
 //! The JSON of the API server: lines of a watch, and pages of a list.
 //!
-//! Takes text, gives what `decode` gives. A text that decodes is read once; the identity of an object and the field that is wrong are
-//! searched for only when it does not.
+//! Takes text, gives watch events and pages. Text that decodes is read once; only if it does not decode, a second pass finds the
+//! identity of the object and the wrong field.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use crate::source::objects::{self, Metadata};
 impl Decoder {
     /// Reads a line of a watch.
     pub(super) fn json_event<T: ObjectKind>(&mut self, line: &str) -> Result<WatchEvent, String> {
-        // An attempt for another type of event ends early: the server writes the type first.
+        // Decoding as the wrong type of event fails early, because the server writes the type first.
         if let Ok(line) = serde_json::from_str::<Line<Applied, T::Object<'_>>>(line) {
             return Ok(WatchEvent::Applied(self.read_json::<T>(&line.object)));
         }
@@ -40,7 +40,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a page, and gives the kind of the list with it.
+    /// Reads a page of a list. Also gives the kind of the list.
     pub(super) fn json_page<T: ObjectKind>(&mut self, body: &str) -> Result<(String, Page), String> {
         let (kind, metadata, objects) = if let Ok(list) = serde_json::from_str::<List<T::Object<'_>>>(body) {
             let objects = list.items.unwrap_or_default();
@@ -72,7 +72,7 @@ impl Decoder {
         let wrong = |value: Value| objects::decode::<T::Object<'_>>(&value).err();
         let (field, reason) = match serde_json::from_str(object.get()).map(wrong) {
             Ok(Some(error)) => (error.field, error.reason),
-            // The text fails, but not its tree, which has each field once.
+            // Typed decoding fails and decoding into a `Value` does not: the text has a field twice, and `Value` keeps only one of them.
             Ok(None) => (".".into(), "a field is there twice".into()),
             Err(error) => (".".into(), error.to_string()),
         };

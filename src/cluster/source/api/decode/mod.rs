@@ -1,10 +1,10 @@
 //! Reads what the API server sends: lines of a watch, pages of a list, and the body of a failure.
 //!
 //! Takes bytes as JSON (`json.rs`) or protobuf (`protobuf.rs`), gives events with their objects converted. Pure. An object is decoded in
-//! one pass; only when that fails, a second pass finds out which object it is and what is wrong, so that a broken object loses only
-//! itself.
+//! one pass; only if that fails, a second pass finds out which object it is and what is wrong, so that a broken object does not affect
+//! the others.
 //!
-//! Invariants: an answer that is no list is an error and no empty list; both formats of an object give the same event.
+//! Invariants: an answer that is not a list is an error, not an empty list; both formats of an object give the same event.
 
 mod json;
 mod protobuf;
@@ -19,7 +19,7 @@ use crate::source::objects::{self, EndpointSlice, Metadata, Node, Service, Servi
 use crate::source::{Key, Problem};
 use rules::model::Event;
 
-/// How much is kept of the body of a failure that is no Status, in characters.
+/// How many characters are kept of the body of an error response that is not a Status.
 const MAX_TEXT: usize = 200;
 const UNUSABLE_DELETION: &str = "a deletion of an object without a name, or of another kind";
 
@@ -34,7 +34,7 @@ pub(super) struct Object {
 /// An object that did not decode.
 #[derive(Debug)]
 pub(super) struct Undecodable {
-    /// Which object; `None` if its name cannot be read either.
+    /// Which object it is; `None` if its name cannot be read either.
     pub(super) key: Option<Key>,
     /// Its resource version, if that can be read.
     pub(super) version: Option<Box<str>>,
@@ -48,7 +48,7 @@ pub(super) type ReadObject = Result<Object, Box<Undecodable>>;
 pub(super) enum WatchEvent {
     /// An object was added or modified.
     Applied(ReadObject),
-    /// An object was deleted, or no longer matches the selectors; with the resource version of that.
+    /// An object was deleted, or no longer matches the selectors; with the resource version of this change.
     Deleted(Key, Option<Box<str>>),
     /// Everything up to this version was sent.
     Bookmark {
@@ -89,8 +89,8 @@ impl Status {
         self.code == 410 || matches!(self.reason.as_deref(), Some("Expired" | "Gone"))
     }
 
-    /// Reads the body of a failure, whatever its format. Of a text that is no Status, such as that of a load balancer, the first line is
-    /// the message.
+    /// Reads the body of an error response, whatever its format. If it is not a Status, such as an answer of a load balancer, its first
+    /// line is the message.
     pub(super) fn of_body(body: &[u8]) -> Self {
         if let Some(status) = protobuf::status(body) {
             return status;
@@ -118,7 +118,7 @@ impl Decoder {
     /// Reads an event of a watch: a line of JSON, or a message of protobuf.
     ///
     /// # Errors
-    /// What is wrong with it, other than with an object that was added or modified.
+    /// The event cannot be read. An added or modified object that does not decode is no error; it is part of the result.
     pub(super) fn watch_event(&mut self, format: Format, event: &[u8]) -> Result<WatchEvent, String> {
         match self.resource {
             Resource::Node => self.watch_event_of::<Node>(format, event),
@@ -138,7 +138,7 @@ impl Decoder {
     /// Reads a page of a list.
     ///
     /// # Errors
-    /// What is wrong with it, other than with an object on it.
+    /// The page cannot be read. An object on it that does not decode is no error; it is part of the result.
     pub(super) fn page(&mut self, format: Format, body: &[u8]) -> Result<Page, String> {
         match self.resource {
             Resource::Node => self.page_of::<Node>(format, body),
@@ -170,7 +170,7 @@ impl Decoder {
         Ok(Object { version, converted: T::convert(object, &mut self.converter) })
     }
 
-    /// A deletion; `None` when the object has no name or is of another kind.
+    /// The event for a deleted object; `None` if the object has no name or is of another kind.
     fn deleted(&self, kind: &str, identity: &Identity<'_>) -> Option<WatchEvent> {
         let key = self.key(identity).filter(|_| self.is_of_kind(kind))?;
         Some(WatchEvent::Deleted(key, identity.version()))
@@ -180,12 +180,12 @@ impl Decoder {
         Some(&identity.name).filter(|name| !name.is_empty()).map(|name| self.resource.key(&identity.namespace, name))
     }
 
-    /// Whether an object with this `kind` is of our kind. The items of a list have none.
+    /// Whether an object with this `kind` is of this decoder's kind. The items of a list have an empty `kind`.
     fn is_of_kind(&self, kind: &str) -> bool {
         kind.is_empty() || kind == self.resource.name()
     }
 
-    /// An object of another kind. It does not touch an object of our kind that has the same name.
+    /// The result for an object of another kind. It has no key, so that it does not affect an object of our kind with the same name.
     fn of_other_kind(&self, kind: &str, metadata: &Metadata<'_>) -> Undecodable {
         let text = format!("the server sent a {kind:?}; it is not used");
         Undecodable {
@@ -195,7 +195,7 @@ impl Decoder {
         }
     }
 
-    /// An object that does not decode, with the field and the reason.
+    /// The result for an object that does not decode, with the field and the reason.
     fn undecodable(&self, identity: &Identity<'_>, field: String, reason: &str) -> Undecodable {
         let object = match (&*identity.namespace, &*identity.name) {
             (_, "") => "without a name".into(),
@@ -229,7 +229,7 @@ impl Identity<'_> {
     }
 }
 
-/// A resource version that is not empty.
+/// The resource version, unless it is empty.
 fn version(text: &str) -> Option<Box<str>> {
     Some(text).filter(|text| !text.is_empty()).map(Into::into)
 }
@@ -238,7 +238,7 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
-/// A bookmark with this metadata.
+/// The event for a bookmark with this metadata.
 fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
     if metadata.resource_version.is_empty() {
         return Err("bookmark: no resourceVersion".into());
@@ -247,8 +247,9 @@ fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
     Ok(WatchEvent::Bookmark { version: metadata.resource_version.to_string(), ends_list })
 }
 
-/// Reads the answer to a watch that arrives in chunks of a size, with events of at most `limit` bytes; for fuzzing. `kind` is an index:
-/// 0 to 3 are Node, Service, EndpointSlice and ServiceCIDR in JSON, 4 to 7 the same in protobuf. Gives the events, and as text what would be logged and where the answer fails.
+/// Reads the answer to a watch in chunks of `chunk` bytes, with events of at most `limit` bytes; for fuzzing. `kind` is an index: 0 to 3
+/// are Node, Service, EndpointSlice and ServiceCIDR in JSON, 4 to 7 the same in protobuf. Gives the events, and as text the problems,
+/// the versions and the error that ends the answer.
 #[doc(hidden)]
 #[must_use]
 pub fn watch_bytes(kind: usize, bytes: &[u8], chunk: usize, limit: usize) -> (Vec<Event>, Vec<String>) {
@@ -297,7 +298,7 @@ pub fn list_bytes(kind: usize, bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
     (events, words)
 }
 
-/// The decoder of this index, and the format.
+/// The decoder and the format for an index, as in [`watch_bytes`].
 fn of_index(index: usize) -> (Decoder, Format) {
     let format = if (index / Resource::ALL.len()).is_multiple_of(2) { Format::Json } else { Format::Protobuf };
     (Decoder::new(Resource::ALL[index % Resource::ALL.len()], ConvertOptions::default()), format)

@@ -1,13 +1,13 @@
 //! The protobuf of the API server: messages of a watch, pages of a list, and the Status of a failure.
 //!
-//! Takes bytes, gives what `decode` gives. An object or a list comes in an envelope: four bytes, and a message with its kind and its
-//! bytes (`runtime.Unknown` of k8s.io/apimachinery). A message of a watch has no envelope, but the object in it has one. Each object is
-//! decoded by itself, so that one that is broken loses only itself; nothing is copied.
+//! Takes bytes, gives watch events, pages and Statuses. An object or a list comes in an envelope: four bytes, and a message with its
+//! kind and its bytes (`runtime.Unknown` of k8s.io/apimachinery). A message of a watch has no envelope, but the object in it has one.
+//! Each object is decoded by itself, so that a broken object does not affect the others; nothing is copied.
 
 use super::{Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, WatchEvent, bookmark};
 use crate::source::objects::{Malformed, Message, Metadata, Text, Value, message};
 
-/// What an envelope begins with.
+/// The first bytes of an envelope.
 const MAGIC: &[u8] = b"k8s\0";
 
 impl Decoder {
@@ -28,7 +28,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a page, and gives the kind of the list with it.
+    /// Reads a page of a list. Also gives the kind of the list.
     pub(super) fn protobuf_page<T: ObjectKind>(&mut self, body: &[u8]) -> Result<(String, Page), String> {
         let Envelope { type_meta, raw, .. } = open(body)?;
         let List { metadata, items } = read(raw.0)?;
@@ -49,12 +49,12 @@ impl Decoder {
     }
 }
 
-/// A message that is no object.
+/// Reads a message that is not a Kubernetes object.
 fn read<'a, T: Message<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     T::read(bytes).map_err(|error| format!("{}: {}", error.field, error.reason))
 }
 
-/// Opens an envelope.
+/// Reads an envelope, and checks that its content is protobuf.
 fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     let Some(message) = bytes.strip_prefix(MAGIC) else { return Err("no envelope of Kubernetes' protobuf".into()) };
     let envelope: Envelope<'_> = read(message)?;
@@ -75,12 +75,12 @@ pub(super) fn status(body: &[u8]) -> Option<Status> {
 /// The identity of an object, as far as it can be read.
 fn identity(object: &[u8]) -> Identity<'_> {
     let mut found = IdentifiedObject::default();
-    // What was read before an error stays.
+    // An error is ignored, because the fields that were read before it stay.
     let _ = found.merge(Value::Bytes(object));
     found.metadata
 }
 
-/// Bytes of a message that are decoded by themselves.
+/// The bytes of a nested message, which are decoded later.
 #[derive(Default)]
 struct Raw<'a>(&'a [u8]);
 

@@ -1,4 +1,4 @@
-//! What JSON and protobuf of the API server are read as.
+//! Tests of decoding the JSON and protobuf of the API server.
 
 use serde_json::{Value, json};
 
@@ -194,7 +194,7 @@ fn both_formats_of_an_object_give_the_same_event() {
 #[test]
 fn fields_that_are_not_known_change_nothing() {
     let mut bytes = encoder::enveloped(&typed(Resource::Service, &web("7")));
-    // A number, 8 bytes, a text, a group, and 4 bytes, as fields 900 of the envelope.
+    // Unknown fields with number 900 in the envelope: a varint, 8 bytes, a string, a group, and 4 bytes.
     let unknown: &[&[u8]] =
         &[b"\xa0\x38\x05", b"\xa1\x38abcdefgh", b"\xa2\x38\x01x", b"\xa3\x38\xa4\x38", b"\xa5\x38abcd"];
     bytes.extend(unknown.concat());

@@ -1,8 +1,8 @@
-//! The virtual servers of mode ipvs, and its interface `kube-ipvs0`, which has their addresses.
+//! Removes the virtual servers of mode ipvs, and its interface `kube-ipvs0`, which has their addresses.
 //!
-//! Without that interface nothing is kube-proxy's. With it, a virtual server is kube-proxy's if its address is one of the interface, or
-//! another one of the node with a port of the usual range of node ports. The others may be keepalived's or another program's: they stay,
-//! and are named.
+//! Without that interface no virtual server counts as kube-proxy's. With it, a virtual server is kube-proxy's if its address is on the
+//! interface, or if it is another address of the node and the port is in the default range of node ports. All others may belong to
+//! keepalived or another program: they stay, and a warning names them.
 
 mod servers;
 
@@ -19,7 +19,7 @@ use crate::kernel::errno::ENODEV;
 use crate::kernel::rtnetlink;
 use servers::{Server, Servers};
 
-/// The interface.
+/// The name of the interface.
 const INTERFACE: &str = "kube-ipvs0";
 /// The node ports of an API server without `--service-node-port-range`.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
@@ -41,12 +41,13 @@ mod number {
     pub(super) const INDEX: usize = 16 + 4;
 }
 
-/// Removes what mode ipvs left. Opened before privileges are given up, because a running proxy may open no such socket.
+/// Removes what mode ipvs left. Open it before privileges are dropped, because after that the process cannot open this kind of socket.
 #[derive(Default)]
 pub(super) struct Ipvs(Option<Servers>);
 
 impl Ipvs {
-    /// Opens what is needed, if there is something to remove in the calling thread's network namespace. Errors come up later.
+    /// Opens the socket if there is something to remove in the calling thread's network namespace. Ignores an error, because
+    /// [`Self::remove`] tries again.
     pub(super) fn open() -> Self {
         let needed = is_loaded(Path::new("/proc")) && matches!(Interface::look(), Ok(Some(_)));
         Self(needed.then(Servers::open).and_then(Result::ok))
@@ -79,8 +80,8 @@ impl Ipvs {
         Ok(())
     }
 
-    /// What there is to say without the interface. Virtual servers that cannot be listed are of no concern then: in nearly all cases this
-    /// node never ran mode ipvs.
+    /// The warning if the interface does not exist, but virtual servers do. If they cannot be listed, there is no warning: in nearly all
+    /// cases this node never ran mode ipvs.
     fn without_interface(&mut self) -> Option<String> {
         if !is_loaded(Path::new("/proc")) {
             return None;
@@ -91,7 +92,7 @@ impl Ipvs {
     }
 }
 
-/// What is said of virtual servers when the interface is gone, which tells kube-proxy's from those of others.
+/// The warning about virtual servers that may or may not be kube-proxy's, because the interface with kube-proxy's addresses is gone.
 fn unclaimed(servers: &[Server]) -> Option<String> {
     let first = servers.first()?;
     Some(format!(
@@ -101,7 +102,7 @@ fn unclaimed(servers: &[Server]) -> Option<String> {
     ))
 }
 
-/// What is there, in words.
+/// The objects that mode ipvs left, as text; `None` if there are none.
 ///
 /// # Errors
 /// The kernel's error.
@@ -138,9 +139,9 @@ fn kube_proxys(of_interface: Vec<IpAddr>, of_node: Vec<IpAddr>) -> impl Fn(&Serv
     }
 }
 
-/// Whether the kernel has IPVS. Asking one that has not would load the module.
+/// Whether the module of IPVS is loaded. A request over netlink would load it.
 fn is_loaded(proc: &Path) -> bool {
-    // Of the calling thread: its network namespace may differ from the process's.
+    // Look at the calling thread: its network namespace may differ from the process's.
     proc.join("thread-self/net/ip_vs").exists()
 }
 
@@ -177,7 +178,7 @@ impl Interface {
     }
 }
 
-/// Sends a request about an interface, and has the messages of the answer taken.
+/// Sends a request about an interface, and calls `take` with each message of the answer.
 fn ask(kind: u16, index: u32, attrs: &[u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let len = u32::try_from(number::HEADERS + attrs.len()).unwrap_or_default();
     let head = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &number::REQUEST_ACK.to_ne_bytes(), &[0; 12]].concat();

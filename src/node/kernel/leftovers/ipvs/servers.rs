@@ -33,16 +33,16 @@ mod number {
     pub(super) const AF_INET6: u16 = 10;
 }
 
-/// A virtual server that is known by address and port. Those that a firewall mark leads to are never kube-proxy's, and are left out.
+/// A virtual server with an address and a port. Virtual servers for a firewall mark are never kube-proxy's, and are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Server {
     /// The number of the protocol.
     pub(super) protocol: u16,
-    /// Where clients connect to.
+    /// The address and port that clients connect to.
     pub(super) address: SocketAddr,
 }
 
-/// As ipvsadm takes it.
+/// Writes the arguments that ipvsadm takes for it: `-t 10.96.0.1:443`.
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let option = match self.protocol {
@@ -57,7 +57,7 @@ impl fmt::Display for Server {
 /// A connection to IPVS in one network namespace.
 pub(super) struct Servers {
     socket: Socket,
-    /// The number that this kernel has given IPVS.
+    /// The number of the generic netlink family `IPVS` in this kernel.
     family: u16,
 }
 
@@ -94,7 +94,7 @@ impl Servers {
         Ok(found)
     }
 
-    /// Deletes a virtual server with its connections. It may be gone already.
+    /// Deletes a virtual server with its connections. It is no error if it does not exist.
     ///
     /// # Errors
     /// The kernel's error.
@@ -120,7 +120,7 @@ impl Servers {
     }
 }
 
-/// Has the attributes of each message of an answer taken, until its end.
+/// Calls `take` with the attributes of each message of an answer, until the answer ends.
 fn answers(socket: &mut Socket, mut take: impl FnMut(Attrs<'_>)) -> io::Result<()> {
     loop {
         for message in Messages::new(socket.receive()?) {
@@ -133,7 +133,7 @@ fn answers(socket: &mut Socket, mut take: impl FnMut(Attrs<'_>)) -> io::Result<(
     }
 }
 
-/// The virtual server in an attribute; `None` for one of a firewall mark.
+/// The virtual server in an attribute; `None` for a virtual server of a firewall mark.
 fn server(attr: Attr<'_>) -> Option<Server> {
     let attrs = attr.nested();
     let host = |kind| Some(u16::from_ne_bytes(*attrs.find(kind)?.payload.first_chunk()?));

@@ -1,4 +1,4 @@
-//! The lock of iptables-legacy: programs that change its tables hold it meanwhile, so that none overwrites what another has just changed.
+//! The lock of iptables-legacy: a program holds it while it changes a table, so that no program overwrites the changes of another.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// The file that iptables locks. A container has the host's if it is mounted, as kube-proxy's manifests do.
+/// The file that iptables locks. A container sees the host's file only if it is mounted, as kube-proxy's manifests do.
 pub(super) const PATH: &str = "/run/xtables.lock";
 /// The time between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -15,10 +15,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The lock is held until this is dropped.
 pub(super) struct Lock(#[expect(dead_code, reason = "closing the file gives the lock back")] File);
 
-/// Takes the lock, and waits this long for another program to give it back. `None` if there is no such file and none can be made.
+/// Takes the lock. Waits at most `patience` for another program to release it. `None` if the file does not exist and cannot be made.
 ///
 /// # Errors
-/// When another program holds it all the time, or the file cannot be locked.
+/// When another program holds the lock all the time, or the file cannot be locked.
 pub(super) fn take(path: &Path, patience: Duration) -> io::Result<Option<Lock>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

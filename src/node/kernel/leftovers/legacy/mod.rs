@@ -1,8 +1,8 @@
-//! Kube-proxy's chains in the tables of iptables-legacy.
+//! Removes kube-proxy's chains from the tables of iptables-legacy.
 //!
-//! A table is read as a whole and replaced as a whole, under the lock of iptables ([`lock`]). Where that lock cannot be had, such as in a
-//! container without the host's file, the table is read again right before it is replaced; the kernel refuses the replacement when another
-//! number of rules is there. Rules that stay keep what they counted.
+//! A table is read as a whole and replaced as a whole, under the lock of iptables ([`lock`]). If the lock cannot be taken, such as in a
+//! container without the host's file, the table is read again right before it is replaced; the kernel refuses the replacement if the
+//! number of rules has changed. Rules that stay keep their counters.
 
 mod lock;
 mod table;
@@ -35,7 +35,7 @@ pub(crate) enum Error {
     Unstable,
 }
 
-/// What a table is called in reports.
+/// The name of a table in reports.
 pub(super) fn label(family: Family, table: &str) -> String {
     format!("{family} {table} of iptables-legacy")
 }
@@ -53,12 +53,12 @@ pub(super) fn left(family: Family, table: &str) -> Result<usize, Error> {
     Ok(plan::plan(table, "", &outline).chains.len())
 }
 
-/// Removes kube-proxy's chains from a table. Waits this long for other programs.
+/// Removes kube-proxy's chains from a table. Waits at most `patience` for a program that holds the lock.
 ///
 /// # Errors
 /// See [`Error`]; then the table is as it was.
 pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mut Report) -> Result<(), Error> {
-    // Most nodes have no such rules, and then the lock is left to others.
+    // Most nodes have no such rules; do not take the lock then.
     if left(family, table)? == 0 {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mu
             outcome => outcome?,
         };
         let kept: Vec<_> = kept.iter().map(|index| counted_before.get(*index).copied().unwrap_or_default()).collect();
-        // Without them the rules that stay count from zero, which changes nothing of what they do.
+        // An error here is only a warning: the rules that stay then count from zero, but work as before.
         if let Err(error) = tables.add_counters(table, &kept) {
             report.warnings.push(format!("the counters of table {} begin anew: {error}", label(family, table)));
         }
@@ -99,13 +99,13 @@ pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mu
     Err(Error::Unstable)
 }
 
-/// What goes from a table.
+/// The rules and chains to remove from a table.
 struct Removal {
-    /// The numbers of rules.
+    /// The rules, by their index among the table's entries.
     rules: BTreeSet<usize>,
-    /// The chains, with all their rules.
+    /// The chains, which are removed with all their rules.
     chains: BTreeSet<Arc<str>>,
-    /// Kube-proxy's chains that stay, empty, because rules of others lead to them.
+    /// Kube-proxy's chains that are emptied but stay, because rules of other programs jump to them.
     used: BTreeSet<Arc<str>>,
 }
 
@@ -124,7 +124,7 @@ impl Removal {
     }
 }
 
-/// What a call gives, repeated while another program changes the table at the same moment.
+/// The result of `call`, which is repeated if another program changes the table at the same moment (EAGAIN).
 fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..TRIES {
         match call() {
@@ -135,10 +135,10 @@ fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     call()
 }
 
-/// Whether the calling thread's network namespace has the table. Reading one that it has not would make it.
+/// Whether the table exists in the calling thread's network namespace. Reading a missing table would create it.
 fn exists(family: Family, table: &str) -> bool {
     let file = if family == Family::Ip { "ip_tables_names" } else { "ip6_tables_names" };
-    // Of the calling thread: its network namespace may differ from the process's.
+    // Look at the calling thread: its network namespace may differ from the process's.
     let names = fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).unwrap_or_default();
     names.lines().any(|name| name == table)
 }

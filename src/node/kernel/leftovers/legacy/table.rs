@@ -1,12 +1,12 @@
-//! The bytes of a table of iptables-legacy: which chains and rules are in them, and the table without some of these. Pure.
+//! Parses the bytes of a table of iptables-legacy into chains and rules, and makes the bytes of the table without some of them. Pure.
 //!
-//! A table is a row of entries, each with its length (`struct ipt_entry`, `struct ip6t_entry`): the built-in chains, each ending with its
-//! policy; then the others, each beginning with an entry whose target ERROR has the chain's name, and ending with an entry that returns; at
-//! last an entry with target ERROR. A jump is a standard target with the distance of an entry from the table's beginning. So whoever removes
-//! an entry has to write all distances anew.
+//! A table is a sequence of entries, each with its length (`struct ipt_entry`, `struct ip6t_entry`): first the built-in chains, each
+//! ending with its policy; then the other chains, each beginning with an entry whose target ERROR has the chain's name, and ending with an
+//! entry that returns; at last an entry with target ERROR. A jump is a standard target whose verdict is the offset of an entry from the
+//! beginning of the table. So when an entry is removed, all these offsets have to be rewritten.
 //!
-//! Invariant: what [`Table::without`] gives has the chains and rules of before but for those that were to go, in the same order and, but
-//! for distances, with the same bytes; it is read again to make sure.
+//! Invariant: the result of [`Table::without`] has the remaining chains and rules in the same order and, except for offsets, with the same
+//! bytes; it is parsed again to make sure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,19 +18,19 @@ use nft::{Family, TableName, TableOutline};
 
 /// The built-in chains by the number of their hook.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// The target of heads of chains, and of the end of a table.
+/// The target of the first entry of a chain that is not built in, and of the last entry of a table.
 const ERROR: &[u8] = b"ERROR";
 /// The bytes of `xt_entry_target`: its length, its name from byte 2 on, its revision in the last one.
 const TARGET: usize = 32;
 
-/// The bytes of a rule's counters, which end its own fields.
+/// The bytes of an entry's counters, which are the last of its own fields.
 const COUNTERS: usize = 16;
 
 /// The offsets of fields in an entry of a family.
 struct Offsets {
-    /// Of `target_offset`; `next_offset` stands behind it.
+    /// The offset of field `target_offset`; field `next_offset` follows it.
     target: usize,
-    /// Of the first match or target: the bytes of an entry's own fields.
+    /// The offset of the first match or target, which is the length of an entry's own fields.
     end: usize,
 }
 
@@ -47,21 +47,21 @@ pub(in crate::kernel::leftovers) struct Malformed(usize);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The beginning of a chain, or the end of the table.
+    /// The first entry of a chain that is not built in, or the last entry of the table.
     Head(Arc<str>),
-    /// The end of a chain: a policy, or what returns.
+    /// The last entry of a chain: its policy, or the entry that returns.
     Foot,
-    /// A rule; with the distance to which it jumps, if it does.
+    /// A rule, with the offset to which it jumps, if it jumps.
     Rule(Option<u32>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     place: Range<usize>,
-    /// The number of the chain; a built-in chain has that of its hook.
+    /// The number of the chain; a built-in chain has the number of its hook.
     chain: usize,
     kind: Kind,
-    /// Where a standard target has its verdict.
+    /// The offset of the verdict in the table, if the target is a standard target.
     verdict: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Table<'a> {
     entries: Vec<Entry>,
     /// The names of the chains by their numbers.
     chains: BTreeMap<usize, Arc<str>>,
-    /// The numbers of the chains by where a jump to them leads: behind their heads.
+    /// The numbers of the chains by the offset to which jumps to them lead: the end of their first entry.
     starts: BTreeMap<usize, usize>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Table<'a> {
             table.entries.push(entry);
         }
         table.end_chains().ok_or(Malformed(at))?;
-        // Nobody jumps to the middle of a chain; what would become of such a rule is not known.
+        // No program writes jumps into the middle of a chain. Such a rule cannot be kept safely, so refuse the table.
         if let Some(entry) = table.entries.iter().find(|entry| table.leads_nowhere(entry)) {
             return Err(Malformed(entry.place.start));
         }
@@ -100,7 +100,7 @@ impl<'a> Table<'a> {
         if count == Some(contents.layout.entries) { Ok(table) } else { Err(Malformed(at)) }
     }
 
-    /// The entry that begins here. `chain` is the chain of the entry before.
+    /// Parses the entry at offset `at`. `chain` is the chain of the previous entry, and is set to the chain of this one.
     fn entry(&mut self, at: usize, chain: &mut Option<usize>) -> Option<Entry> {
         let offsets = self.offsets();
         let bytes = self.contents.bytes.get(at..)?;
@@ -126,7 +126,7 @@ impl<'a> Table<'a> {
             Kind::Head(name)
         } else if standard {
             let verdict = i32::from_ne_bytes(*data.first_chunk()?);
-            // Negative verdicts say what becomes of the packet. The next entry is where a rule leads that decides nothing.
+            // A negative verdict decides about the packet, such as ACCEPT. A rule without a verdict jumps to the next entry.
             Kind::Rule(u32::try_from(verdict).ok().filter(|to| usize::try_from(*to) != Ok(at + len)))
         } else {
             Kind::Rule(None)
@@ -140,7 +140,7 @@ impl<'a> Table<'a> {
         (0..BUILT_IN.len()).filter(move |hook| valid & 1 << hook != 0)
     }
 
-    /// Finds the end of each chain; `None` if one has none, or if the end of the table is missing.
+    /// Finds the last entry of each chain; `None` if it is no policy or return, or if the last entry of the table is missing.
     fn end_chains(&mut self) -> Option<()> {
         let Kind::Head(end) = &self.entries.last()?.kind else { return None };
         if end.as_bytes() != ERROR {
@@ -153,7 +153,7 @@ impl<'a> Table<'a> {
             let entry = &mut self.entries[index];
             if is_last {
                 let verdict = self.contents.bytes.get(entry.verdict?..)?.first_chunk()?;
-                // It says what becomes of the packet.
+                // It must be negative: a policy such as ACCEPT, or RETURN.
                 (i32::from_ne_bytes(*verdict) < 0).then_some(())?;
                 entry.kind = Kind::Foot;
             }
@@ -167,17 +167,17 @@ impl<'a> Table<'a> {
         Some(())
     }
 
-    /// Whether an entry jumps to where no chain begins.
+    /// Whether an entry jumps to an offset at which no chain begins.
     fn leads_nowhere(&self, entry: &Entry) -> bool {
         matches!(entry.kind, Kind::Rule(Some(to)) if self.chain_at(to).is_none())
     }
 
-    /// The name of the chain that a jump over this distance leads to.
+    /// The name of the chain to which a jump to this offset leads.
     fn chain_at(&self, distance: u32) -> Option<&Arc<str>> {
         self.chains.get(self.starts.get(&usize::try_from(distance).ok()?)?)
     }
 
-    /// The chains, and the rules with their numbers in the place of handles.
+    /// The chains and rules of the table. The handle of a rule is its index in `entries`.
     pub(super) fn outline(&self) -> TableOutline {
         let table = TableName::new(self.family, "");
         let rule = |(index, entry): (usize, &Entry)| {
@@ -195,7 +195,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether another table of the family has the same rules. What they counted does not matter.
+    /// Whether another table of the same family has the same rules. Counters are not compared.
     pub(super) fn has_same_rules(&self, other: &Self) -> bool {
         let fields = |table: &Self, entry: &Entry| {
             let bytes = table.contents.bytes.get(entry.place.clone()).unwrap_or_default();
@@ -212,11 +212,11 @@ impl<'a> Table<'a> {
         if self.family == Family::Ip { V4 } else { V6 }
     }
 
-    /// The table without these rules, by their numbers, and without these chains with all their rules. Gives also the number that each entry
-    /// of the new table had. The rules that stay must not jump to such a chain.
+    /// The table without these rules, which are indices in `entries`, and without these chains and all their rules. Also gives the old index
+    /// of each entry of the new table. The rules that stay must not jump to a removed chain.
     ///
     /// # Errors
-    /// See [`Malformed`]: a rule leads to where no entry begins, or the new table is not as it should be.
+    /// See [`Malformed`]: a rule jumps to an offset at which no entry begins, or the check of the new table fails.
     pub(super) fn without(
         &self,
         rules: &BTreeSet<usize>,
@@ -228,7 +228,7 @@ impl<'a> Table<'a> {
         let mut bytes = Vec::with_capacity(self.contents.bytes.len());
         let (mut places, mut kept) = (BTreeMap::new(), Vec::new());
         for (index, entry) in self.entries.iter().enumerate() {
-            // An entry that goes has the place of the next that stays.
+            // The offset of a removed entry becomes that of the next entry that stays.
             places.insert(entry.place.start, u32::try_from(bytes.len()).map_err(|_| Malformed(entry.place.start))?);
             if !goes(index, entry) {
                 bytes.extend_from_slice(&self.contents.bytes[entry.place.clone()]);
@@ -256,7 +256,7 @@ impl<'a> Table<'a> {
         Ok((new, kept))
     }
 
-    /// Writes the distance in a verdict anew, unless it says what becomes of the packet.
+    /// Rewrites the offset in a verdict. A negative verdict, such as ACCEPT, has no offset and stays.
     fn move_verdict(&self, verdict: &mut [u8], places: &BTreeMap<usize, u32>) -> Option<()> {
         let number = i32::from_ne_bytes(*verdict.first_chunk()?);
         if let Ok(distance) = usize::try_from(number) {
@@ -266,7 +266,7 @@ impl<'a> Table<'a> {
         Some(())
     }
 
-    /// Reads a new table, and compares its chains and rules with those of this one that were to stay.
+    /// Parses a new table, and checks that it has exactly the chains and rules of this table that were not to be removed.
     fn check(&self, new: &Contents, rules: &BTreeSet<usize>, chains: &BTreeSet<Arc<str>>) -> Result<(), Malformed> {
         let found = Table::read(self.family, new)?.outline();
         let mut wanted = self.outline();

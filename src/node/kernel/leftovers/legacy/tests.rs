@@ -2,7 +2,7 @@ use super::table::Table;
 use super::*;
 use nft::xtables::{Contents, Layout};
 
-/// The verdicts of targets (`XT_RETURN`, and accept).
+/// The verdicts of standard targets: `XT_RETURN`, and accept.
 const RETURN: i32 = -5;
 const ACCEPT: i32 = -2;
 
@@ -11,7 +11,7 @@ fn fields(family: Family) -> (usize, usize) {
     if family == Family::Ip { (112, 88) } else { (168, 140) }
 }
 
-/// An entry with a target; the first byte of its own fields marks it.
+/// An entry with a target. `mark` is its first byte, by which the tests recognise it.
 fn entry(family: Family, mark: u8, name: &str, data: &[u8]) -> Vec<u8> {
     let (own, offsets) = fields(family);
     let len = (own + 32 + data.len()).next_multiple_of(8);
@@ -105,7 +105,7 @@ fn chains_rules_and_jumps_are_read() {
     }
 }
 
-// Rules of others stay, and lead where they led (O1).
+// Rules of other programs stay, and jump to the same chains as before (O1).
 #[test]
 fn a_table_without_kube_proxys_chains_has_the_rest_with_its_jumps() {
     for family in [Family::Ip, Family::Ip6] {
@@ -151,7 +151,7 @@ fn bytes_that_are_cut_or_garbled_do_no_harm() {
             let Ok(table) = Table::read(family, &garbled) else { continue };
             let outline = table.outline();
             let removal = Removal::of(&plan::plan("nat", "", &outline), &outline);
-            // What comes out is a table that can be read, or nothing.
+            // The result is an error, or a table that can be read.
             if let Ok((new, _)) = table.without(&removal.rules, &removal.chains) {
                 assert!(Table::read(family, &new).is_ok(), "byte {at} is {byte}");
             }
