@@ -113,7 +113,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
             return false;
         }
         let empty = flowtable::content(Vec::new());
-        // A table of that name is deleted first: a second attempt must not add the rules twice.
+        // Delete any table of that name first, so that a second attempt does not add the rules twice.
         let mut commands = vec![Command::AddTable(empty.table.clone()), Command::DeleteTable(empty.table.name.clone())];
         commands.extend(changes(None, &empty));
         match self.kernel.commit(&commands) {

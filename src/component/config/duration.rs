@@ -16,7 +16,7 @@ pub struct GoDuration {
     nanos: i64,
 }
 
-/// Why a text is no duration.
+/// Why a text cannot be parsed as a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
     /// The text does not follow the grammar.

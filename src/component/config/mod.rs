@@ -1,4 +1,4 @@
-//! The configuration: command line and file in, one validated [`Config`] out.
+//! Reads the configuration from the command line and the file, and makes one validated [`Config`] of it.
 //!
 //! ```text
 //! arguments ── cli ──┐
@@ -189,11 +189,11 @@ pub struct Feature {
 /// Upstream's stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// May vanish; off by default.
+    /// May be removed in any release; off by default.
     Alpha,
     /// May change; on by default.
     Beta,
-    /// Stays; on by default.
+    /// Will not be removed; on by default.
     Stable,
     /// Will be removed in a later release; on by default.
     Deprecated,
@@ -215,7 +215,7 @@ pub struct Client {
 pub struct Conntrack {
     /// Connections to track for each CPU; 0 leaves the kernel's limit as it is, and `min` is ignored.
     pub max_per_core: u32,
-    /// Least number of connections to track.
+    /// The lowest limit of tracked connections, if there are few CPUs.
     pub min: u32,
     /// Time-out of idle established TCP connections. `None` leaves the kernel's value, as for all time-outs here.
     pub tcp_established: Option<Duration>,
@@ -232,18 +232,18 @@ pub struct Conntrack {
 /// How traffic of local pods is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DetectLocal {
-    /// By the source address: it is in the CIDR of its family. In a family without a CIDR no traffic counts as local (I1).
+    /// Traffic is local if its source address is in the CIDR of its family. In a family without a CIDR no traffic is local (I1).
     ClusterCidr {
         /// The IPv4 CIDR.
         v4: Option<Ipv4Net>,
         /// The IPv6 CIDR.
         v6: Option<Ipv6Net>,
     },
-    /// By the source address: it is in this node's `spec.podCIDRs` (I2).
+    /// Traffic is local if its source address is in this node's `spec.podCIDRs` (I2).
     NodeCidr,
-    /// By the input interface: it has this name (I3).
+    /// Traffic is local if its input interface has this name (I3).
     BridgeInterface(String),
-    /// By the input interface: its name starts with this (I3).
+    /// Traffic is local if the name of its input interface starts with this prefix (I3).
     InterfaceNamePrefix(String),
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the whole way from arguments to [`Config`].
+//! Tests of [`load`] as a whole: from arguments and file to [`Config`].
 
 use std::io::Write;
 
@@ -106,7 +106,7 @@ fn defaults_without_file_or_flags() {
     assert_eq!(config, expected);
 }
 
-/// A configuration as the conformance cases write it.
+/// A configuration file as the conformance tests write it.
 #[test]
 fn the_file_of_a_conformance_case_works() {
     let body = serde_json::json!({
@@ -213,7 +213,7 @@ fn render_needs_manifests() {
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
 
-// Of several flags that say what to do, the first in upstream's order counts (P3).
+// If several flags request an action, the first in upstream's order counts (P3).
 #[test]
 fn what_to_do_follows_upstreams_order() {
     // The order is `--write-config-to`, `--cleanup`, `--init-only`, run (P3).
@@ -225,13 +225,13 @@ fn what_to_do_follows_upstreams_order() {
     let args = [name, "--init-only", "--cleanup", "--write-config-to=f"];
     assert!(matches!(load_with(&args), Ok(Invocation::WriteConfig { .. })));
     assert!(matches!(load_with(&["--cleanup", "--oom-score-adj=2000"]), Err(Error::Invalid(_))));
-    // Without a metrics address there is no start, as upstream.
+    // As upstream, the start fails without an address for the metrics.
     assert!(matches!(load_with(&[name, "--metrics-port=0"]), Err(Error::Invalid(_))));
     assert_eq!(run(&[name, "--healthz-port=0"]).healthz_bind_address, None);
 }
 
-// New content is checked (O5).
-// Files of Kubernetes 1.36 and 1.37 as other programs write them, whatever mode they have (P1, P2, P12).
+// Files of Kubernetes 1.36 and 1.37 as other programs write them are accepted with any mode (P1, P2, P12). They also pass the check of
+// new content (O5).
 #[test]
 fn files_of_clusters_are_taken_and_run_nftables() {
     let warned = |mode: &str| format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables");
@@ -253,7 +253,7 @@ fn files_of_clusters_are_taken_and_run_nftables() {
     }
 }
 
-// k3s and RKE2 have no file: these are the flags that they give their kube-proxy (P1, P12).
+// k3s and RKE2 use no configuration file: these are the flags that they pass to kube-proxy (P1, P12).
 #[test]
 fn flags_of_k3s_and_rke2_are_taken() {
     let common = [

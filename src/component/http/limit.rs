@@ -1,4 +1,4 @@
-//! The limit of open connections, and which connection is closed when a new one would exceed it.
+//! Limits the number of open connections, and chooses the connection to close when a new one would exceed the limit.
 //!
 //! Follows the progress of each connection: opened, request received, response written, closed. Gives each a [`Permit`], and chooses the
 //! connection to close when a new one needs its permit. Servers that share a [`ConnectionLimit`] have one limit together.

@@ -28,7 +28,7 @@ fn start(limits: Limits, body: &'static str) -> (SocketAddr, Server) {
     (address, Server::start(listener, limits, move |_| async move { response(status(true), PLAIN, body) }))
 }
 
-/// How long the server keeps a connection on which this was sent.
+/// How long the server keeps a connection after the client sent `request`.
 async fn lifetime(address: SocketAddr, request: &str) -> Duration {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -61,14 +61,14 @@ async fn a_client_that_sends_its_header_byte_by_byte_loses_its_connection() {
     assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
 }
 
-/// A connection on which this was sent.
+/// A connection on which the client has sent `request`.
 async fn connected(address: SocketAddr, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
 
-/// Whether the server has closed it.
+/// Whether the server has closed the connection.
 async fn is_closed(stream: &mut TcpStream) -> bool {
     match timeout(Duration::from_millis(100), stream.read(&mut [0; 1024])).await {
         Ok(Ok(count)) => count == 0,
@@ -160,7 +160,7 @@ async fn one_connection_beyond_the_limit_closes_the_one_that_waited_longest() {
     let limits = Limits { connections: ConnectionLimit::new(3, usize::MAX), ..Limits::default() };
     let (address, _server) = start(limits, "ok");
     let mut first = connected(address, "").await;
-    // More than the time by which a client with a whole response counts as older.
+    // Longer than `PROTECTED`, so that the connections can be closed, and `first` counts as the one that has waited longest.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut second = connected(address, "GET / HTTP/1.1\r\n").await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -274,7 +274,7 @@ async fn unspecified_addresses_take_both_families_as_in_go() {
     }
 }
 
-// A listener that fails is tried again until it works (O8).
+// If listening fails, it is tried again until it works (O8).
 #[tokio::test]
 async fn a_listener_that_fails_is_tried_again_until_it_works() {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -287,7 +287,7 @@ async fn a_listener_that_fails_is_tried_again_until_it_works() {
     assert_eq!(listener.local_addr().unwrap(), address);
 }
 
-// With hard fail, the first failure is the last (O8).
+// With `hard_fail`, listening is tried only once (O8).
 #[tokio::test]
 async fn with_hard_fail_the_first_failure_is_the_last() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

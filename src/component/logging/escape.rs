@@ -1,8 +1,8 @@
 //! Escapes control characters in lines for a terminal and in JSON records. (For records in text format, `text` does this itself.)
 //!
-//! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. Takes a whole
-//! record as it was formatted, gives one line: characters that end a line, move a terminal's cursor or change the direction of writing
-//! are written as escapes. Pure. It works on whole records, so that no call and no field can be forgotten.
+//! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. Takes a
+//! formatted record and gives one line, in which characters that end a line, move a terminal's cursor or change the direction of writing
+//! are escaped. Pure. It works on whole records, so that no field can be forgotten.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ fn is_control(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A record as one line that ends with a newline and has no other control character. JSON keeps its meaning.
+/// A record as one line that ends with a newline and has no other control character. Escaped JSON still decodes to the same values.
 pub(super) fn line(record: &str, format: LogFormat) -> String {
     let record = record.trim_end_matches('\n');
     let mut line = String::with_capacity(record.len() + 1);

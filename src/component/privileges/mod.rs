@@ -107,7 +107,7 @@ pub enum Error {
     Syscalls(#[from] syscalls::Error),
 }
 
-/// Drops every privilege that is not needed, for this thread and all that it starts.
+/// Drops every privilege that is not needed, for this thread and all threads that it starts.
 ///
 /// # Errors
 /// See [`Error`]. Privileges that were dropped before the error stay dropped.

@@ -1,7 +1,7 @@
 //! Allows only the system calls that the running proxy uses; every other one fails with EPERM.
 //!
-//! The list is what the proxy, its libraries and glibc call in the tests under strace, and what glibc calls instead on other
-//! versions and on aarch64. If a call is missing here, the feature that uses it gets an error, and the process goes on.
+//! The list has the calls that strace shows in the tests, from the proxy, its libraries and glibc, and the calls that other versions of
+//! glibc and aarch64 use instead. If a call is missing here, the feature that uses it gets an error, and the process goes on.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -14,7 +14,7 @@ use seccompiler::{
 
 use super::Restriction;
 
-/// Why there is no filter.
+/// Why system calls cannot be filtered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is not valid.
@@ -69,7 +69,7 @@ const DOMAINS: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 /// The netlink protocols: one for addresses and interfaces, which name resolution uses too, and one for nf_tables and conntrack.
 const NETLINKS: [i32; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 
-/// Enforces the filter for this thread and those that it starts. `splice` says whether they may call splice.
+/// Enforces the filter for this thread and all threads that it starts. `splice` allows system call splice.
 pub(super) fn filter(splice: bool) -> Result<Restriction, Error> {
     let Ok(arch) = TargetArch::try_from(ARCH) else { return Ok(Restriction::Unavailable) };
     for program in programs(arch, splice)? {

@@ -12,10 +12,10 @@ use super::*;
 
 /// `AF_ALG`.
 const ALG: u16 = 38;
-/// `AF_TIPC`, beside `AF_UNIX` the only domain whose sockets come in pairs.
+/// `AF_TIPC`, besides `AF_UNIX` the only domain with `socketpair`.
 const TIPC: u16 = 30;
 
-/// Runs `work` on a thread of its own that dropped its privileges.
+/// Runs `work` on a new thread that has dropped its privileges.
 fn confined<T: Send + 'static>(needs: Needs, work: impl FnOnce(Dropped) -> T + Send + 'static) -> T {
     thread::spawn(move || work(drop_all(needs).expect("privileges can be given up"))).join().unwrap()
 }

@@ -253,7 +253,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let counted = ledger.take(of([1, 5, 3]), 2);
         assert_eq!((connections(&counted), counted.others.connections), (vec![("ns/s2", 5), ("ns/s3", 3)], 1));
-        // The sum of the others never falls, also when one of them gets numbers of its own.
+        // The sum of the other service ports never decreases, even when one of them gets numbers of its own.
         let counted = ledger.take(of([11, 5, 4]), 2);
         assert_eq!((connections(&counted), counted.others.connections), (vec![("ns/s1", 11), ("ns/s2", 5)], 2));
         assert_eq!(ledger.take(of([11, 5, 4]), 0).services, []);

@@ -9,7 +9,7 @@ use rules::model::{Family, Protocol};
 use rules::ruleset::names::{self, chain};
 use rules::ruleset::reading::rule_protocol;
 
-/// Reads the counters of the rules that refuse such packets.
+/// Reads the counters of the rules that refuse packets to node ports on loopback addresses.
 pub struct Refused {
     connection: Connection,
     /// The count of each rule at the last reading.

@@ -23,7 +23,7 @@ pub struct Connection {
     pub counters: Option<(Counters, Counters)>,
 }
 
-/// The two ends of one direction.
+/// The source and the destination of the packets in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The sender.

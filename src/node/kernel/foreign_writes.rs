@@ -48,7 +48,7 @@ const MAX_TRANSACTIONS: usize = 10_000;
 /// microseconds more.
 const SMALL: usize = 16;
 
-/// The writes of other programs to our tables.
+/// The writes of other programs to our tables since the last check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ForeignWrites {
     /// No other program wrote.
@@ -80,7 +80,7 @@ pub(super) struct Detector {
 /// A subscription to notifications.
 struct Listener {
     monitor: Monitor,
-    /// When it ends, unless another program writes before.
+    /// When the subscription ends, unless another program writes before.
     until: Instant,
 }
 
@@ -159,7 +159,7 @@ impl Detector {
     }
 
     /// The writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so that other
-    /// programs cannot write to them; then only [`Self::lost`] counts.
+    /// programs cannot write to them; then the result only tells whether they were without their owner since the last call.
     ///
     /// # Errors
     /// When a socket fails; then the next call says that other programs may have written.

@@ -87,8 +87,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// A lock that is not taken yet. Call it on the main thread: the kernel gives the number of the calling thread in the host's
-    /// namespace, which is the process id there. `pid` is used if the kernel does not give it.
+    /// A lock that is not taken yet. Call this on the main thread: the kernel gives the id of the calling thread in the host's PID
+    /// namespace, which for the main thread is the process id. `pid` is used if the kernel does not give one.
     #[must_use]
     pub fn new(pid: u32, command_line: &[String]) -> Self {
         let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());

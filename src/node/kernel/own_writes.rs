@@ -17,7 +17,7 @@ pub struct OwnWrites(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     generations: VecDeque<u32>,
-    /// The port of the socket that committed last.
+    /// The netlink port of the socket through which the last transaction was committed.
     port: Option<u32>,
 }
 

@@ -53,7 +53,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Sets this process's `oom_score_adj`, -1000 to 1000; lower lives longer. A failure is only logged (O6).
+/// Sets this process's `oom_score_adj`, -1000 to 1000; the kernel kills a process with a lower score later. A failure is only logged (O6).
 pub fn set_oom_score(score: i32) {
     set_oom_score_below(Path::new("/proc"), score);
 }

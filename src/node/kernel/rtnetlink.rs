@@ -2,10 +2,10 @@
 //!
 //! Each list is made with one dump request. It is sorted and has no duplicates.
 //!
-//! No library is used for this. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the addresses: the sync loop
-//! lists the addresses when one changes, and on a node with hundreds of pods the list of links is many times longer and holds the kernel's
-//! RTNL lock. `netlink-packet-route` parses all of rtnetlink, and only three attributes are read here; the socket and the parser of
-//! attributes are those of nf_tables.
+//! No library is used for this. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the addresses: the
+//! sync loop lists the addresses when one changes, and on a node with hundreds of pods the list of links is many times longer and holds
+//! the kernel's RTNL lock. `netlink-packet-route` parses all of rtnetlink, and only three attributes are needed here. The socket and the
+//! parser of attributes come from crate `nft`.
 
 use std::io;
 use std::net::IpAddr;

@@ -60,7 +60,7 @@ pub enum SysctlError {
 /// A sysctl with the value that the configuration requires and the present one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The file below `/proc/sys`.
+    /// The file, below `/proc/sys` or `/sys`.
     pub path: PathBuf,
     /// The wanted value.
     pub wanted: u64,
@@ -95,11 +95,11 @@ impl From<SysctlError> for NoValue {
 /// Whether a value can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writable {
-    /// By this process.
+    /// This process can write it.
     Yes,
-    /// Not by this process.
+    /// This process cannot write it.
     No,
-    /// By no process of this network namespace: it belongs to the machine.
+    /// No process of this network namespace can write it, because it is one value for the whole machine.
     Never,
 }
 
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(limit_of(u32::MAX, 0, 8), Some(1_048_576));
     }
 
-    // The CPUs are those online in the topology (N1).
+    // Only CPUs that are online and have a directory `topology` count (N1).
     #[test]
     fn cpus_are_those_online_in_the_topology() {
         let machine = Machine::new(3, &[]);
@@ -507,7 +507,7 @@ mod tests {
         assert!(why(&found[0]).contains("load kernel module"), "{:?}", found[0]);
     }
 
-    // A kernel without connection tracking is named (N1).
+    // Without connection tracking in the kernel, the error names the missing file and the module to load (N1).
     #[test]
     fn a_kernel_without_connection_tracking_is_named() {
         let error = Machine::new(1, &[]).apply(&SETTINGS).unwrap_err().to_string();

@@ -47,7 +47,7 @@ impl<O: Observer> Reflector<'_, O> {
         let method = self.list_methods.next(StdInstant::now());
         match (self.position.clone(), method) {
             (Position::Watch(version), _) => self.watch(version, false).await,
-            // Without a version the list is at least as new as etcd now: the server asks etcd for its version, and waits until its cache has it.
+            // Without a version the list is as new as etcd: the server asks etcd for its version, and waits until its cache has that.
             (Position::List(_), ListMethod::Streaming) => self.watch(String::new(), true).await,
             (Position::List(freshness), ListMethod::Paged) => self.list(&freshness).await,
         }
@@ -195,7 +195,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Handles that nothing came on a watch until the first of its deadlines. Asks whether the server still has the version, if that is due.
+    /// Handles that nothing came on a watch until the first of its deadlines. If it is due, asks whether the server still has the version.
     fn timed_out(&mut self, deadlines: &Deadlines, is_list: bool) -> Result<(), Error> {
         let now = Instant::now();
         if now >= deadlines.end {

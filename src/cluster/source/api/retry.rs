@@ -266,7 +266,7 @@ mod tests {
             (Interrupted, 0, true, [300; 10]),
             (Interrupted, 1000, false, [300; 10]),
             (Failed, 0, true, [800; 10]),
-            // Other attempts are tried again soon at first, and for longer if the watch broke off within an event, which is then missing.
+            // Without a new version the waits are short at first, then they double. After a break within an event more of them are short.
             (WithinEvent, 0, false, [300; 10]),
             (Interrupted, 999, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
             (Unfinished, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 3200, 6400]),

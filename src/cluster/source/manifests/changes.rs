@@ -1,7 +1,7 @@
-//! Which files of a manifest directory changed, by inotify.
+//! Finds out with inotify which files of a manifest directory changed.
 //!
-//! Takes the directories that a scan visits, gives [`Changed`]. A write shows when the writer closes the file, so half-written files are
-//! not read; whatever changes the set of directories or symlinks asks for a rescan, which sets up a new [`Monitor`].
+//! Takes the directories that a scan visits, gives [`Changed`]. A write is reported when the writer closes the file, so half-written
+//! files are not read. A change to a directory or symlink needs a rescan, which sets up a new [`Monitor`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -18,10 +18,10 @@ use rustix::io::Errno;
 
 use super::walk::{Visit, is_hidden, is_manifest};
 
-/// Bytes of reports that are taken from the kernel at once; room for some hundred.
+/// The size of the buffer for inotify events in bytes, with room for a few hundred events.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// What changed since the last call.
+/// The changes since the last call of [`Monitor::changed`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     /// Anything may have changed: a rescan is needed.
@@ -48,12 +48,12 @@ enum Role {
     Manifests(PathBuf),
     /// Symlinks point into it.
     Target,
-    /// It holds the root, which is a symlink of this name.
+    /// It holds the manifest directory, which is a symlink of this name.
     Root(OsString),
 }
 
 impl Monitor {
-    /// A monitor of nothing yet.
+    /// Makes a monitor that watches no directory yet.
     ///
     /// # Errors
     /// The kernel gives no inotify instance.
@@ -80,7 +80,7 @@ impl Monitor {
             | WatchFlags::ONLYDIR;
         match inotify::add_watch(&self.inotify, path, flags) {
             Ok(number) => match self.directories.entry(number) {
-                // A directory can have several roles; that of one with manifests covers the others.
+                // A directory can have several roles; `Manifests` covers the others.
                 Entry::Occupied(mut other) if matches!(role, Role::Manifests(_)) => {
                     other.insert(role);
                 }
@@ -89,7 +89,7 @@ impl Monitor {
                     free.insert(role);
                 }
             },
-            // The scan finds the same and reports it.
+            // The scan fails on this directory too, and reports it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             Err(error) => {
                 self.failure.get_or_insert_with(|| (path.into(), error));
@@ -102,10 +102,10 @@ impl Monitor {
         self.failure.as_ref()
     }
 
-    /// Takes what the kernel has reported until now; never waits.
+    /// Reads the inotify events so far; never waits.
     ///
     /// # Errors
-    /// The kernel's refusal; the monitor is of no more use.
+    /// The error of the kernel; the monitor cannot be used any more.
     pub(super) fn changed(&self) -> Result<Changed, Errno> {
         let mut changed = Changed::default();
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
@@ -122,7 +122,7 @@ impl Monitor {
                 Err(error) => return Err(error),
             }
         }
-        // A symlink to a directory that was deleted looks like a file in the report.
+        // If a symlink to a directory was deleted, the inotify event looks like that of a file.
         changed.all |= self.directories.values().any(|role| match role {
             Role::Manifests(path) => changed.files.contains(path),
             Role::Target | Role::Root(_) => false,
@@ -138,7 +138,7 @@ impl AsFd for Monitor {
     }
 }
 
-/// Adds what one report means. `name` is empty when it is about the directory itself.
+/// Adds the effect of one inotify event to `changed`. `name` is empty if the event is about the directory itself.
 fn note(role: Option<&Role>, event: ReadFlags, name: &OsStr, changed: &mut Changed) {
     let itself = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT;
     if event.contains(ReadFlags::QUEUE_OVERFLOW) || (role.is_some() && event.intersects(itself)) {

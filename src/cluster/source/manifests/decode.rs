@@ -1,8 +1,8 @@
 //! Reads the objects of a manifest file.
 //!
-//! Takes the bytes of a file, gives an [`ManifestObject`] with its event for each object of a kind that the proxy reads, one after the other, and
-//! then [`FileProblems`] with the problems of the rest. Pure. A document that does not parse marks the file as broken; the other documents
-//! count. Two threads share a long list of JSON, which changes neither what is found nor its order.
+//! Takes the bytes of a file, gives a [`ManifestObject`] with its event for each object of a kind that the proxy reads, one after the
+//! other, and then [`FileProblems`]. Pure. A document that does not parse marks the file as broken; the other documents are still used.
+//! Two threads share a long JSON list; the result and its order are the same as with one thread.
 
 use std::borrow::Cow;
 use std::panic::resume_unwind;
@@ -26,9 +26,9 @@ use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError};
 use rules::model::Event;
 
-/// Items of a list that a thread reads before it takes the next ones.
+/// How many items of a list a thread takes at once.
 const CHUNK: usize = 500;
-/// So many times the objects of [`CHUNK`] items may wait until what comes before them is read.
+/// How many chunks of [`CHUNK`] items the second thread may have finished ahead of the first one.
 const CHUNKS_WAITING: usize = 4;
 
 /// The namespace of an object that names none.
@@ -41,16 +41,16 @@ const MAX_YAML_EVENTS: usize = 1 << 26;
 /// stand for millions of nodes.
 const ALIASED_EVENTS_A_BYTE: usize = 16;
 
-/// What was found in a file besides its objects.
+/// The problems of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileProblems {
-    /// A part of it could not be read, so a missing object may be in there.
+    /// A part of the file could not be read, so an object that is missing may be in that part.
     pub(super) broken: bool,
     pub(super) problems: Vec<ManifestProblem>,
 }
 
 impl FileProblems {
-    /// Adds what was found after it.
+    /// Adds the problems of a later part of the file.
     fn add(&mut self, mut next: Self) {
         self.broken |= next.broken;
         self.problems.append(&mut next.problems);
@@ -64,11 +64,11 @@ pub(super) struct ManifestObject {
     pub(super) key: Key,
     /// The document that holds it, from 1.
     pub(super) document: usize,
-    /// What it means for the model.
+    /// The event for the model.
     pub(super) event: Event,
 }
 
-/// What a thread keeps from one object to the next.
+/// The state that a thread keeps from one object to the next.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     converter: Converter,
@@ -76,14 +76,14 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// A reader before its first object.
+    /// Makes a reader that has not read any object.
     pub(super) fn new(options: ConvertOptions) -> Self {
         Self { converter: Converter::new(options), shapes: Shapes::default() }
     }
 }
 
 /// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
-/// second reader is that of a second thread.
+/// second reader is for a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
     bytes: &[u8],
@@ -141,12 +141,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// JSON values, one after the other. The end of a broken one is not known, so it is the last.
+    /// Reads JSON values one after the other. A value that does not parse is the last one, because its end is unknown.
     fn json(&mut self, text: &str, second: &mut Reader) {
         let mut rest = text;
         for number in 1.. {
             self.document = Some(number);
-            // Most files are one list, and are gone through once to find its items.
+            // Most files are one list. This pass only finds its items; they are decoded later.
             let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
             let (list, end) = (lists.next(), lists.byte_offset());
             if let Some(Ok(list)) = &list
@@ -166,7 +166,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The value of this number does not parse: names where, as seen from the begin of the file.
+    /// Reports that the value with this number does not parse, with line and column counted from the start of the file.
     fn broken_json(&mut self, text: &str, number: usize) {
         let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>().skip(number - 1);
         if let Some(Err(error)) = values.next() {
@@ -174,8 +174,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads a list item by item: as one tree of values it would take many times the memory of the text. Two threads share the items when
-    /// there are many: each takes the next ones as soon as it is done with what it had, and this one gives all objects on, in their order.
+    /// Reads a list item by item: as one `Value` it would take many times the memory of the text. Two threads share the items if there are
+    /// many: each takes the next chunk when it is done with its last one, and this thread passes on all objects, in the order of the list.
     fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Reader) {
         if items.len() <= CHUNK {
             return self.some_items(items, 0, kind);
@@ -200,14 +200,15 @@ impl<'a> Decoder<'a> {
             }
         };
         thread::scope(|scope| {
-            // Dropped when this thread panics: otherwise the scope would wait for a thread that waits for room.
+            // Moved here so that a panic of this thread drops it: otherwise the second thread could wait for ever for room in the
+            // channel, and the scope for the second thread.
             let of_second = of_second;
-            // Where the system has no other thread, this one reads everything.
+            // If the system gives no second thread, this one reads everything.
             let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
             let mut due = 0;
             while let Some((number, items)) = next() {
                 let found = read(self.reader, number, items);
-                // What comes before it and was not given on yet is with the second thread, in this order.
+                // The second thread took the chunks from `due` to this one, and sends them in their order.
                 let before = of_second.iter().take(number - due);
                 before.chain([found]).for_each(|found| self.give(found));
                 due = number + 1;
@@ -219,13 +220,13 @@ impl<'a> Decoder<'a> {
         });
     }
 
-    /// Gives on what was found in some items.
+    /// Passes on the objects of a chunk, and adds its problems to the result.
     fn give(&mut self, (objects, outcome): (Vec<ManifestObject>, FileProblems)) {
         objects.into_iter().for_each(&mut *self.take);
         self.outcome.add(outcome);
     }
 
-    /// Reads some items of a list, of which the first has this index.
+    /// Reads some items of a list. `first` is the index of the first of them.
     fn some_items(&mut self, items: &[&RawValue], first: usize, kind: Option<Kind>) {
         for (number, item) in items.iter().enumerate() {
             if !self.plain_item(item, kind) {
@@ -234,8 +235,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads an item straight from its text, if it is as it should be. Gives whether it was: what is wrong with others is found out by
-    /// way of a tree of values, which takes several times as long.
+    /// Reads an item directly from its text. Gives `false` if something is wrong with it: then it has to be decoded through a `Value`,
+    /// which finds the error but takes several times as long.
     fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
         let Some(head) = self.reader.shapes.head(text.get()) else { return false };
         let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };
@@ -243,7 +244,7 @@ impl<'a> Decoder<'a> {
         let is_plain = match kind {
             ItemKind::Service => self.plain::<core::Service, objects::Service>(text, &head),
             ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head),
-            // There are few.
+            // There are few of these objects, so the slower way is fast enough.
             ItemKind::Node | ItemKind::ServiceCidr => false,
         };
         self.kind = ManifestProblem::NO_KIND;
@@ -276,7 +277,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// An object or list of objects at `path` of the document. `list` is the kind of the items of a typed list, which may leave it out.
+    /// Reads an object or a list of objects at `path` of the document. `list` is the kind of the items if it is in a typed list, where an
+    /// item may leave out its kind.
     fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
         let object = match value {
             Value::Object(object) => object,
@@ -316,7 +318,7 @@ impl<'a> Decoder<'a> {
         self.kind = ManifestProblem::NO_KIND;
     }
 
-    /// Reads an object of a known kind and gives its event.
+    /// Reads an object of a known kind and passes on its event.
     ///
     /// `Full` is the complete type, which shows a user's mistakes; `T` has the fields that the proxy reads.
     fn typed<Full: DeserializeOwned, T: ObjectKind>(&mut self, object: Map<String, Value>, path: &str) {
@@ -330,7 +332,7 @@ impl<'a> Decoder<'a> {
         self.convert::<T>(&object);
     }
 
-    /// Gives the event of an object.
+    /// Converts an object and passes on its event.
     fn convert<T: ObjectKind>(&mut self, object: &T::Object<'_>) {
         let converted = T::convert(object, &mut self.reader.converter);
         for problem in converted.problems {
@@ -364,7 +366,7 @@ impl<'a> Decoder<'a> {
 #[derive(Clone, Copy)]
 enum Kind {
     Item(ItemKind),
-    /// A list; of items of this kind, if it is a typed one.
+    /// A list. A typed one, such as ServiceList, has the kind of its items.
     List(Option<ItemKind>),
     /// A kind that the proxy does not read.
     Other,
@@ -415,7 +417,7 @@ struct RawList<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// Gives these values for the fields of the same names.
+/// A function that gives these values for the names `apiVersion` and `kind`.
 fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a str> {
     move |field| match field {
         "apiVersion" => Some(api_version),
@@ -424,7 +426,7 @@ fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a
     }
 }
 
-/// The kind of an object. Items of typed lists may leave it out; elsewhere the missing field's name is the error.
+/// The kind of an object. Items of typed lists may leave it out; for other objects the error is the name of the missing field.
 fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> Result<Kind, &'static str> {
     let text = |name| field(name).filter(|text| !text.is_empty());
     let (api_version, kind) = match (text("apiVersion"), text("kind"), list) {
@@ -472,7 +474,7 @@ fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
     })
 }
 
-/// A path as the start of a message about the object there.
+/// A path as the start of a message about the object at this path.
 fn prefix(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}: ") }
 }

@@ -1,8 +1,9 @@
 //! The state of a manifest directory between two scans.
 //!
-//! Takes the files, gives [`ScanItem`] as it reads them: events, and problems that are new. Knows nothing of inotify and threads.
+//! Reads the files, gives a [`ScanItem`] for each event and each new problem as it reads them. Uses no inotify and no threads of its own.
 //!
-//! Invariants: only a file that was certainly deleted deletes objects; a rescan reads only files that may have changed.
+//! Invariants: objects of a missing file are deleted only if the file was certainly deleted; a rescan reads only files that may have
+//! changed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -26,7 +27,7 @@ pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 /// A file that changed this recently may change again within the same time stamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
-/// What a scan finds.
+/// One result of a scan.
 #[derive(Debug)]
 pub(super) enum ScanItem {
     Event(Event),
@@ -45,13 +46,13 @@ pub(super) enum End {
     Interrupted,
 }
 
-/// Takes what a scan finds, in order.
+/// Receives the results of a scan, in order.
 pub(super) type Take<'a> = &'a mut dyn FnMut(ScanItem);
 
-/// A scan that is going on.
+/// A scan in progress.
 struct Scan<'a> {
     take: Take<'a>,
-    /// Files that are to be read again before it ends.
+    /// Files that have to be read again before the scan ends.
     again: BTreeSet<Arc<Path>>,
 }
 
@@ -71,7 +72,7 @@ impl Scan<'_> {
 #[derive(Debug)]
 pub(super) struct Directory {
     root: Arc<Path>,
-    /// One for each of the two threads that share a long list.
+    /// One reader for each of the two threads that share a long list.
     readers: [Reader; 2],
     store: Store,
     /// Each file's metadata when it was read.
@@ -82,7 +83,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// A directory before its first scan.
+    /// The state of a directory before its first scan.
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
@@ -128,7 +129,7 @@ impl Directory {
     /// Reads some files again.
     pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
-        // A file of a directory that cannot be read may still exist.
+        // If the directory cannot be read, a file that cannot be found may still exist.
         if let Err(error) = fs::read_dir(&self.root) {
             return self.unreadable_root(&error, &mut scan);
         }
@@ -139,8 +140,8 @@ impl Directory {
         End::Complete
     }
 
-    /// Reads the files again that have a definition which counts from now on, each once: one that cannot be read now leaves its
-    /// objects as they were.
+    /// Reads each file again that holds an object that was hidden by a duplicate in another file until now. Each is read only once: if it
+    /// cannot be read, its objects stay as they were.
     fn load_again(&mut self, scan: &mut Scan<'_>) {
         let mut done = BTreeSet::new();
         while let Some(file) = scan.again.pop_first() {
@@ -218,14 +219,14 @@ impl Stamp {
         }
     }
 
-    /// Whether the last change is so long ago that the next one changes the stamp.
+    /// Whether the last change is so long ago that the next one is sure to change the stamp.
     fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
     }
 }
 
-/// A file's content, with its stamp if the next change will change that.
+/// Reads a file. Gives its content, and its stamp if the next change of the file is sure to change the stamp.
 fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
     // Opening a named pipe would block until it has a writer.
     if !fs::metadata(file)?.is_file() {

@@ -1,7 +1,7 @@
-//! Cuts a YAML stream into documents, so that a broken one does not lose the others.
+//! Splits a YAML stream into documents, so that a broken document does not affect the others.
 //!
-//! Takes the text of a file, gives its non-empty documents as slices of it, one after the other; pure. YAML forbids `---` and `...` at the start
-//! of a line inside any scalar, so lines suffice to find the borders.
+//! Takes the text of a file, gives its non-empty documents as slices of it, one after the other; pure. YAML forbids `---` and `...` at
+//! the start of a line inside any scalar, so the starts of the lines are enough to find where documents begin and end.
 
 /// A document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct Document<'a> {
 /// The documents of a stream that have content.
 pub(super) fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
     let mut cutter = Cutter { stream, ..Cutter::default() };
-    // An empty line at the end, which no line of a stream is, stands for the end.
+    // The empty string marks the end of the stream: `split_inclusive` never gives an empty line.
     stream.split_inclusive('\n').chain([""]).filter_map(move |line| match line {
         "" => cutter.finish_document(stream.len(), cutter.lines),
         _ => cutter.line(line),
@@ -29,7 +29,7 @@ struct Cutter<'a> {
     stream: &'a str,
     /// The number of documents that have ended.
     ended: usize,
-    /// Offset and number of the present line.
+    /// Offset and number of the current line.
     offset: usize,
     lines: u64,
     /// Offset and line at which the current document starts.
@@ -76,7 +76,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// What follows a marker that stands alone at the start of a line.
+/// The rest of a line that starts with a marker, if nothing or white space follows the marker.
 fn after_marker<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     let rest = line.strip_prefix(marker)?;
     rest.chars().next().is_none_or(char::is_whitespace).then_some(rest)

@@ -3,14 +3,15 @@
 //! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of the files, then
 //! [`Event::InitialListDone`], then changes as they happen, and a [`ManifestProblem`] for everything that cannot be used.
 //!
-//! `walk` finds the files, `document` cuts them, `decode` reads their objects, `shape` tells which of these are alike, `store` compares
-//! them with the former ones; `directory` ties everything together. `changes` reports which files changed, `thread` runs it all.
+//! `walk` finds the files, `document` splits them into YAML documents, `decode` reads their objects, `shape` finds objects with the same
+//! fields and types, of which only the first needs a full check, `store` compares objects with their former versions; `directory` combines
+//! these. `changes` reports which files changed, `thread` runs it all.
 //!
-//! An event is sent while its file is still being read where that is possible: what is read goes at once to the model, so that a large file takes
-//! the memory of its text and of some thousand objects. Two threads share the items of a long list of JSON.
+//! If possible, an event is sent while its file is still being read, so that a large file takes memory only for its text and for a few
+//! thousand objects. Two threads share the items of a long JSON list.
 //!
-//! Invariants: what cannot be read deletes nothing; of an object in two places the one at the smallest path counts; an
-//! event is sent only for an object whose meaning changed.
+//! Invariants: a file that cannot be read deletes no object; if two files define an object, the one with the smallest path counts; an
+//! event is sent only for an object whose meaning for the proxy changed.
 
 mod changes;
 mod decode;
@@ -36,19 +37,19 @@ use rules::model::Event;
 
 pub use thread::{Handle, check, spawn};
 
-/// How much is lost by a [`ManifestProblem`].
+/// How much a [`ManifestProblem`] affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A part of an object, or one of several copies.
+    /// A part of an object is ignored, or one of several definitions of it.
     Warning,
-    /// A document, file or directory; the objects from there stay as they were.
+    /// A document, file or directory cannot be used; objects that it defined before stay as they were.
     Error,
 }
 
 /// A problem of a manifest; prints as `examples/web.yaml, document 2: spec.foo: unknown field; ignored`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestProblem {
-    /// How much is lost.
+    /// How much the problem affects.
     pub severity: Severity,
     /// The file or directory.
     pub file: Arc<Path>,
@@ -56,7 +57,7 @@ pub struct ManifestProblem {
     pub document: Option<usize>,
     /// What is wrong.
     pub text: String,
-    /// The kind of the object with the problem, or `ManifestProblem::NO_KIND`; `None` if the content of no object is the problem.
+    /// The kind of the object with the problem, or `ManifestProblem::NO_KIND`; `None` if the problem is not in the content of an object.
     pub kind: Option<&'static str>,
 }
 
@@ -80,7 +81,7 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// Reads the bytes of a file without a disk; for fuzzing. JSON if the name ends in `.json`, YAML otherwise.
+/// Reads bytes as the content of `file`, without a disk; for fuzzing. They are JSON if the name ends in `.json`, YAML otherwise.
 #[doc(hidden)]
 #[must_use]
 pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem>) {
@@ -93,7 +94,7 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
     (events, [outcome.problems, changes.duplicates].concat())
 }
 
-/// Reads a directory once: the events of all its objects, [`Event::InitialListDone`] last, and the problems below it.
+/// Reads a directory once. Gives the events of all its objects, [`Event::InitialListDone`] last, and all problems.
 ///
 /// # Errors
 /// The directory itself cannot be read.

@@ -1,12 +1,12 @@
 //! The shape of a JSON object: which fields it has, and of which types their values are.
 //!
-//! Whether an object fits the complete type of its kind, and has no field that the type does not have, depends on its shape alone. Objects
-//! of a long list mostly have one of a few shapes, so that only the first of each shape is read as the complete type: for all of them that
-//! took a third of the processor time of a list.
+//! The shape alone decides whether an object fits the complete type of its kind, and has no unknown field. Most objects of a long list
+//! have one of a few shapes, so that only the first object of each shape is decoded as the complete type: when all objects were, it took
+//! a third of the processor time of a list.
 //!
-//! Takes the text of an object, gives a hash of its shape, and what the text says of its kind. Pure. Invariants: objects with other fields,
-//! or with other types of values in one of them, have other shapes; a text that is no time is of another type in a field for times. The
-//! hash is seeded at random, so that no one can write two shapes with one hash on purpose.
+//! Takes the text of an object, gives a hash of its shape, its `apiVersion` and its `kind`. Pure. Invariants: objects that differ in
+//! their fields, or in the type of a field's value, differ in their shapes; in a field for times, a string that is not a time counts as
+//! another type. The hash is seeded at random, so that no one can write two shapes with one hash on purpose.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 /// Fields of `ObjectMeta`, `ManagedFieldsEntry` and `Condition` whose text has to be a time.
 const TIMES: [&str; 4] = ["creationTimestamp", "deletionTimestamp", "time", "lastTransitionTime"];
 
-/// Shapes that are remembered at most.
+/// How many shapes are remembered at most.
 const MAX_SHAPES: usize = 4_096;
 
 /// Shapes of objects that were read as their complete types, without a problem.
@@ -31,7 +31,7 @@ pub(super) struct Shapes {
     hasher: RandomState,
 }
 
-/// What the text of an object says of its kind, and the hash of its shape.
+/// `apiVersion` and `kind` of an object, and the hash of its shape.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
     pub(super) api_version: Cow<'a, str>,
@@ -40,7 +40,7 @@ pub(super) struct Head<'a> {
 }
 
 impl Shapes {
-    /// Reads the text of an object; `None` if it is none.
+    /// Reads the JSON text of an object; `None` if the text is not an object.
     pub(super) fn head<'a>(&self, text: &'a str) -> Option<Head<'a>> {
         let mut json = serde_json::Deserializer::from_str(text);
         json.deserialize_map(WholeObject(&self.hasher)).ok().filter(|_| json.end().is_ok())
@@ -60,11 +60,11 @@ impl Shapes {
     }
 }
 
-/// A text that is not copied if it has no escapes.
+/// A JSON string, which is not copied if it has no escapes.
 #[derive(Deserialize, PartialEq, Eq, Hash)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Reads a whole object.
+/// The visitor of a whole object; it also finds `apiVersion` and `kind`.
 struct WholeObject<'s>(&'s RandomState);
 
 impl<'a> Visitor<'a> for WholeObject<'_> {
@@ -100,7 +100,7 @@ impl<'a> Visitor<'a> for WholeObject<'_> {
 struct Walk<'h, 's, H> {
     hasher: &'h mut H,
     seeds: &'s RandomState,
-    /// Its text has to be a time.
+    /// The value is in a field for times, so a string has to be a time.
     is_time: bool,
 }
 
@@ -135,7 +135,7 @@ impl<'a, H: Hasher> Visitor<'a> for Walk<'_, '_, H> {
         Ok(())
     }
 
-    /// Integers are told apart by the types that hold them.
+    /// Integers differ in shape by the smallest type that holds them: i32, i64 or u64.
     fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
         self.tag(if i32::try_from(number).is_ok() { 2 } else { 3 });
         Ok(())
@@ -162,7 +162,7 @@ impl<'a, H: Hasher> Visitor<'a> for Walk<'_, '_, H> {
         Ok(())
     }
 
-    /// A list has the shapes of its items, each once however many items in a row have it.
+    /// The shape of a list is made of the shapes of its items; if several items in a row have the same shape, it counts once.
     fn visit_seq<A: SeqAccess<'a>>(self, mut items: A) -> Result<(), A::Error> {
         let mut last = None;
         loop {

@@ -1,14 +1,14 @@
-//! Which file defines which object, and what a change of a file changes.
+//! Tracks which file defines which object, and finds the events that follow from a change of a file.
 //!
-//! Takes the objects of files, gives the events that lead from the former objects to the present ones. Pure.
+//! Takes the objects of files, gives the events that lead from the former objects to the current ones. Pure.
 //!
-//! The model has the objects; here are only their names, places and a hash of what each means, so that manifests take little more
-//! memory than an API server's objects. When an object is gone from the file that counted, the next file that defines it has to
-//! be read again ([`Changes::again`]).
+//! The model has the objects; the store keeps only their names, the files and documents that define them, and a hash of each event, so
+//! that manifests take little more memory than objects from an API server. When the file whose definition counted no longer defines an
+//! object, the next file that defines it has to be read again ([`Changes::again`]).
 //!
-//! Invariants: of an object in several places the first counts (smallest path, then first in the file); equal content gives
-//! no event; a broken file loses no object that it defined before; an event waits for the end of its file only if the rest of the
-//! file can change it.
+//! Invariants: if an object is defined several times, the first definition counts (smallest path, then order in the file); equal content
+//! gives no event; a broken file keeps all objects that it defined before; an event waits for the end of its file only if the rest of
+//! the file can change it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -21,13 +21,13 @@ use super::{ManifestProblem, Severity};
 use crate::source::Key;
 use rules::model::Event;
 
-/// What the end of a file changes.
+/// The changes that follow from a file that was read or deleted.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) events: Vec<Event>,
-    /// Objects defined in two files since the last scan.
+    /// A warning for each new definition of an object that does not count because another one comes first.
     pub(super) duplicates: Vec<ManifestProblem>,
-    /// Other files with definitions that count from now on: to be read again, for the content.
+    /// Other files with a definition that counts from now on. They have to be read again, because the store does not keep the content.
     pub(super) again: BTreeSet<Arc<Path>>,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct Store {
     files: BTreeMap<Arc<Path>, File>,
     /// The files by number.
     paths: Vec<Arc<Path>>,
-    /// Numbers of files that are gone.
+    /// The numbers of deleted files, which new files get.
     free: Vec<u32>,
     objects: HashMap<Key, Known>,
-    /// The definitions after the first of objects that have several, in the order of the places.
+    /// For each object with several definitions: all but the first, in the order in which they would count.
     others: HashMap<Key, Vec<Definition>>,
     /// Seeded at random: so that no one can write two objects with one hash on purpose.
     hasher: RandomState,
@@ -49,17 +49,17 @@ pub(super) struct Store {
 #[derive(Debug)]
 struct File {
     number: u32,
-    /// The objects that it defines, sorted.
+    /// The objects that the file defines, sorted.
     keys: Box<[Key]>,
 }
 
-/// The hash of what an object means for the proxy.
+/// The hash of an object's event.
 type Content = NonZeroU64;
 
-/// What is known of an object. There are tens of thousands, so it is small.
+/// The stored facts about an object. They are small, because there may be tens of thousands of objects.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// What was sent; `None` if there is no such object for the proxy.
+    /// The hash of the event that was last sent; `None` if the model does not have the object.
     sent: Option<Content>,
     /// The definition that counts.
     first: Definition,
@@ -67,7 +67,7 @@ struct Known {
 
 #[derive(Clone, Copy, Debug)]
 struct Definition {
-    /// `None` if it is no object for the proxy.
+    /// `None` if the proxy does not handle the object, as with a headless Service.
     content: Option<Content>,
     place: Place,
 }
@@ -85,11 +85,11 @@ struct Place {
 pub(super) struct Load {
     path: Arc<Path>,
     number: u32,
-    /// The objects that it had before; `None` if it was not there.
+    /// The objects that the file defined before; `None` for a new file.
     former: Option<Box<[Key]>>,
-    /// The objects that it has now.
+    /// The objects that the file defines now.
     keys: Vec<Key>,
-    /// Objects of the file that may be changes: [`Store::finish`] decides.
+    /// Objects of the file that may have changed: [`Store::finish`] decides.
     undecided: Vec<Found>,
 }
 
@@ -98,17 +98,17 @@ pub(super) struct Load {
 struct Found {
     key: Key,
     definition: Definition,
-    /// `None` if it was sent before, or is no object for the proxy.
+    /// `None` if an equal event was sent before, or if the proxy does not handle the object.
     event: Option<Box<Event>>,
 }
 
 impl Store {
-    /// The files that define an object, or did when they were last read without an error.
+    /// The files that were read and not deleted since.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
         self.files.keys()
     }
 
-    /// Begins to note what a file holds now: [`Store::add`] takes each object, [`Store::finish`] comes last.
+    /// Begins to note the objects of a file: [`Store::add`] takes each object, [`Store::finish`] comes last.
     pub(super) fn begin(&mut self, file: &Arc<Path>) -> Load {
         let (number, former) = match self.files.remove(file) {
             Some(File { number, keys }) => (number, Some(keys)),
@@ -126,7 +126,8 @@ impl Store {
         u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
     }
 
-    /// Notes the next object of a file. Gives its event if that is certain: the file is new, and no file has defined the object so far.
+    /// Notes the next object of a file. Gives its event if the rest of the file cannot change it: if the file is new, and no definition of
+    /// the object is known yet.
     pub(super) fn add(&mut self, load: &mut Load, object: ManifestObject) -> Option<Event> {
         let ManifestObject { key, document, event } = object;
         let is_object = event != key.deletion();
@@ -182,7 +183,7 @@ impl Store {
         changes
     }
 
-    /// Adds what a file has of an object; replaces what it had before if it is not new.
+    /// Adds the definitions of an object that were found in a file. If the file is not new, they replace its former ones.
     fn define(&mut self, key: &Key, file: u32, is_new: bool, found: Vec<Found>, changes: &mut Changes) {
         let known = self.objects.get(key);
         let mut definitions: Vec<Definition> = known.map(|known| known.first).into_iter().collect();
@@ -209,7 +210,7 @@ impl Store {
                 changes.again.insert(Arc::clone(self.path(first.place.file)));
             }
             now => {
-                // The first of the file.
+                // The first definition in this file counts now.
                 changes.events.extend(found.into_iter().next().and_then(|found| found.event).map(|event| *event));
                 sent = now;
             }
@@ -236,13 +237,13 @@ impl Store {
     }
 }
 
-/// The place that counts with each of the others.
+/// The place of the definition that counts, paired with that of each other definition.
 fn duplicates(definitions: &[Definition]) -> impl Iterator<Item = (Place, Place)> {
     let others = definitions.iter().skip(1).map(|other| other.place);
     others.filter_map(|other| Some((definitions.first()?.place, other)))
 }
 
-/// The smaller of two keys, of those that there are.
+/// The smaller of the keys that are given.
 fn next_key(former: Option<&Key>, now: Option<&Found>) -> Option<Key> {
     former.into_iter().chain(now.map(|found| &found.key)).min().cloned()
 }

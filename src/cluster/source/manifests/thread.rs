@@ -30,7 +30,7 @@ use component::logging::once::Once;
 use component::supervise::Supervisor;
 use rules::model::Event;
 
-/// How long further changes are awaited after the first: editors and tools make several.
+/// How long to wait for further changes after a first one: editors and tools make several.
 const SETTLE: Duration = Duration::from_millis(5);
 /// How often a directory that cannot be monitored is scanned.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,17 +40,17 @@ const QUEUE_FULL: Duration = Duration::from_millis(1);
 /// A running source. Dropping it stops the source, without waiting for its thread.
 #[derive(Debug)]
 pub struct Handle {
-    /// Closed when it is dropped, which wakes the thread.
+    /// Closes when the handle is dropped, which wakes the thread.
     _stop: PipeWriter,
 }
 
 /// Called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
 pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
-/// Whether a directory can be read.
+/// Checks that a directory can be read.
 ///
 /// # Errors
-/// Why it cannot.
+/// Why the directory cannot be read.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
     fs::read_dir(dir).map(drop).with_context(|| format!("cannot read manifest directory {}", dir.display()))
 }
@@ -59,7 +59,7 @@ pub fn check(dir: &Path) -> anyhow::Result<()> {
 /// of the thread, and the error after which it cannot go on.
 ///
 /// # Errors
-/// The directory cannot be read, or the system has no thread or no descriptors.
+/// The directory cannot be read, or the system gives no thread or no file descriptors.
 pub fn spawn(
     dir: PathBuf,
     options: ConvertOptions,
@@ -127,15 +127,15 @@ struct Worker {
     detection: Detection,
     /// The initial list was sent.
     listed: bool,
-    /// The failure to monitor that was logged.
+    /// Whether a failure of inotify was logged since inotify last worked.
     logged_failure: Once<()>,
 }
 
-/// Where events and problems go.
+/// Sends the events, and logs the problems.
 struct Outlet {
     events: SyncSender<Event>,
     on_rejected: OnRejected,
-    /// Ends when the handle is dropped.
+    /// Its other end closes when the handle is dropped.
     stopped: PipeReader,
 }
 
@@ -156,7 +156,7 @@ impl Worker {
         }
     }
 
-    /// Scans everything; gives the monitor of it if there can be one.
+    /// Scans the whole directory. Gives its inotify monitor; `None` if scans in intervals have to find changes.
     fn rescan(&mut self) -> Result<Option<Monitor>, End> {
         let mut monitor = self.new_monitor();
         let mut visit = |visit: Visit<'_>| {
@@ -194,7 +194,7 @@ impl Worker {
         Monitor::new().inspect_err(|error| self.log_failure(&self.dir.clone(), *error)).ok()
     }
 
-    /// Logs that changes are found by scans, once until monitoring works again.
+    /// Logs that scans in intervals find changes, once until inotify works again.
     fn log_failure(&mut self, path: &Path, error: Errno) {
         if self.logged_failure.is_new(()) {
             let (file, interval) = (path.display(), duration(self.detection.interval));
@@ -224,7 +224,7 @@ impl Worker {
 }
 
 impl Outlet {
-    /// Sends or logs what a scan finds. After the first event that could not be sent, which sets `ended`, nothing is sent any more.
+    /// Sends an event or logs a problem of a scan. After the first event that cannot be sent, which sets `ended`, no event is sent.
     fn publish(&self, news: ScanItem, ended: &OnceCell<End>) {
         match news {
             ScanItem::Event(_) if ended.get().is_some() => {}

@@ -3,8 +3,8 @@
 //! Takes a directory, gives the paths of its files and what could not be read. Reports each directory before listing it, so that an
 //! inotify watch that is added at that moment misses no change.
 //!
-//! Names that start with a dot are left out, which is how the `..data` layout of a kubelet's ConfigMap volume is read once:
-//! through the symlinks `DIR/foo.yaml`. Symlinks are followed, each directory is entered once.
+//! Names that start with a dot are left out. So a file of a ConfigMap volume, which the kubelet keeps below `..data`, is read only
+//! once: through the symlink `DIR/foo.yaml`. Symlinks are followed, each directory is entered once.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -13,14 +13,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A place whose changes matter to the result of the walk.
+/// A directory in which changes can alter the result of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit<'a> {
     /// A directory that is about to be listed.
     Directory(&'a Path),
     /// The directory in which the target of a symlink lies.
     Target(&'a Path),
-    /// The root is a symlink, namely this entry of this directory.
+    /// The root is a symlink: the directory that holds it, and its name there.
     Root(&'a Path, &'a OsStr),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn walk(root: &Path, visit: &mut dyn FnMut(Visit<'_>)) -> io::Result<
     Ok(walker.listing)
 }
 
-/// Whether a name is one of a manifest file.
+/// Whether a name is that of a manifest file.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().and_then(OsStr::to_str);
     !is_hidden(name) && matches!(extension, Some("yaml" | "yml" | "json"))

@@ -46,7 +46,7 @@ pub struct KubeProxyConfiguration {
     pub(crate) logging: LoggingSection,
     /// The node's name; empty: the operating system's host name (M1).
     pub(crate) hostname_override: String,
-    /// Overrides the node's primary IP and primary family unless unspecified (M6); nothing is bound to it.
+    /// The node's primary IP, which also sets the primary family, unless it is `0.0.0.0` or `::` (M6). No socket is bound to it.
     pub(crate) bind_address: String,
     /// `IP:port` of the healthz server.
     pub(crate) healthz_bind_address: String,

@@ -26,7 +26,7 @@ pub(crate) struct Nftables {
     pub(crate) masquerade_all: bool,
     /// The longest time until a failed sync is tried again (G5); 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// Least time between two syncs (G3); 0 stands for 1 s.
+    /// The shortest time between two syncs (G3); 0 stands for 1 s.
     pub(crate) min_sync_period: GoDuration,
     /// The form of the ruleset: layout `maps` or `chains`. Upstream has neither this field nor the ones below it.
     pub(crate) ruleset_layout: RulesetLayout,
@@ -35,7 +35,7 @@ pub(crate) struct Nftables {
     /// The share of all objects of a kind, in percent, that one list from the API server may remove. If a list lacks more, a second list
     /// has to confirm it.
     pub(crate) relist_removal_limit: i32,
-    /// The number of elements of sets and maps that one Service may take; one that takes more is left out. 0 stands for no limit.
+    /// The most elements of sets and maps that a Service may take; a Service that takes more is left out. 0 stands for no limit.
     pub(crate) service_elements_limit: i32,
     /// The interfaces between which established connections bypass the rules, through a flowtable.
     pub(crate) flowtable: Flowtable,
@@ -346,7 +346,7 @@ impl ClientConnection {
 pub struct Conntrack {
     /// Connections to track for each CPU; 0 leaves the kernel's limit as it is.
     pub(crate) max_per_core: i32,
-    /// Least number of connections to track.
+    /// The lowest limit of tracked connections, if there are few CPUs.
     pub(crate) min: i32,
     /// Time-out of idle established TCP connections; 0 leaves the kernel's value as it is.
     pub(crate) tcp_established_timeout: GoDuration,

@@ -14,7 +14,7 @@ fn refused(body: &str) -> String {
     decode(&format!("{HEADER}{body}")).unwrap_err().to_string()
 }
 
-/// Every field with the default that upstream, or our page, documents.
+/// Every field with its documented default.
 fn documented_defaults() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -49,7 +49,7 @@ fn documented_defaults() -> Value {
         },
         "nftables": {
             "masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "1s",
-            // Our own.
+            // These fields are our own; upstream does not have them.
             "rulesetLayout": "maps", "endpointChains": true, "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
             "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",
             "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 1
@@ -98,7 +98,7 @@ fn what_is_written_out_reads_back() {
     assert_eq!(decode(&yaml).unwrap().config, KubeProxyConfiguration::default());
 }
 
-/// What `kubeadm init` stores: everything spelled out, as null, zero or empty.
+/// The file of `kubeadm init` has every field, with null, zero or an empty value.
 #[test]
 fn kubeadms_file_is_the_defaults() {
     let kubeadm = include_str!("../testdata/kubeadm.yaml");
@@ -170,7 +170,7 @@ fn every_field_is_read() {
     assert_eq!(decoded.warnings, [""; 0]);
 }
 
-/// Makes every value another one of its type.
+/// Replaces every value with another one of the same type.
 fn change_leaves(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(change_leaves),

@@ -1,4 +1,4 @@
-//! Rules for feature gates and hidden metrics.
+//! Validates feature gates and `showHiddenMetricsForVersion`.
 //!
 //! Upstream knows the gates of all of Kubernetes and refuses others. Clusters pass one `featureGates` map to every component,
 //! and its names come and go with each release, so a list of all names here would become wrong: a name that looks like a gate (an
@@ -12,7 +12,7 @@ use crate::config::{Feature, KUBERNETES_MINOR, Stage};
 struct Gate {
     name: &'static str,
     stage: Stage,
-    /// It has graduated, and cannot be switched off.
+    /// Whether the gate is locked: the feature has graduated and cannot be switched off.
     locked: bool,
     /// Whether metric `kubernetes_feature_enabled` shows it.
     reported: bool,
@@ -47,7 +47,7 @@ const GATES: [Gate; 13] = [
     Gate { reported: false, ..gate("LoggingBetaOptions", Stage::Beta) },
 ];
 
-/// Gates that switch all gates of a stage.
+/// The gates that set the default of all gates of a stage.
 const OF_STAGE: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
 /// The values of the gates.

@@ -1,4 +1,4 @@
-//! A test for each rule. The configuration is otherwise fine, so that an error can only come from what the test changes.
+//! A test for each rule. Apart from the field under test the configuration is valid, so that only this field can cause an error.
 
 use super::super::file::decode;
 use super::super::{DetectLocal, LogFormat, NodePortAddresses, Scheduler};
@@ -72,7 +72,7 @@ fn masquerade_bits_are_0_to_31() {
     assert_eq!(error("iptables: {masqueradeBit: 32}"), "iptables.masqueradeBit: must be between 0 and 31, not 32");
 }
 
-// `sh` and `mh` have a meaning here, others are a warning (E14).
+// Schedulers `sh` and `mh` of IPVS become our own hash schedulers, others become `random`; each causes a warning (E14).
 #[test]
 fn a_scheduler_of_ipvs_counts_where_ours_is_not_set() {
     let of = |body: &str| {
@@ -293,7 +293,7 @@ fn burst_is_not_negative() {
 #[test]
 fn hidden_metrics_are_those_of_the_previous_minor() {
     good("showHiddenMetricsForVersion: '1.36'");
-    // What Kubernetes 1.36 takes.
+    // Kubernetes 1.36 accepts this value.
     good("showHiddenMetricsForVersion: '1.35'");
     for version in ["1.37", "1.34", "1.36.0", "v1.36", "x"] {
         let expected = format!(
@@ -325,7 +325,7 @@ fn feature_gates_are_known_and_take_effect() {
         error("featureGates: {no-gate: false}"),
         "featureGates.no-gate: is no name of a feature gate: remove it"
     );
-    // A cluster-wide map of gates holds those of other components too.
+    // A map of feature gates for the whole cluster also has gates of other components.
     assert_eq!(
         good("featureGates: {InPlacePodVerticalScaling: true}").warnings,
         ["featureGates.InPlacePodVerticalScaling has no effect: this kube-proxy does not look at that feature gate"]
@@ -388,7 +388,7 @@ fn logging_alpha_options_need_their_gate() {
     }
 }
 
-// Only the options of the chosen format are used; a buffer is for a stream of its own.
+// Only the options of the chosen log format are used; the buffer needs `splitStream`.
 #[test]
 fn informational_records_have_a_stream_and_a_buffer_if_their_format_has_them() {
     let buffer = |format: &str, options: &str| {

@@ -117,7 +117,7 @@ fn quotes_are_those_of_go() {
         ("\x07\x08\x0c\n\r\t\x0b", r#""\a\b\f\n\r\t\v""#),
         ("\0\x1b\x1f\x7f", r#""\x00\x1b\x1f\x7f""#),
         ("\u{80}\u{85}\u{9b}", r#""\u0080\u0085\u009b""#),
-        // No space but the one of ASCII, no mark of the direction of writing, nothing for private use or without a meaning.
+        // Escaped: all spaces except the ASCII one, marks of writing direction, and characters for private use or without a meaning.
         ("\u{a0}\u{3000}\u{200b}\u{202e}\u{2028}\u{feff}\u{e000}", r#""\u00a0\u3000\u200b\u202e\u2028\ufeff\ue000""#),
         ("\u{f0000}\u{10ffff}", r#""\U000f0000\U0010ffff""#),
         ("ação नमस्ते ☺ 😀", "\"ação नमस्ते ☺ 😀\""),

@@ -3,8 +3,8 @@
 //! The kernel filters them (5.16 and later), and so does this module, for older kernels. A connection to a Service always has a translated
 //! destination. Memory does not grow with the number of connections: each is passed to the caller when its message is read.
 //!
-//! The kernel does not stop traffic for this. A connection that begins or ends during the walk may be left out, and the walk
-//! may meet one twice when the kernel changes the size of its table.
+//! The kernel does not stop traffic for the walk. A connection that begins or ends during the walk may be left out, and a connection may
+//! be given twice if the kernel changes the size of its hash table.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ const TRANSLATED: u32 = 1 << 5;
 
 const TCP: u8 = 6;
 const SCTP: u8 = 132;
-/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both sides said that they are done, or one of them reset the connection.
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both sides have closed the connection, or one of them has reset it.
 const TCP_ENDED: [u8; 2] = [7, 8];
 /// `SCTP_CONNTRACK_CLOSED`, `_SHUTDOWN_SENT`, `_SHUTDOWN_RECD` and `_SHUTDOWN_ACK_SENT`.
 const SCTP_ENDED: [u8; 4] = [1, 5, 6, 7];

@@ -56,7 +56,7 @@ const RELEASE: Duration = Duration::from_millis(200);
 /// The time between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The bytes of the longest name that the kernel takes; upstream cuts longer ones.
+/// The longest name of a set that the kernel accepts, in bytes; upstream cuts longer names.
 const LONGEST: usize = 31;
 
 fn names() -> impl Iterator<Item = String> {

@@ -80,8 +80,8 @@ pub struct CleanUp {
 }
 
 impl CleanUp {
-    /// A clean-up of modes iptables and ipvs, for a normal start (O2). With `fast_path` also of the table of the fast path. Call this before
-    /// privileges are dropped.
+    /// A clean-up of modes iptables and ipvs, for a normal start (O2). With `fast_path` also of the table of the fast path. Call this
+    /// before privileges are dropped.
     #[must_use]
     pub fn of_other_modes(fast_path: bool) -> Self {
         let table = fast_path.then(|| Part::Table(TableName::new(Family::Inet, FAST_PATH)));

@@ -1,6 +1,7 @@
 //! Removes tables of mode nftables as a whole, and kube-proxy's chains from the tables of iptables-nft.
 //!
-//! Chains are first unlinked and emptied in one transaction, and deleted by another: kernels before 6.2 keep references for a moment.
+//! One transaction removes the jumps to the chains and empties them, and another one deletes the chains, because kernels before 6.2 keep
+//! references to a chain for a moment.
 
 use std::sync::Arc;
 

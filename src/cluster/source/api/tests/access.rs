@@ -1,4 +1,4 @@
-//! How the client finds the server and authenticates: kubeconfigs, certificates, tokens, plugins.
+//! Tests of how the client finds the server and authenticates: kubeconfigs, certificates, tokens, plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +22,7 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A kubeconfig of one cluster and one user, in a directory.
+/// Writes a kubeconfig of one cluster and one user into a directory. Gives the options to use it.
 pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
     let file = dir.join("kubeconfig");
     let config = json!({
@@ -35,7 +35,7 @@ pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOpt
     ClientOptions { kubeconfig: Some(file), ..ClientOptions::default() }
 }
 
-/// The body of a request for one page of Services with these options.
+/// Requests a page of Services with these options. Gives the body of the answer.
 pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let request = Request::List(kube::api::ListParams::default());
@@ -47,7 +47,7 @@ pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The Authorization header that a user's entry leads to.
+/// The Authorization header that the client sends for this user of a kubeconfig.
 fn authorization(dir: &Path, user: &Value) -> Option<String> {
     let server = serve(|_| reply(200, "", &json!({})));
     let options = kubeconfig(dir, &json!({"server": server.url}), user);
@@ -81,7 +81,7 @@ fn a_url_takes_the_place_of_the_kubeconfigs_server() {
     let options = kubeconfig(dir.path(), &json!({"server": "http://192.0.2.1:1"}), &json!({"token": "t"}));
     runtime().block_on(ask(ClientOptions { master: Some(server.url.clone()), ..options })).unwrap();
     assert_eq!(server.requests("services")[0].headers["authorization"], "Bearer t");
-    // A server's address may lack the scheme, as for kubectl.
+    // The URL of a server may lack the scheme, as for kubectl.
     let address = server.url.trim_start_matches("http://").to_owned();
     runtime().block_on(ask(ClientOptions { master: Some(address), ..ClientOptions::default() })).unwrap();
     assert_eq!(server.requests("services").len(), 2);
@@ -141,7 +141,7 @@ fn credentials_that_come_late_are_used_at_once() {
     let followed = start(server, ApiOptions { client, ..options("") }, longest_waits());
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
     followed.wait(|followed| all.iter().all(|kind| !followed.server.requests(kind).is_empty()));
-    // Until each kind waits: it reads the credentials once more before.
+    // After this time each kind is in its wait; before the wait it has read the credentials once more.
     std::thread::sleep(Duration::from_secs(1));
     let asked = all.map(|kind| followed.server.requests(kind).len());
     fs::write(&token, "newer").unwrap();
@@ -155,7 +155,7 @@ fn credentials_that_come_late_are_used_at_once() {
 
 #[test]
 fn a_plugin_does_not_run_for_each_request_that_a_server_refuses() {
-    // For 12 s the server accepts nothing; the kind that asks for all does so each 2 to 3 s.
+    // For 12 s the server refuses the credentials; the kind with the fewest objects tries every 2 to 3 s.
     let dir = TempDir::new().unwrap();
     let (plugin, runs) = (dir.path().join("plugin"), dir.path().join("runs"));
     let version = "client.authentication.k8s.io/v1";
@@ -169,7 +169,7 @@ fn a_plugin_does_not_run_for_each_request_that_a_server_refuses() {
     std::thread::sleep(Duration::from_secs(12));
     let (runs, asked) = (fs::read(&runs).unwrap().len(), followed.server.requests("nodes").len());
     println!("{runs} runs, {asked} requests for Nodes");
-    // For the first request, after the first refusal, and 5 s later.
+    // The plugin runs for the first request, after the first refusal, and 5 s later.
     assert!((2..=3).contains(&runs) && asked >= 4, "{runs} runs, {asked} requests for Nodes");
 }
 
@@ -179,7 +179,7 @@ struct Signed {
     key: String,
 }
 
-/// Certificates of an authority, a server and a client.
+/// A CA that signs the certificates of a server and a client.
 struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -213,7 +213,7 @@ impl Authority {
         (signed, certificate.der().clone(), key.into())
     }
 
-    /// A server that demands a certificate of this authority and shows this one.
+    /// A TLS server that demands a client certificate of this CA and shows the given certificate.
     fn acceptor(&self, (certificate, key): (CertificateDer<'static>, PrivateKeyDer<'static>)) -> TlsAcceptor {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
@@ -226,20 +226,20 @@ impl Authority {
     }
 }
 
-/// The bytes that a PEM text holds.
+/// The bytes of the certificate in a PEM text.
 fn pem_body(text: &str) -> Vec<u8> {
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
 }
 
-/// The result of a request by this host name to a server whose certificate is for `names`.
+/// The result of a request to `host`, where a server has a certificate for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
     let authority = Authority::new();
     let (_, certificate, key) = authority.sign(names);
     ask_server(host, &authority, &authority.certificate, (certificate, key))
 }
 
-/// The result of a request by this host name to a server that shows this certificate, by a client that trusts `trusted`.
+/// The result of a request to `host` by a client that trusts `trusted`, where a server shows the certificate `shown`.
 fn ask_server(
     host: &str,
     authority: &Authority,

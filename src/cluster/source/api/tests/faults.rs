@@ -19,7 +19,7 @@ fn a_broken_object_loses_only_itself() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 1");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // The object that became broken keeps its former state, also through a list in which it is still broken, and is logged once.
+    // The object that became broken keeps its former state, also after a list in which it is still broken, and is logged once.
     assert_eq!(services, ["+demo/web 80", "+demo/api 81", "+demo/last 1"]);
     assert_eq!(followed.counts.of("rejected Service"), 1);
 }
@@ -42,7 +42,7 @@ fn an_object_that_is_used_in_part_is_counted_once_for_each_part_that_is_not() {
 #[test]
 fn a_broken_watch_goes_on_where_it_was() {
     let answer = |request: &Request| match request.nth {
-        // Cut in the middle of an object.
+        // The answer breaks off in the middle of an object.
         0 => {
             let mut acts = stream(vec![end("2"), added(&web("3")), bookmark("8")]);
             acts.pop();
@@ -62,7 +62,7 @@ fn a_broken_watch_goes_on_where_it_was() {
 
 #[test]
 fn a_connection_on_which_nothing_comes_is_given_up() {
-    // A dead peer, and one that drips bytes of a line that never ends.
+    // First a dead peer, then one that sends single bytes of a line that never ends.
     for drip in [false, true] {
         let answer = move |request: &Request| match request.nth {
             0 if drip => {
@@ -82,7 +82,7 @@ fn a_connection_on_which_nothing_comes_is_given_up() {
 
 #[test]
 fn a_server_that_accepts_and_never_answers_is_asked_again() {
-    // At the start, and when a watch is taken up again.
+    // The server sends no answer at the start, and none when a watch is resumed.
     let answer = |request: &Request| match request.nth {
         0 | 2 => vec![Act::Hold],
         1 => stream(vec![end("2")]).into_iter().take(2).chain([Act::End]).collect(),
@@ -109,7 +109,7 @@ fn a_page_that_does_not_come_is_given_up() {
 
 #[test]
 fn a_server_that_has_forgotten_the_past_meanwhile_is_listed_at_once() {
-    // An API server that starts again: at first no request is allowed, then the history is another one.
+    // An API server that restarts: at first no request is allowed, then its versions have another history.
     let phase = Mutex::new(0);
     let answer = move |request: &Request| {
         let phase = &mut *phase.lock().unwrap();
@@ -148,7 +148,7 @@ fn a_server_that_is_back_for_one_kind_is_asked_for_all() {
     let options = options(&server.url);
     let followed = start(server, options, longest_waits());
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
-    // The second one follows soon.
+    // The second request of each kind follows soon after the first.
     followed.wait(|followed| all.iter().all(|kind| followed.server.requests(kind).len() >= 2));
     std::thread::sleep(Duration::from_millis(200));
     let since = *back.lock().unwrap().insert(Instant::now());
@@ -169,7 +169,7 @@ fn a_server_that_asks_for_time_gets_it() {
     followed.until("done");
     let asked = followed.server.requests("services");
     assert!(asked[1].at - asked[0].at >= Duration::from_secs(3));
-    // The list was refused for another reason than streaming, so the next request asks for streaming again.
+    // The list was refused for a reason other than streaming, so the next request asks for streaming again.
     assert_eq!(asked[1].query("sendInitialEvents"), "true");
 }
 
@@ -238,7 +238,7 @@ fn a_watch_that_ends_at_once_is_not_asked_for_in_a_loop() {
 
 #[test]
 fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
-    // The second list has the objects again, or confirms that they are gone.
+    // The list after the incomplete one has the objects again (false), or confirms that they are gone (true).
     for confirmed in [false, true] {
         let all: fn(&str) -> Vec<String> = |version| {
             let names = (0..12).map(|n| format!("s{n}"));
@@ -260,7 +260,7 @@ fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
     }
 }
 
-/// The questions whether the server still has a version.
+/// The requests that ask whether the server still has a version, which are lists of one object.
 fn questions(followed: &Followed) -> Vec<Request> {
     let asked = followed.server.requests("services");
     asked.into_iter().filter(|request| request.query("limit") == "1").collect()
@@ -274,7 +274,7 @@ fn too_large() -> Vec<Act> {
 
 #[test]
 fn a_server_whose_versions_went_back_is_noticed_by_its_silence() {
-    // A watch on which nothing comes for longer than the time between two bookmarks is in doubt.
+    // When nothing comes on a watch for longer than the time between two bookmarks, the server is asked whether it has the version.
     let answer = |request: &Request| match (request.query("limit"), request.nth) {
         ("1", _) => too_large(),
         (_, 0) => stream(vec![added(&web("4")), end("5")]),
@@ -294,7 +294,7 @@ fn a_server_whose_versions_went_back_is_noticed_by_its_silence() {
 
 #[test]
 fn a_silent_watch_of_a_server_that_has_the_version_is_replaced_without_a_list() {
-    // Behind a load balancer that forgot one end of the connection, news of this watch do not come, and lists do.
+    // A load balancer has forgotten one end of the watch's connection: changes do not arrive on the watch, but lists work.
     let answer = |request: &Request| match (request.query("limit"), request.nth) {
         ("1", _) => reply(200, "", &json!({"kind": "ServiceList", "metadata": {"resourceVersion": "5"}, "items": []})),
         (_, 0) => stream(vec![end("5")]),
@@ -313,7 +313,7 @@ fn a_silent_watch_of_a_server_that_has_the_version_is_replaced_without_a_list() 
 
 #[test]
 fn versions_that_went_back_are_noticed_behind_watches_that_end_before_the_server_answers() {
-    // In order, some at once: a load balancer ends them, and the server needs a while to say that it does not have the version.
+    // A load balancer ends the watches in order, at once or after 1.1 s. The server takes 1.5 s to answer that it lacks the version.
     for life in [0, 1100] {
         let answer = move |request: &Request| match (request.query("limit"), request.query("sendInitialEvents")) {
             ("1", _) => [vec![Act::Wait(Duration::from_millis(1500))], too_large()].into_iter().flatten().collect(),
@@ -354,7 +354,7 @@ fn a_question_that_is_not_answered_changes_nothing_and_delays_no_event() {
 
 #[test]
 fn a_list_from_long_ago_confirms_nothing() {
-    // The second list comes too late, so it is a first one, and a third one confirms it.
+    // The second list comes too late to confirm the first one, so it counts as a first one, and a third one confirms it.
     let all =
         |version: &str| (0..12).map(|n| added(&service(&format!("s{n}"), &json!(80), version))).collect::<Vec<_>>();
     let answer = move |request: &Request| match request.nth {

@@ -1,4 +1,4 @@
-//! Tests of the requests that are sent, and of the events and their order.
+//! Tests of the requests that the source sends, and of the events and their order.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn services(version: &str, next: &str, items: &[Value]) -> Value {
 
 #[test]
 fn everything_is_listed_before_the_list_is_done() {
-    // All kinds are listed first (G1, M2).
+    // `InitialListDone` comes after the lists of all kinds (G1, M2).
     let answer = |_: &Request| stream(vec![added(&web("2")), end("3"), event("DELETED", &web("4"))]);
     let followed = follow("services", answer, Timing::default());
     let mut initial = followed.until("done");
@@ -64,7 +64,7 @@ fn a_server_that_refuses_streaming_lists_is_asked_for_pages_each_time() {
     assert_eq!((asked[3].query("watch"), asked[3].query("resourceVersion")), ("true", "7"));
     assert_eq!(asked[4].query("sendInitialEvents"), "true");
     assert_eq!(followed.counts.of("rejected Service"), 0);
-    // Each request is counted once it is answered, also a refused one.
+    // Each request is counted once it is answered, even if it is refused.
     assert!(followed.counts.of("Some(422) without a body") >= 2 && followed.counts.of("Some(200) with a body") >= 4);
 }
 
@@ -133,13 +133,13 @@ fn changes_are_sent_as_they_come() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 99");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // No deletion of an object that was never sent (A1).
+    // An object that was never sent is not deleted (A1).
     assert_eq!(services, ["+demo/web 80", "+demo/web 90", "-demo/web", "+demo/last 99"]);
 }
 
 #[test]
 fn a_deleted_node_stays_as_it_was() {
-    // The Node may come back (M8, L6).
+    // The last state of a deleted Node is kept, because the Node may come back (M8, L6).
     let answer = |_: &Request| stream(vec![added(&node()), end("2"), event("DELETED", &node()), added(&node())]);
     let followed = follow("nodes", answer, Timing::default());
     let all: Vec<_> = (0..3).map(|_| short(&followed.events.recv_timeout(PATIENCE).unwrap())).collect();

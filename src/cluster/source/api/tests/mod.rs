@@ -1,4 +1,4 @@
-//! The API source as a whole, against a server that answers as each test says.
+//! Tests of the API source as a whole, with a server whose answers each test defines.
 
 mod access;
 mod faults;
@@ -19,7 +19,7 @@ use server::{Act, Request, Server, serve};
 /// The deadline of every wait: longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Counts into a list that the test keeps.
+/// An observer that adds each call to a list, which the test reads.
 #[derive(Clone, Default)]
 struct Counts(Arc<Mutex<Vec<String>>>);
 
@@ -55,7 +55,7 @@ impl Counts {
         self.0.lock().unwrap().iter().filter(|entry| *entry == what).count()
     }
 
-    /// Waits until the source's thread, which owns a clone, has ended.
+    /// Waits until the source's thread, which owns a clone of the list, has ended.
     fn wait_until_unused(&self) {
         let end = std::time::Instant::now() + PATIENCE;
         while Arc::strong_count(&self.0) > 1 {
@@ -65,7 +65,7 @@ impl Counts {
     }
 }
 
-/// A source that watches a test's server.
+/// A source that watches the server of a test.
 struct Followed {
     _handle: Handle,
     failures: Failures,
@@ -85,7 +85,7 @@ impl Followed {
         found
     }
 
-    /// Waits for something to become true.
+    /// Waits until `what` is true.
     fn wait(&self, what: impl Fn(&Self) -> bool) {
         let end = std::time::Instant::now() + PATIENCE;
         while !what(self) {
@@ -112,13 +112,14 @@ fn short(event: &Event) -> String {
     }
 }
 
-/// Times that a test can wait for.
+/// Time limits that are short enough for a test.
 fn timing() -> Timing {
     let (initial, idle) = (Duration::from_millis(500), Duration::from_millis(700));
     Timing { initial, idle, watch_response: idle, stall: idle, ..Timing::default() }
 }
 
-/// The first failure is followed by a wait of 20 to 30 s, as the sixth one is otherwise; 3 to 4.5 s for Nodes at a server that cannot be reached.
+/// Time limits with which the first wait after a failure is 20 to 30 s, which otherwise only the sixth one is. For Nodes it is 3 to
+/// 4.5 s if the server cannot be reached.
 fn longest_waits() -> Timing {
     Timing { first_wait: PATIENCE, ..Timing::default() }
 }
@@ -142,7 +143,7 @@ fn start(server: Server, options: ApiOptions, timing: Timing) -> Followed {
     Followed { _handle: handle, failures, events, counts, server }
 }
 
-/// Watches a server that has one Node and answers requests for `resource` as the test says; of other kinds it has no objects.
+/// Watches a server that has one Node and answers requests for `resource` with `answer`; it has no objects of other kinds.
 fn follow(
     resource: &'static str,
     answer: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
@@ -157,7 +158,7 @@ fn follow(
     start(server, options, timing)
 }
 
-/// An answer of lines, held open.
+/// An answer that consists of these lines and is then held open.
 fn stream(lines: Vec<String>) -> Vec<Act> {
     let lines = lines.into_iter().map(|line| Act::Chunk((line + "\n").into_bytes()));
     [Act::Head(200, "")].into_iter().chain(lines).chain([Act::Hold]).collect()

@@ -1,4 +1,4 @@
-//! A server that answers each request as a test says.
+//! A server that answers each request as the test defines.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A request as it came.
+/// A request that the server received.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     /// Last part of the path: `services`, `nodes` and so on.
@@ -28,15 +28,15 @@ impl Request {
 
 /// One step of the server while it answers.
 pub(super) enum Act {
-    /// Status, further header lines.
+    /// Sends the status and further header lines.
     Head(u16, &'static str),
-    /// Bytes as one chunk of the body.
+    /// Sends bytes as one chunk of the body.
     Chunk(Vec<u8>),
-    /// A moment without bytes.
+    /// Sends nothing for this time.
     Wait(Duration),
-    /// Nothing more until the client goes away.
+    /// Sends nothing more until the client closes the connection.
     Hold,
-    /// The complete end of the body; without this step the connection closes before it.
+    /// Ends the body; without this step the connection closes before the end of the body.
     End,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn serve(answer: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'stati
                     request.nth = log.iter().filter(|other| other.resource == request.resource).count();
                     log.push(request.clone());
                 }
-                // The client may go away at any time.
+                // The client may close the connection at any time.
                 let _ = answer(&request).into_iter().try_for_each(|act| perform(&mut stream, act));
             });
         }
@@ -96,7 +96,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
     })
 }
 
-/// Undoes the encoding of a query.
+/// Decodes a part of a URL's query.
 fn decode(text: &str) -> String {
     let mut out = Vec::new();
     let mut bytes = text.bytes();

@@ -1,10 +1,10 @@
-//! Which certificates of servers and clients are accepted, each beside what upstream does with the same files.
+//! Tests which certificates of servers and clients are accepted, compared with upstream's behaviour for the same files.
 //!
-//! Upstream's answers are those of Go's `crypto/tls` and `crypto/x509`. Some were tried with Go, others were read in its sources; no test
-//! here runs Go.
+//! Upstream's behaviour is that of Go's `crypto/tls` and `crypto/x509`. Some cases were tried with Go, others were read in its sources;
+//! no test here runs Go.
 //!
-//! `certificates/` has what rcgen does not make, valid for a hundred years. With `S=/CN=localhost`, and `E` a file of the lines
-//! `basicConstraints=CA:FALSE` and `subjectAltName=DNS:localhost,IP:127.0.0.1`:
+//! `certificates/` has files that rcgen cannot make, valid for a hundred years. They were made with these commands, with
+//! `S=/CN=localhost`, and `E` a file of the lines `basicConstraints=CA:FALSE` and `subjectAltName=DNS:localhost,IP:127.0.0.1`:
 //!
 //!     openssl req -x509 -newkey rsa:1024 -nodes -days 36500 -subj $S -addext basicConstraints=critical,CA:FALSE \
 //!         -addext subjectAltName=DNS:localhost -out rsa-1024-server.pem
@@ -47,7 +47,7 @@ const RSA_1024_SIGNED: &str = include_str!("certificates/rsa-1024-signed.pem");
 const VERSION_1_AUTHORITY: &str = include_str!("certificates/version-1-authority.pem");
 const VERSION_1_SIGNED: &str = include_str!("certificates/version-1-signed.pem");
 const SIGNED_KEY: &str = include_str!("certificates/signed.key");
-/// Keys in the forms that programs of the cluster write: kubeadm's are of PKCS#1, those of Go and openssl for ECDSA are of SEC1.
+/// Keys in the formats that tools of a cluster write: kubeadm writes PKCS#1; Go and openssl write ECDSA keys in SEC1.
 const FORMS: [(&str, &str, &str); 3] = [
     ("P-256", "EC PRIVATE KEY", include_str!("certificates/ec-p256-sec1.key")),
     ("P-521", "EC PRIVATE KEY", include_str!("certificates/ec-p521-sec1.key")),
@@ -61,7 +61,7 @@ struct Pair {
     key: String,
 }
 
-/// An authority.
+/// A CA that signs certificates.
 struct Authority {
     pair: Pair,
     issuer: Issuer<'static, KeyPair>,
@@ -98,7 +98,7 @@ fn is_ca(params: &mut CertificateParams) {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
 }
 
-/// A certificate for these names that vouches for itself.
+/// A self-signed certificate for these names.
 fn alone(names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
     let key = key("P-256");
     Pair { certificate: params(names, change).self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
@@ -130,7 +130,7 @@ impl Authority {
         Pair { certificate, key: key.serialize_pem() }
     }
 
-    /// An authority below this one.
+    /// An intermediate CA below this one.
     fn below(&self) -> Self {
         let key = key("P-256");
         let params = params(&[], |params| {
@@ -142,16 +142,16 @@ impl Authority {
     }
 }
 
-/// What becomes of a connection.
+/// The expected result of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
-    /// Both accept it.
+    /// This program and upstream accept it.
     Accepted,
-    /// Both refuse it; our error has these words.
+    /// This program and upstream refuse it; our error contains these words.
     Refused(&'static str),
-    /// Only upstream accepts it; our error has these words.
+    /// Only upstream accepts it; our error contains these words.
     OnlyUpstream(&'static str),
-    /// Only upstream refuses it.
+    /// Only this program accepts it.
     OnlyOurs,
 }
 use Outcome::{Accepted, OnlyOurs, OnlyUpstream, Refused};
@@ -160,7 +160,7 @@ struct Case {
     name: String,
     /// The CA file.
     trusted: String,
-    /// What the server shows, all certificates in one text.
+    /// The certificates that the server shows, in one PEM text, and its key.
     server: Pair,
     client: Option<Pair>,
     host: &'static str,
@@ -182,7 +182,7 @@ impl Case {
     }
 }
 
-/// Shows a certificate whatever its key, so that a client can refuse what no server of rustls would have.
+/// Shows a certificate without a check of its key, so that clients are tested with certificates that a rustls server would refuse.
 #[derive(Debug)]
 struct Shown(Arc<CertifiedKey>);
 
@@ -211,7 +211,7 @@ fn acceptor(case: &Case, clients: &Authority) -> TlsAcceptor {
     ))
 }
 
-/// The answer to a request, as bytes or the error.
+/// The result of a request in this case: the body, or the error.
 fn outcome(case: &Case, clients: &Authority) -> Result<Vec<u8>, String> {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("ca"), &case.trusted).unwrap();
@@ -282,7 +282,7 @@ fn keys_of_clients_may_have_each_form_that_programs_write() {
         let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).unwrap();
         let key = KeyPair::from_der_and_sign_algo(&der, algorithm(kind)).unwrap();
         let certificate = params(&["client"], |_| ()).signed_by(&key, &ours.issuer).unwrap().pem();
-        // openssl writes the name of the curve in front of it.
+        // openssl writes the parameters of the curve in front of the key.
         let before = "-----BEGIN EC PARAMETERS-----\nBgUrgQQAIw==\n-----END EC PARAMETERS-----\n";
         let texts = [text.to_owned(), text.replace('\n', "\r\n"), format!("{before}{text}")];
         texts.map(|key| {
@@ -379,7 +379,7 @@ fn a_servers_certificate_may_be_its_own_ca() {
         })
     };
     let other = alone(&["localhost"], is_ca);
-    // The same names and the same CA flag, but not the very certificate that is trusted.
+    // A certificate with the same names and the same CA flag as the trusted one is still another certificate.
     let strange =
         Case::new("another one that is its own CA", &other.certificate, &own, Refused("the certificate of a CA"));
     let stolen = Case::new(

@@ -14,7 +14,7 @@ use component::supervise;
 
 /// The deadline of every wait: longer than any change takes to arrive, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Long enough for an event that should not come to come.
+/// How long a test waits to see that no event comes.
 const QUIET: Duration = Duration::from_millis(150);
 
 struct Live {
@@ -23,7 +23,7 @@ struct Live {
     _handle: Handle,
 }
 
-/// A source of a directory, and its events.
+/// Starts a source that reads a directory. Also gives its events.
 fn read(dir: &Path, queue: usize) -> (Handle, Receiver<Event>) {
     let (sink, events) = sync_channel(queue);
     let (supervisor, _) = supervise::new();
@@ -31,7 +31,7 @@ fn read(dir: &Path, queue: usize) -> (Handle, Receiver<Event>) {
 }
 
 impl Live {
-    /// Reads what `prepare` made, and waits for the end of the initial list.
+    /// Starts a source for a directory that `prepare` fills, and waits for the end of the initial list.
     fn start(prepare: impl FnOnce(&Path)) -> (Self, Vec<String>) {
         let dir = tempdir().unwrap();
         prepare(dir.path());
@@ -45,7 +45,7 @@ impl Live {
         self.dir.path().join(name)
     }
 
-    /// Writes a file as `kubectl`-like tools do: beside it, then renamed.
+    /// Replaces a file as many tools do: writes a temporary file beside it, then renames that.
     fn replace(&self, name: &str, text: &str) {
         let temporary = self.path(".new");
         fs::write(&temporary, text).unwrap();
@@ -164,7 +164,7 @@ fn a_config_map_is_swapped_at_once() {
         fill(live.dir.path(), version, &["a"], ip);
         assert!(live.until(&format!("+demo/a {ip}")).len() <= 2);
     }
-    // The kubelet removes the symlink and the old versions afterwards.
+    // Then the kubelet removes the symlink of `b` and the old versions of the data.
     let _ = fs::remove_file(live.path("b.yaml"));
     fs::remove_dir_all(live.path("..2026_01")).unwrap();
     fs::remove_dir_all(live.path("..2026_02")).unwrap();
@@ -241,9 +241,9 @@ fn a_stop_is_prompt_even_while_the_queue_is_full() {
 
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
-    // A queue that never has room.
+    // A queue that never has room for an event.
     let ((sink, _events), (supervisor, _)) = (sync_channel(0), supervise::new());
-    // The thread owns the other clone until it ends.
+    // The source's thread owns the other clone until it ends.
     let alive = Arc::new(());
     let on_rejected = {
         let alive = Arc::clone(&alive);

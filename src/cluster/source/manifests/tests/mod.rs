@@ -23,14 +23,14 @@ fn service(name: &str, cluster_ip: &str) -> String {
     )
 }
 
-/// What a file holds.
+/// The objects and problems of a file.
 struct Content {
     objects: Vec<ManifestObject>,
     broken: bool,
     problems: Vec<ManifestProblem>,
 }
 
-/// What a file of this name and text holds.
+/// Reads a file of this name and text.
 fn content(file: &str, text: &str) -> Content {
     content_of_bytes(file, text.as_bytes())
 }
@@ -41,7 +41,7 @@ fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
     Content { objects, broken: outcome.broken, problems: outcome.problems }
 }
 
-/// Events and problems of a scan, in words.
+/// The events and the problems of a scan, as text.
 fn sorted_out(news: Vec<ScanItem>) -> (Vec<String>, Vec<String>) {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     for news in news {
@@ -57,7 +57,7 @@ fn texts<T: ToString>(items: &[T]) -> Vec<String> {
     items.iter().map(ToString::to_string).collect()
 }
 
-/// An event in a word: `+demo/web 10.96.0.1` or `-demo/web`; other kinds likewise.
+/// A short form of an event, such as `+demo/web 10.96.0.1` or `-demo/web`.
 fn word(event: &Event) -> String {
     match event {
         Event::ServiceApplied(service) => {

@@ -111,7 +111,7 @@ fn what_cannot_be_read_keeps_its_objects() {
     assert!(directory.is_unreadable(&file));
     assert_eq!(rescan(&mut directory), (vec![], vec![]));
 
-    // Files of a directory that cannot be read may still exist.
+    // If the directory cannot be read, its files may still exist, so their objects stay.
     let away = dir.path().with_extension("away");
     fs::rename(dir.path(), &away).unwrap();
     let (end, events, problems) = scan(&mut directory, &|| true);
@@ -137,7 +137,7 @@ fn when_the_file_that_counts_is_gone_the_next_one_is_read_again() {
 
     fs::write(&first, service("web", "10.96.0.3")).unwrap();
     assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.3"]);
-    // What cannot be read leaves the object as it was, and counts once it can.
+    // While the second file cannot be read, the object stays as it was; once it can be read, its definition counts.
     fs::File::options().write(true).open(&second).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
     fs::remove_file(&first).unwrap();
     let (events, problems) = rescan(&mut directory);

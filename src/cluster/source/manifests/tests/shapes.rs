@@ -1,4 +1,5 @@
-//! Only the first object of a shape is read as the complete type of its kind: that must not change what is found.
+//! Only the first object of a shape (fields and types) is decoded as the complete type of its kind. These tests check that this gives the
+//! same result as decoding every object as the complete type.
 
 use serde_json::{Value, json};
 
@@ -64,7 +65,7 @@ fn slice() -> Value {
     })
 }
 
-/// The places of all values within one, as JSON pointers.
+/// The JSON pointers of all values inside a value, which is itself at the pointer `at`.
 fn places(value: &Value, at: &str) -> Vec<String> {
     let below: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields
@@ -77,11 +78,11 @@ fn places(value: &Value, at: &str) -> Vec<String> {
     below.iter().flat_map(|(place, value)| [vec![place.clone()], places(value, place)].concat()).collect()
 }
 
-/// Objects as one list, and what is found in it.
+/// Reads these objects as one list. Gives the objects and problems that are found.
 fn found(items: &[&Value], nested: bool) -> (Vec<ManifestObject>, Vec<String>) {
     let mut list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     if nested {
-        // The items of a list within a list are read one by one, by way of a tree of values.
+        // The items of a list within a list are always decoded one by one, through a `Value`.
         list = json!({"apiVersion": "v1", "kind": "List", "items": [list]});
     }
     let found = content("a.json", &list.to_string());

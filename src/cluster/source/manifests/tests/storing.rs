@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::store::{Changes, Store};
 use super::*;
 
-/// A store, and the text of each file, for when it asks for it again.
+/// A store, and the text of each file, because the store may need to read a file again.
 #[derive(Default)]
 struct Files {
     store: Store,
@@ -70,7 +70,7 @@ fn only_what_changed_is_sent() {
 
 #[test]
 fn a_service_that_is_not_ours_comes_and_goes() {
-    // A headless Service is none for the proxy (A1, A2).
+    // The proxy does not handle a headless Service (A1, A2).
     let mut files = Files::default();
     assert_eq!(files.events("f.yaml", &service("a", "None")), [""; 0]);
     assert_eq!(files.events("f.yaml", &service("a", "10.96.0.1")), ["+demo/a 10.96.0.1"]);
@@ -99,7 +99,7 @@ fn the_smallest_path_counts() {
         texts(&changes.duplicates),
         ["b.yaml, document 1: Service demo/a: also in a.yaml, document 1, which counts; ignored here"]
     );
-    // The duplicate is reported once.
+    // A duplicate is reported only once.
     let changes = files.write("b.yaml", &service("a", "10.96.0.3"));
     assert!(changes.events.is_empty() && changes.duplicates.is_empty());
     assert_eq!(files.remove("a.yaml"), ["+demo/a 10.96.0.3"]);

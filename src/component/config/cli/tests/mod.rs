@@ -1,4 +1,4 @@
-//! Tests of the command line: each flag, and the rules for all of them.
+//! Tests of the command line: each flag, and the rules that hold for all flags.
 
 mod page;
 
@@ -130,7 +130,7 @@ fn deprecated_ports_complete_or_clear_the_addresses() {
     let config = applied(&["--healthz-port=1", "--healthz-bind-address=192.0.2.1", "--metrics-port=2"]);
     assert_eq!(config.healthz_bind_address, "192.0.2.1:1");
     assert_eq!(config.metrics_bind_address, "127.0.0.1:10249");
-    // Beside these two flags the port flag has no effect.
+    // With one of these flags the port flag has no effect.
     for other in ["--config=f", "--write-config-to=f"] {
         assert_eq!(applied(&["--healthz-port=0", other]).healthz_bind_address, "0.0.0.0:10256", "{other}");
     }
@@ -145,7 +145,7 @@ fn vmodule_goes_before_the_files() {
     assert_eq!(patterns, ["a", "b"]);
 }
 
-// Beside a file, only the flags of the table count (P1).
+// With `--config`, only the flags with `with_file` in the table take effect (P1).
 #[test]
 fn beside_a_file_only_the_flags_of_the_table_count() {
     for flag in FLAGS {
@@ -238,7 +238,7 @@ fn commands_of_the_caller_get_their_arguments_and_their_own_errors() {
     assert!(text.contains("'look'"), "the near command is not named: {text}");
 }
 
-// Flags that do nothing are named, one by one, with what to do.
+// A warning names each flag without effect, and says what to do.
 #[test]
 fn flags_that_do_nothing_are_named() {
     let given = [
@@ -271,7 +271,7 @@ fn flags_that_do_nothing_are_named() {
     assert_eq!(flags(&["--config=f"]).warnings(), [""; 0]);
 }
 
-// Each flag sets the field that its warning and its page name, and no other.
+// Each flag sets only the field that its warning and `deploy/FLAGS.md` name.
 #[test]
 fn each_flag_sets_the_field_of_its_path() {
     let default = serde_json::to_value(KubeProxyConfiguration::default()).unwrap();
@@ -290,7 +290,7 @@ fn each_flag_sets_the_field_of_its_path() {
     }
 }
 
-// The help text has each flag below its heading, with its type and its default; ours are below a heading that says so.
+// The help text has each flag below its heading, with its type and its default; flags that upstream lacks have a heading of their own.
 #[test]
 fn help_has_groups_types_and_defaults() {
     let Ok(Request::Print(text)) = request(&["--help"]) else { panic!() };

@@ -1,11 +1,11 @@
-//! `deploy/FLAGS.md`: all flags, and the fields without a flag.
+//! Generates and checks `deploy/FLAGS.md`: all flags, and the fields without a flag.
 
 use serde_json::Value;
 
 use super::*;
 use crate::pages::{assert_generated, table};
 
-/// What the fields do that no flag sets.
+/// The descriptions of the fields that no flag sets.
 const FIELDS: [(&str, &str); 14] = [
     ("apiVersion", "Must be as here."),
     ("kind", "Must be as here."),
@@ -26,10 +26,10 @@ const FIELDS: [(&str, &str); 14] = [
     ("winkernel.sourceVip", "Without effect: for Windows."),
 ];
 
-/// The paths of all fields that are no section, with their defaults.
+/// Collects the path and the default of each field that is not a section.
 fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     match value {
-        // An empty object is a map that has no keys yet.
+        // An empty object is the value of a map field, such as `featureGates`, and no section.
         Value::Object(fields) if !fields.is_empty() => {
             let dot = if path.is_empty() { "" } else { "." };
             fields.iter().for_each(|(name, value)| leaves(&format!("{path}{dot}{name}"), value, found));
@@ -42,7 +42,7 @@ fn code(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// What a flag does beside `--config`.
+/// The effect of a flag that is given together with `--config`.
 fn beside_a_file(flag: &Described) -> &'static str {
     match flag {
         Described { help, with_file, .. } if !with_file || help.starts_with(WITHOUT_EFFECT) => {

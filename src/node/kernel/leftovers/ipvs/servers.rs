@@ -1,4 +1,4 @@
-//! The virtual servers of IPVS, over generic netlink (`linux/ip_vs.h`, `linux/genetlink.h`).
+//! Lists and deletes the virtual servers of IPVS, over generic netlink (`linux/ip_vs.h`, `linux/genetlink.h`).
 
 use std::fmt;
 use std::io;

@@ -37,7 +37,7 @@ struct Offsets {
 const V4: Offsets = Offsets { target: 88, end: 112 };
 const V6: Offsets = Offsets { target: 140, end: 168 };
 
-/// The bytes are not those of a table.
+/// The bytes cannot be parsed as a table.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "its content is not understood, at byte {0}; look with `iptables-legacy-save | grep KUBE-` (`ip6tables-legacy-save`), and remove what is \
@@ -212,8 +212,8 @@ impl<'a> Table<'a> {
         if self.family == Family::Ip { V4 } else { V6 }
     }
 
-    /// The table without these rules, which are indices in `entries`, and without these chains and all their rules. Also gives the old index
-    /// of each entry of the new table. The rules that stay must not jump to a removed chain.
+    /// The table without these rules, which are indices in `entries`, and without these chains and all their rules. Also gives the old
+    /// index of each entry of the new table. The rules that stay must not jump to a removed chain.
     ///
     /// # Errors
     /// See [`Malformed`]: a rule jumps to an offset at which no entry begins, or the check of the new table fails.
