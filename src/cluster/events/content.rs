@@ -137,7 +137,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    // The start is an event of the node (O11).
+    // The start is reported as an event of the node (O11).
     #[test]
     fn the_start_is_an_event_of_the_node() {
         let event = serde_json::to_value(object("node-1", &ReportedEvent::Starting, at(1))).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
     }
 
-    // A health check that cannot listen is an event of its service (K4).
+    // A health check that cannot listen is reported as an event of its Service (K4).
     #[test]
     fn a_health_check_that_cannot_listen_is_an_event_of_its_service() {
         let event = object("node-1", &failed("address in use"), at(1));

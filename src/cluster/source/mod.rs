@@ -73,7 +73,7 @@ enum Key {
 }
 
 impl Key {
-    /// The object that an event is about.
+    /// The object that an event is about; `None` for events that are not about an object.
     fn of(event: &Event) -> Option<Self> {
         Some(match event {
             Event::ServiceApplied(service) => Self::Service(service.name.clone()),

@@ -21,7 +21,7 @@ use super::format::{Format, JSON, PROTOBUF};
 
 /// How long the body of an error response may take to arrive. Only its message is used.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
-/// How long before their expiry credentials are renewed.
+/// Credentials are renewed this long before they expire.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// How often the files with credentials are checked while the server refuses the credentials.
 const FILE_CHECK: Duration = Duration::from_secs(1);
@@ -108,8 +108,8 @@ impl Connection {
         Ok(Self { shared: Arc::new(Mutex::new(shared)), used: (0, 0), url, options })
     }
 
-    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing when another clone did so since
-    /// the last request of this one, or when a plugin would have to run too soon again.
+    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing if another clone did so since
+    /// the last request of this one, or if a plugin would have to run again too soon.
     ///
     /// # Errors
     /// As for [`Server::new`]; the old configuration stays in use.
@@ -174,7 +174,7 @@ impl Connection {
     /// Sends a request and waits for the start of the response.
     ///
     /// # Errors
-    /// No credentials, no connection, no response in time, or one with another status than 200 and 201.
+    /// No credentials, no connection, no response in time, or a response with a status other than 200 and 201.
     pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
         let builder = kube::core::Request::new(path);
         let built = match request {
@@ -266,7 +266,7 @@ impl Response {
         }
     }
 
-    /// The whole body.
+    /// Waits for the whole body.
     ///
     /// # Errors
     /// The connection broke, nothing arrived for `stall`, or the body takes longer than `patience` or has more than `limit` bytes.

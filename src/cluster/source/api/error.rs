@@ -3,7 +3,7 @@
 //! Takes an error of the client, a Status of the server or a failure that the reflector found; gives one line: what happened, then
 //! what to check. Pure.
 //!
-//! Invariant: no text is in a line twice, although the client's errors both print their causes and give them as their source.
+//! Invariant: a line has each text only once, although the client's errors print their causes and also give them as their source.
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
@@ -128,7 +128,7 @@ impl Error {
         Self::Refused { code: status.code, message, retry_after }
     }
 
-    /// The cause as an operator sees it.
+    /// The cause to log for an operator.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Expired

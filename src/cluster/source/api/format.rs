@@ -16,7 +16,7 @@ impl Format {
     /// The encoding that a `Content-Type` header names; without one it is JSON.
     ///
     /// # Errors
-    /// The media type, when it is one that cannot be read.
+    /// The media type, if it is neither JSON nor protobuf.
     pub(super) fn of(content_type: Option<&str>) -> Result<Self, String> {
         let media_type = content_type.unwrap_or(JSON).split(';').next().unwrap_or_default().trim();
         match media_type {

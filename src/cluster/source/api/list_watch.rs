@@ -53,7 +53,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Lists page by page. All pages show one version: the server answers with an error when it no longer has that.
+    /// Lists page by page. All pages show one version: the server answers with an error if it no longer has that version.
     async fn list(&mut self, freshness: &Freshness) -> Result<(), Error> {
         self.known.begin_list();
         let mut next = None;
@@ -72,7 +72,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// The body of a page.
+    /// Requests a page. Gives the format and the body of the answer.
     async fn page(&mut self, request: &Request) -> Result<(Format, Vec<u8>), Error> {
         let (timing, start) = (self.shared.timing, Instant::now());
         let page = match self.connection.send(self.kind.path(), request, timing.list_response).await {
@@ -266,7 +266,7 @@ impl<O: Observer> Reflector<'_, O> {
                 self.watch_began = Some(Instant::now());
                 return Ok(false);
             }
-            // A server that does streaming lists sends no other bookmark before their end.
+            // A server that supports streaming lists sends no other bookmark before the end of the list.
             WatchEvent::Bookmark { .. } if is_list => return Err(self.streaming_ignored()),
             WatchEvent::Bookmark { version, .. } => Some(version),
             WatchEvent::Error(status) if is_list && refuses_streaming(status.code) => {

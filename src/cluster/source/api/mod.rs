@@ -12,8 +12,8 @@
 //! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
 //! certificates. `startup` waits for the first lists.
 //!
-//! Invariants: a broken object loses only itself; a list deletes only objects that it lacks, and only once it is complete; memory is
-//! bounded by one page, which may be a whole list, or one event, plus the names of the objects; all times are monotonic.
+//! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only once it is complete; memory
+//! is bounded by one page, which may be a whole list, or one event, plus the names of the objects; all times are monotonic.
 
 mod certificate;
 mod client;

@@ -17,7 +17,7 @@ impl Resource {
     /// All of them. The Node comes first, because the start waits for it (M2).
     pub(super) const ALL: [Self; 4] = [Self::Node, Self::Service, Self::EndpointSlice, Self::ServiceCidr];
 
-    /// The kind's name, as objects have it.
+    /// The name of the kind, as in the field `kind` of objects.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Node => "Node",

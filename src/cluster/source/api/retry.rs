@@ -112,7 +112,7 @@ impl Backoff {
         }
     }
 
-    /// The wait after an attempt that ended like this.
+    /// The wait after an attempt that ended with `end`.
     fn before(&mut self, end: End, chance: f64) -> Duration {
         let (soon, longest) = match end {
             End::InOrder => (SOON_INTERRUPTED, LONGEST_ACCEPTED),

@@ -28,7 +28,7 @@ use rules::model::Event;
 
 /// How many items of a list a thread takes at once.
 const CHUNK: usize = 500;
-/// How many chunks of [`CHUNK`] items the second thread may have finished ahead of the first one.
+/// How many chunks of [`CHUNK`] items that the second thread has read may wait for the first thread.
 const CHUNKS_WAITING: usize = 4;
 
 /// The namespace of an object that names none.
@@ -57,7 +57,7 @@ impl FileProblems {
     }
 }
 
-/// An object of a file.
+/// An object that was found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ManifestObject {
     /// Which object it is.
@@ -385,7 +385,7 @@ impl ItemKind {
         Kind::Item(self)
     }
 
-    /// The kind's name in objects.
+    /// The name of the kind, as in the field `kind` of objects.
     const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",

@@ -62,7 +62,7 @@ pub struct ManifestProblem {
 }
 
 impl ManifestProblem {
-    /// The kind of a document whose kind cannot be read.
+    /// The value of `kind` for a document whose kind cannot be read.
     const NO_KIND: &'static str = "unknown";
 
     /// A problem of a whole file or directory.

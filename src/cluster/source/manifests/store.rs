@@ -42,7 +42,7 @@ pub(super) struct Store {
     objects: HashMap<Key, Known>,
     /// For each object with several definitions: all but the first, in the order in which they would count.
     others: HashMap<Key, Vec<Definition>>,
-    /// Seeded at random: so that no one can write two objects with one hash on purpose.
+    /// Seeded at random, so that no one can write two objects with the same hash on purpose.
     hasher: RandomState,
 }
 
@@ -146,11 +146,11 @@ impl Store {
         None
     }
 
-    /// Notes the end of a file. `broken`: a part of it could not be read, so objects that it lacks stay.
+    /// Notes the end of a file. If a part of the file could not be read (`broken`), objects that were not found in it stay.
     pub(super) fn finish(&mut self, load: Load, broken: bool) -> Changes {
         let Load { path, number, former, mut keys, mut undecided } = load;
         let is_new = former.is_none();
-        // Stable: of two objects with one key the first of the file counts.
+        // The sort is stable, so that the first of two objects of the file with the same key counts.
         undecided.sort_by(|a, b| a.key.cmp(&b.key));
         let mut changes = Changes::default();
         let mut former = former.unwrap_or_default().into_iter().peekable();

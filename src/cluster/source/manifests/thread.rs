@@ -205,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// Reads the files that changed; false if a rescan is needed.
+    /// Reads the files that changed. Gives `false` if a rescan is needed.
     fn read_changes(&mut self, monitor: &Monitor) -> Result<bool, End> {
         let Ok(mut changed) = monitor.changed() else { return Ok(false) };
         if changed.all {
@@ -252,7 +252,7 @@ impl Outlet {
         }
     }
 
-    /// Waits until the monitor has reports or the time is up.
+    /// Waits until the monitor has inotify events or the timeout ends.
     fn wait(&self, monitor: Option<&Monitor>, timeout: Option<Duration>) -> Result<Wake, End> {
         // All time-outs are short enough for the conversion.
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());

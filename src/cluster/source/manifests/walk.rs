@@ -24,12 +24,12 @@ pub(super) enum Visit<'a> {
     Root(&'a Path, &'a OsStr),
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     /// The manifest files, sorted.
     pub(super) files: Vec<PathBuf>,
-    /// What could not be read. Files below such a path may exist nevertheless.
+    /// The paths that could not be read, and the errors. Files may exist below such a path.
     pub(super) errors: Vec<(PathBuf, io::Error)>,
 }
 

@@ -77,7 +77,7 @@ fn algorithm(kind: &str) -> &'static SignatureAlgorithm {
     }
 }
 
-/// A key of this kind.
+/// A new key of this kind, such as `RSA 2048`.
 fn key(kind: &str) -> KeyPair {
     let algorithm = algorithm(kind);
     match kind {

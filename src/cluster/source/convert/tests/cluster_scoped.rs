@@ -52,12 +52,12 @@ fn an_empty_zone_is_none() {
 
 #[test]
 fn a_node_on_its_way_out_is_not_eligible() {
-    // A Node that is being deleted, or will be, is not eligible (L5).
+    // A Node that is being deleted, or soon will be, is not eligible for traffic from load balancers (L5).
     assert!(node(named()).0.eligible);
     assert!(!node(with(named(), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))).0.eligible);
     let taint = |key: &str| with(named(), "/spec/taints", json!([{"key": key, "effect": "NoSchedule"}]));
     assert!(!node(taint("ToBeDeletedByClusterAutoscaler")).0.eligible);
-    // Other taints do not matter (L6).
+    // Other taints do not change whether a Node is eligible (L6).
     assert!(node(taint("node.kubernetes.io/not-ready")).0.eligible);
 }
 

@@ -60,7 +60,7 @@ fn only_what_changed_is_sent() {
     let mut files = Files::default();
     let (a, b) = (service("a", "10.96.0.1"), service("b", "10.96.0.2"));
     assert_eq!(files.events("f.yaml", &two(&a, &b)), ["+demo/a 10.96.0.1", "+demo/b 10.96.0.2"]);
-    // The order in a file does not matter (A6).
+    // The order of the objects in a file does not matter (A6).
     assert_eq!(files.events("f.yaml", &two(&b, &a)), [""; 0]);
     assert_eq!(files.events("f.yaml", &two(&a, &service("b", "10.96.0.3"))), ["+demo/b 10.96.0.3"]);
     assert_eq!(files.events("f.yaml", &a), ["-demo/b"]);
@@ -85,7 +85,7 @@ fn a_broken_file_deletes_nothing_and_applies_what_is_good() {
     files.write("f.yaml", &two(&a, &b));
     assert_eq!(files.events("f.yaml", &two(&service("a", "10.96.0.9"), "x: [")), ["+demo/a 10.96.0.9"]);
     assert_eq!(files.events("f.yaml", "x: ["), [""; 0]);
-    // The file can be read again, so what is missing was deleted.
+    // The file can be read again, so objects that it lacks were deleted.
     assert_eq!(files.events("f.yaml", &service("c", "10.96.0.3")), ["-demo/a", "-demo/b", "+demo/c 10.96.0.3"]);
 }
 
