@@ -112,8 +112,8 @@ pub struct Config {
     pub detect_local: DetectLocal,
     /// Which addresses of the node accept node ports.
     pub node_port_addresses: NodePortAddresses,
-    /// The node's IP of its family, which becomes the primary family; an unspecified address (`0.0.0.0`) sets neither (M6). No socket is
-    /// bound to it.
+    /// `bindAddress`: takes the place of the node's IP of the same family, and makes that family the primary one; an unspecified address
+    /// (`0.0.0.0`, `::`) changes nothing (M6). No socket is bound to it.
     pub bind_address: IpAddr,
     /// Where the metrics server listens.
     pub metrics_bind_address: SocketAddr,

@@ -37,7 +37,7 @@ pub(super) struct Story {
     pub(super) verdict: Verdict,
     /// The service port that it was sent to.
     pub(super) service: Option<String>,
-    /// The endpoint that it went to instead.
+    /// The translated destination; `None` if it was not translated.
     pub(super) endpoint: Option<SocketAddr>,
     /// Whether its source was translated.
     pub(super) masquerade: bool,

@@ -58,7 +58,7 @@ pub struct Counted {
 /// Reads the counters of the IPv4 table and of the IPv6 table.
 pub struct Reader {
     connection: Connection,
-    /// The number of service ports with metrics of their own.
+    /// The most service ports that get metrics of their own.
     limit: usize,
     /// The sets with counters.
     sets: Vec<(SetName, SetKind)>,

@@ -34,7 +34,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Tracks changes in these families that were triggered after `start`.
+    /// Nothing is pending yet. Counts changes of Services, and changes of slices of these families; only a change of a slice that was
+    /// triggered after `start` gives a latency.
     pub(super) fn new(families: &[Family], start: SystemTime) -> Self {
         let families = families.to_vec();
         let start = nanoseconds(start);

@@ -201,7 +201,8 @@ impl Claims {
         gone.iter().for_each(|(frontend, claim)| self.withdraw(*frontend, claim));
         let mut new = Vec::new();
         for (frontend, claim) in entered {
-            // A claim that replaces a lost claim of the same rank is no new conflict: only the Service's age or order of ports changed.
+            // If a claim of the same rank on this frontend goes, and its conflict was reported already, its replacement is not reported
+            // again: it differs only in the Service's creation time or the port's index.
             if claim.rank != Rank::ApiServer && told.binary_search(&(frontend, claim.rank)).is_err() {
                 new.push((frontend, claim.clone()));
             }

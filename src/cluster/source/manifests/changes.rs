@@ -80,7 +80,7 @@ impl Monitor {
             | WatchFlags::ONLYDIR;
         match inotify::add_watch(&self.inotify, path, flags) {
             Ok(number) => match self.directories.entry(number) {
-                // A directory can have several roles; `Manifests` covers the others.
+                // inotify has one watch for each directory, so one role is kept: `Manifests` if it is among them, else the first.
                 Entry::Occupied(mut other) if matches!(role, Role::Manifests(_)) => {
                     other.insert(role);
                 }

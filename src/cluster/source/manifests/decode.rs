@@ -235,8 +235,9 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads an item directly from its text. Gives `false` if something is wrong with it: then it has to be decoded through a `Value`,
-    /// which finds the error but takes several times as long.
+    /// Reads a Service or EndpointSlice directly from its JSON text. Returns false for an item of another kind, without a namespace, with
+    /// an unknown field or with an error; the caller then parses it into a `Value`, which takes several times as long and finds each
+    /// problem.
     fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
         let Some(head) = self.reader.shapes.head(text.get()) else { return false };
         let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };

@@ -252,7 +252,7 @@ impl Outlet {
         }
     }
 
-    /// Waits until the monitor has inotify events or the timeout ends.
+    /// Waits until the monitor has inotify events or the timeout ends; `Err` when the thread has to stop.
     fn wait(&self, monitor: Option<&Monitor>, timeout: Option<Duration>) -> Result<Wake, End> {
         // All time-outs are short enough for the conversion.
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());

@@ -237,7 +237,8 @@ impl Tables {
         })
     }
 
-    /// Returns whether the tables hold something of an owner, and whether they should.
+    /// Returns whether any of the tables has objects of this owner, which is a Service or the node, since the last commit, and whether it
+    /// should have some after the next one.
     pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
         let presence = self.tables.iter().map(|table| table.records.presence(owner));
         presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
