@@ -75,7 +75,7 @@ fn set_oom_score_below(proc: &Path, score: i32) {
     }
 }
 
-/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, to [`OPEN_FILES`], or to the hard limit if
+/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, to `OPEN_FILES`, or to the hard limit if
 /// that is lower. Gives the new soft limit. A failure is only logged.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
