@@ -150,10 +150,11 @@ fn the_first_list_comes_from_the_watch_cache_and_later_ones_are_not_older(format
     cluster.server.apply(&served("api", 2));
     cluster.wait_until_serves("api", true);
     assert_eq!(lists(&cluster, kind, asked), [[&*known.to_string(), "NotOlderThan", "", ""]]);
-    // One Service more: its elements are added, and none is added again or removed (O9).
+    // One Service more: its elements are added, and none of others is added again or removed (O9). When its slices come after a sync, it
+    // has no endpoints for a moment, which is an element in each family.
     let after = sent(&proxy);
     assert!(
-        gone() && after[1] > before[1] && after[1] < before[1] + 20.0 && after[2] < before[2] + 0.5,
+        gone() && after[1] > before[1] && after[1] < before[1] + 20.0 && after[2] < before[2] + 2.5,
         "{before:?} {after:?}"
     );
 }

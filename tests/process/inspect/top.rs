@@ -152,7 +152,7 @@ fn once_for_programs_and_for_people(layout: Layout) {
     assert_eq!(open, [40, 0], "an endpoint without traffic is listed: {dns}");
     let numbers =
         ["newPerSecond", "open", "unanswered", "packets", "bytes", "packetsPerSecond", "bytesPerSecond", "counted"];
-    assert_fields(&document, &[&["seconds", "accounting", "oneIn", "services"]]);
+    assert_fields(&document, &[&["seconds", "accounting", "oneIn", "services", "problems"]]);
     for service in services {
         assert_fields(service, &[&["service", "endpoints"], &numbers]);
         for endpoint in service["endpoints"].as_array().expect("a list") {
