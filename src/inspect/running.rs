@@ -1,7 +1,8 @@
-//! Asks the running proxy which Services it has left out of the tables.
+//! What is wrong on this node that the kernel's tables do not show: the one source of it for all commands.
 //!
-//! Takes the address of the proxy's health server, returns the names of these Services; `None` when no proxy answers, which is no error:
-//! the commands work without a proxy. Waits at most a second.
+//! The running proxy lists [`Problem`]s on its health pages, each with a sentence. The commands ask for them and print these sentences, so
+//! that all say the same. The commands find a dormant table themselves. When no proxy listens, that is no error, because the commands work
+//! without one; a proxy that takes the connection and does not answer within [`PATIENCE`] is a problem.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -169,7 +169,7 @@ fn verdict_of(branch: &Branch) -> Verdict {
     }
 }
 
-/// The verdict of a world: the first one in the order of [`Verdict`], so `translated` as soon as one endpoint can be reached.
+/// The verdict of a world: the first one in the order of [`Verdict`], but `partly` when some endpoints can be reached and some cannot.
 fn overall(branches: &[&Branch]) -> Verdict {
     match branches.iter().map(|branch| verdict_of(branch)).min() {
         None => Verdict::Passed,

@@ -1,8 +1,8 @@
 //! `kube-proxy services`: shows where each frontend of a Service leads right now, from the kernel's tables.
 //!
 //! Takes names of Services or frontends; prints one line per frontend, or JSON. `--stats` adds the connections that the kernel tracks for
-//! each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, its health page names the
-//! quarantined Services.
+//! each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, the
+//! [`Problem`]s on its health page are listed too.
 
 mod print;
 mod stats;

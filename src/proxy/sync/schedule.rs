@@ -351,8 +351,8 @@ mod tests {
         assert!(schedule.due(end + MIN) <= end + MIN);
     }
 
-    // A retry reads everything back anyway, so it does not count as the hourly comparison, which blames differences on other programs (G4,
-    // G5).
+    // A retry reads everything back anyway, so it does not count as the hourly comparison, which blames differences on other
+    // programs (G4, G5).
     #[test]
     fn a_new_try_is_never_the_hourly_comparison() {
         let (mut schedule, end) = after_a_run(End::Compared);

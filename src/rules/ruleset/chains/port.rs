@@ -214,8 +214,8 @@ impl Writer<'_> {
         goto(&self.name(target))
     }
 
-    /// External policy Local: pods and this host use all endpoints; other clients use the endpoints on this node, or are dropped (D3, D6,
-    /// D7).
+    /// External policy Local: pods and this host use all endpoints; other clients use the endpoints on this node, or are
+    /// dropped (D3, D6, D7).
     fn by_origin(&self) -> Vec<Rule> {
         let to_cluster = || self.goto(Target::Cluster);
         let mut rules = Vec::new();
