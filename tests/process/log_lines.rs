@@ -350,7 +350,7 @@ fn vmodule_is_about_source_files() {
         ["SyncProxyRules complete", "Running nftables command", "Synced\" sync="].map(|text| log.contains(text))
     };
     assert_eq!(shows("nothing"), [false; 3]);
-    assert_eq!(shows("reports"), [true, false, false]);
+    assert_eq!(shows("sync"), [true, false, false]);
     assert_eq!(shows("k?rnel"), [false, true, false]);
     assert_eq!(shows("l[n-p]g"), [false, false, true]);
 }

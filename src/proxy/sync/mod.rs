@@ -37,7 +37,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
 pub(crate) use cleanup::CleanupStep;
@@ -61,8 +61,8 @@ use component::logging::once::Once;
 use component::logging::{duration, list};
 use conflicts::RecentReports;
 use inspect::history::Program;
-use inspect::running::Problem;
 use node::kernel::{Kernel, WriterLockState};
+use problems::LostFrontends;
 use repairs::Repairs;
 use rules::model::{Event, Node};
 use writer_lock::{LockNews, WriterLock};
@@ -93,8 +93,7 @@ pub struct Sync<K> {
     addresses: AddressChecks,
     no_addresses: Once<String>,
     repairs: Repairs,
-    /// The claims on frontends that lose, in words, with their number as of the last look.
-    lost_frontends: (Vec<Problem>, usize),
+    lost_frontends: LostFrontends,
     /// Whether it was logged that there is no Node of this name.
     node_is_missing: bool,
     /// Called with each Service that is left out.
@@ -153,7 +152,7 @@ impl<K: Kernel> Sync<K> {
             no_addresses: Once::default(),
             repairs: Repairs::new(),
             on_node: Some(on_node),
-            lost_frontends: (Vec::new(), 0),
+            lost_frontends: LostFrontends::default(),
             node_is_missing: false,
             on_refused_service: None,
             on_lost_claims: None,
@@ -470,6 +469,40 @@ impl<K: Kernel> Sync<K> {
                 error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
                 error!(err = %error, "Sync failed; the rules from before stay in force");
             }
+        }
+    }
+
+    fn report(&self, report: &Report, took: Duration) {
+        let Report { full, services, added, removed, committed, .. } = report;
+        self.count(report);
+        let elapsed = duration(took);
+        match committed {
+            None => {
+                debug!(
+                    %elapsed, fullSync = full, numServices = services,
+                    "SyncProxyRules complete, nothing to change"
+                )
+            }
+            Some(committed) => {
+                let bytes = committed.bytes;
+                debug!(
+                    %elapsed, fullSync = full, numServices = services, elementsAdded = added, elementsRemoved = removed, bytes,
+                    "SyncProxyRules complete"
+                );
+            }
+        }
+        if report.repaired {
+            debug!(
+                elementsAdded = added,
+                elementsRemoved = removed,
+                "Another program had changed our tables; they are as they should be again"
+            );
+        }
+        if took > Duration::from_secs(1) {
+            warn!(
+                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
+                "SyncProxyRules took long"
+            );
         }
     }
 

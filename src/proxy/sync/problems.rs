@@ -44,8 +44,34 @@ pub(super) fn quarantined<'a>(
     limited(ProblemKind::Quarantined, LEFT_OUT, what, services.map(problem))
 }
 
+/// The claims on frontends that lose, in words. They are gathered at most once a sync, because that takes time in proportion to all
+/// contested frontends, and any tenant can make these.
+#[derive(Debug, Default)]
+pub(super) struct LostFrontends {
+    problems: Vec<Problem>,
+    /// The number of such claims as of the last look.
+    claims: usize,
+    is_outdated: bool,
+}
+
+impl LostFrontends {
+    /// Notes the number of claims that lose now, and whether conflicts arose since the last call.
+    pub(super) fn note(&mut self, claims: usize, has_news: bool) {
+        self.is_outdated |= has_news || claims != self.claims;
+        self.claims = claims;
+    }
+
+    /// The problems as of now.
+    pub(super) fn current(&mut self, state: &State) -> &[Problem] {
+        if std::mem::take(&mut self.is_outdated) {
+            self.problems = lost_frontends(state);
+        }
+        &self.problems
+    }
+}
+
 /// The problem of each claim on a frontend that loses. Of the frontends those are chosen of which the log would speak.
-pub(super) fn lost_frontends(state: &State) -> Vec<Problem> {
+fn lost_frontends(state: &State) -> Vec<Problem> {
     let contests = state.standing_conflicts(conflicts::NAMED);
     let report = conflicts::report(&contests);
     let named: Vec<_> = report.frontends.iter().map(|lost| lost.frontend).collect();

@@ -8,7 +8,6 @@ use tracing::{debug, error, info, warn};
 
 use super::conflicts::LostReport;
 use super::no_local_endpoints::Counts;
-use super::problems;
 use super::repairs::Unlogged;
 use super::{LostFrontend, RefusedService, Report, Sync};
 use crate::metrics::Transactions;
@@ -74,19 +73,18 @@ impl<K: Kernel> Sync<K> {
     }
 
     /// Has the health pages say what is wrong now.
-    fn report_problems(&self) {
-        let problems = self.engine.left_out().into_iter().chain(self.lost_frontends.0.iter().cloned());
-        self.health.problems(problems.collect());
+    fn report_problems(&mut self) {
+        let mut problems = self.engine.left_out();
+        problems.extend_from_slice(self.lost_frontends.current(&self.engine.state));
+        self.health.problems(problems);
     }
 
     pub(super) fn report_lost_claims(&mut self) {
         let lost = self.engine.lost_claims();
         self.metrics.lost_claims(lost);
         let report = self.engine.take_lost_claims();
-        if !report.frontends.is_empty() || lost != self.lost_frontends.1 {
-            self.lost_frontends = (problems::lost_frontends(&self.engine.state), lost);
-            self.report_problems();
-        }
+        // Each change of a claim is followed by a sync, which reports it.
+        self.lost_frontends.note(lost, !report.frontends.is_empty());
         let LostReport { frontends, left_out } = self.recent_reports.limited(report, Instant::now());
         for LostFrontend { services, reason, .. } in frontends {
             match &services[..] {
@@ -130,40 +128,6 @@ impl<K: Kernel> Sync<K> {
             warn!(times, by, found, "Another program changed our rules; comparing and repairing them");
         } else {
             debug!(times, "Another program wrote to nf_tables; our rules are as they should be");
-        }
-    }
-
-    pub(super) fn report(&self, report: &Report, took: Duration) {
-        let Report { full, services, added, removed, committed, .. } = report;
-        self.count(report);
-        let elapsed = duration(took);
-        match committed {
-            None => {
-                debug!(
-                    %elapsed, fullSync = full, numServices = services,
-                    "SyncProxyRules complete, nothing to change"
-                )
-            }
-            Some(committed) => {
-                let bytes = committed.bytes;
-                debug!(
-                    %elapsed, fullSync = full, numServices = services, elementsAdded = added, elementsRemoved = removed, bytes,
-                    "SyncProxyRules complete"
-                );
-            }
-        }
-        if report.repaired {
-            debug!(
-                elementsAdded = added,
-                elementsRemoved = removed,
-                "Another program had changed our tables; they are as they should be again"
-            );
-        }
-        if took > Duration::from_secs(1) {
-            warn!(
-                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
-                "SyncProxyRules took long"
-            );
         }
     }
 
