@@ -29,8 +29,7 @@ pub(crate) enum Wanted {
     Frontend(FrontendName),
 }
 
-/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A NAME without a namespace parses too: it matches no Service, but the error suggests similar
-/// names.
+/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A name without a slash parses too: it is that of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceName {
     /// The namespace and the name, as `namespace/name`.

@@ -92,9 +92,10 @@ impl Problem {
         }
     }
 
-    /// Whether a Service is not programmed, or not as its objects ask for.
-    pub(crate) fn is_left_out(&self) -> bool {
-        matches!(self.kind, ProblemKind::Oversized | ProblemKind::Quarantined)
+    /// Whether it is about the whole node, and not about Services, named or counted.
+    pub(crate) fn is_of_node(&self) -> bool {
+        use ProblemKind::{LostFrontend, Oversized, Quarantined};
+        self.service.is_none() && !matches!(self.kind, Oversized | Quarantined | LostFrontend)
     }
 }
 

@@ -143,7 +143,7 @@ impl Listing {
         if !wanted.is_empty() {
             view.frontends.retain(|frontend| wanted.iter().any(|name| has_name(frontend, name)));
             let is_wanted = |problem: &Problem| wanted.iter().any(|name| concerns(problem, name));
-            problems.retain(|problem| is_of_node(problem) || is_wanted(problem));
+            problems.retain(|problem| problem.is_of_node() || is_wanted(problem));
         }
         if let Some(namespace) = &args.namespace {
             view.frontends.retain(|frontend| frontend.service.as_deref().is_some_and(|name| is_in(name, namespace)));
@@ -184,11 +184,6 @@ fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
             frontend.state = Some(State::Quarantined);
         }
     }
-}
-
-/// Whether a problem is one of the whole node, whatever is listed.
-fn is_of_node(problem: &Problem) -> bool {
-    problem.service.is_none() && problem.kind != ProblemKind::LostFrontend && !problem.is_left_out()
 }
 
 /// Whether a problem is about what a name stands for.

@@ -165,15 +165,10 @@ fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, 
 /// Takes samples, each of which is compared with the previous one.
 struct Sampler {
     connection: Connection,
-    names: Arc<[Named]>,
-    frontends: Frontends,
+    tables: Tables,
     /// The nf_tables generation at the last read of the tables.
     generation: u32,
-    /// The tables are not read again before this time.
-    read_after: Instant,
     before: Option<(Memory, Instant)>,
-    /// The tables that are dormant.
-    dormant: Vec<Family>,
     /// What the running proxy reported, and when it was asked.
     reported: Vec<String>,
     asked: Option<Instant>,
@@ -184,27 +179,25 @@ impl Sampler {
     fn start(running: RunningArgs) -> Result<Self> {
         let mut connection = Connection::open().context("cannot open a netlink socket")?;
         let generation = connection.generation()?;
-        let Tables { names, frontends, dormant, read_after } = read()?;
-        let (before, reported, asked) = (None, Vec::new(), None);
-        Ok(Self { connection, names, frontends, generation, read_after, before, dormant, reported, asked, running })
+        let (tables, before, reported, asked) = (read()?, None, Vec::new(), None);
+        Ok(Self { connection, tables, generation, before, reported, asked, running })
     }
 
     fn look(&mut self) -> Result<Sample> {
         let start = Instant::now();
         let generation = self.connection.generation()?;
-        let counts = self.names.iter().any(|named| named.counted.is_some());
-        if (counts || generation != self.generation) && start >= self.read_after {
-            let Tables { names, frontends, dormant, read_after } = read()?;
-            (self.names, self.frontends, self.dormant, self.read_after) = (names, frontends, dormant, read_after);
+        let counts = self.tables.names.iter().any(|named| named.counted.is_some());
+        if (counts || generation != self.generation) && start >= self.tables.read_after {
+            self.tables = read()?;
             self.generation = generation;
         }
         let at = Instant::now();
-        let mut walk = Walk::new(&self.frontends, self.before.as_ref().map(|(memory, _)| memory));
+        let mut walk = Walk::new(&self.tables.frontends, self.before.as_ref().map(|(memory, _)| memory));
         kernel::each_connection(|connection| walk.add(connection)).context("cannot list the tracked connections")?;
         let (look, memory) = walk.finish();
         let since = self.before.replace((memory, at)).map(|(_, before)| at.duration_since(before));
         let accounting = fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1");
-        let mut sample = Sample::new(Arc::clone(&self.names), look, since, accounting, start.elapsed());
+        let mut sample = Sample::new(Arc::clone(&self.tables.names), look, since, accounting, start.elapsed());
         sample.problems = self.problems(start);
         Ok(sample)
     }
@@ -216,7 +209,7 @@ impl Sampler {
             self.reported = problems.iter().map(|problem| escaped(&problem.text)).collect();
             self.asked = Some(now);
         }
-        let dormant = self.dormant.iter().map(|family| Problem::dormant(*family).text);
+        let dormant = self.tables.dormant.iter().map(|family| Problem::dormant(*family).text);
         dormant.chain(self.reported.iter().cloned()).collect()
     }
 }
@@ -225,8 +218,9 @@ impl Sampler {
 struct Tables {
     names: Arc<[Named]>,
     frontends: Frontends,
+    /// The families whose table is dormant.
     dormant: Vec<Family>,
-    /// The tables need not be read again before.
+    /// The tables are not read again before this time.
     read_after: Instant,
 }
 
