@@ -49,6 +49,13 @@ pub(crate) fn load(namespace: &Namespace, text: &str) {
     run_with_input(namespace.command("nft").args(["-f", "-"]), text);
 }
 
+/// Whether the host's nft loads a key that is only a generated number as it lists it; nft 1.1.7 puts it into network order.
+pub(crate) fn keeps_numbers() -> bool {
+    let probe = Namespace::new("numbers");
+    load(&probe, "table ip t { map m { typeof numgen random mod 4 : verdict; elements = { 1 : accept }; }; }");
+    list_ruleset(&probe).contains(" 1 : accept")
+}
+
 /// Whether a line shows that a table has an owner: `flags owner` while the owner lives, and the forms in which nft 1.0.6 and later ones
 /// print the flags of a table whose owner has ended.
 fn is_ownership(line: &str) -> bool {

@@ -160,8 +160,12 @@ fn a_client_stays_with_its_endpoint(layout: Layout, scheduler: &str) {
     let listing = nft::without_owner(&nft::list_ruleset(&world.node));
     let other = Namespace::new("reload");
     nft::load(&other, &listing);
-    // nft 1.1.7 loads keys that are generated numbers in another byte order than it lists them, which the comparison leaves out.
-    assert_eq!(nft::normalised(&nft::list_ruleset(&other)), nft::normalised(&listing));
+    let relisted = nft::list_ruleset(&other);
+    if nft::keeps_numbers() {
+        assert_eq!(relisted, listing);
+    } else {
+        assert_eq!(nft::normalised(&relisted), nft::normalised(&listing));
+    }
 }
 
 test_in_each_layout!(with_source_hash_a_client_stays_with_its_endpoint);
