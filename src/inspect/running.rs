@@ -2,7 +2,7 @@
 //!
 //! The running proxy lists [`Problem`]s on its health pages, each with a sentence. The commands ask for them and print these sentences, so
 //! that all say the same. The commands find a dormant table themselves. When no proxy listens, that is no error, because the commands work
-//! without one; a proxy that takes the connection and does not answer within [`PATIENCE`] is a problem.
+//! without one; a proxy that takes the connection and does not answer within three seconds is a problem.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
