@@ -3,7 +3,6 @@
 //! Takes the directories that a scan visits, gives [`Changed`]. A write is reported when the writer closes the file, so half-written
 //! files are not read. A change to a directory or symlink needs a rescan, which sets up a new [`Monitor`].
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-use super::walk::{Visit, is_hidden, is_manifest};
+use super::walk::{Visit, is_hidden, is_manifest, parent_of};
 
 /// The size of the buffer for inotify events in bytes, with room for a few hundred events.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -36,20 +35,20 @@ pub(super) struct Changed {
 #[derive(Debug)]
 pub(super) struct Monitor {
     inotify: OwnedFd,
-    directories: HashMap<i32, Role>,
+    directories: HashMap<i32, Roles>,
     /// The first directory that could not be watched, and why.
     failure: Option<(PathBuf, Errno)>,
 }
 
-/// Why a directory is monitored.
-#[derive(Debug)]
-enum Role {
-    /// It has manifests.
-    Manifests(PathBuf),
-    /// Symlinks point into it.
-    Target,
-    /// It holds the manifest directory, which is a symlink of this name.
-    Root(OsString),
+/// Why a directory is monitored. One directory can have several roles, because inotify gives it one watch.
+#[derive(Debug, Default)]
+struct Roles {
+    /// Its path, if its manifests are read.
+    manifests: Option<PathBuf>,
+    /// The names in it to which symlinks point.
+    targets: BTreeSet<OsString>,
+    /// The name of the manifest directory in it, if that is a symlink.
+    root: Option<OsString>,
 }
 
 impl Monitor {
@@ -64,10 +63,9 @@ impl Monitor {
 
     /// Monitors a directory from now on.
     pub(super) fn add(&mut self, visit: Visit<'_>) {
-        let (path, role) = match visit {
-            Visit::Directory(path) => (path, Role::Manifests(path.into())),
-            Visit::Target(path) => (path, Role::Target),
-            Visit::Root(path, name) => (path, Role::Root(name.into())),
+        let directory = match visit {
+            Visit::Directory(path) | Visit::Root(path, _) => path,
+            Visit::Target(path) => parent_of(path),
         };
         let flags = WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
@@ -78,21 +76,12 @@ impl Monitor {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        match inotify::add_watch(&self.inotify, path, flags) {
-            Ok(number) => match self.directories.entry(number) {
-                // inotify has one watch for each directory, so one role is kept: `Manifests` if it is among them, else the first.
-                Entry::Occupied(mut other) if matches!(role, Role::Manifests(_)) => {
-                    other.insert(role);
-                }
-                Entry::Occupied(_) => {}
-                Entry::Vacant(free) => {
-                    free.insert(role);
-                }
-            },
+        match inotify::add_watch(&self.inotify, directory, flags) {
+            Ok(number) => self.directories.entry(number).or_default().add(visit),
             // The scan fails on this directory too, and reports it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             Err(error) => {
-                self.failure.get_or_insert_with(|| (path.into(), error));
+                self.failure.get_or_insert_with(|| (directory.into(), error));
             }
         }
     }
@@ -114,8 +103,8 @@ impl Monitor {
             match reader.next() {
                 Ok(report) => {
                     let name = report.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                    let role = self.directories.get(&report.wd());
-                    note(role, report.events(), name.unwrap_or_default(), &mut changed);
+                    let roles = self.directories.get(&report.wd());
+                    note(roles, report.events(), name.unwrap_or_default(), &mut changed);
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
@@ -123,12 +112,33 @@ impl Monitor {
             }
         }
         // If a symlink to a directory was deleted, the inotify event looks like that of a file.
-        changed.all |= self.directories.values().any(|role| match role {
-            Role::Manifests(path) => changed.files.contains(path),
-            Role::Target | Role::Root(_) => false,
-        });
+        let directories = self.directories.values().filter_map(|roles| roles.manifests.as_ref());
+        changed.all |= directories.clone().any(|path| changed.files.contains(path));
         changed.files.retain(|file| file.file_name().is_some_and(is_manifest));
         Ok(changed)
+    }
+}
+
+impl Roles {
+    fn add(&mut self, visit: Visit<'_>) {
+        match visit {
+            Visit::Directory(path) => self.manifests = Some(path.into()),
+            Visit::Target(path) => self.targets.extend(path.file_name().map(OsStr::to_owned)),
+            Visit::Root(_, name) => self.root = Some(name.into()),
+        }
+    }
+
+    /// Whether the event changes more than one file's objects.
+    fn needs_rescan(&self, event: ReadFlags, name: &OsStr) -> bool {
+        let is_root = self.root.as_deref() == Some(name);
+        if self.manifests.is_none() {
+            // A symlink can reach its target over others in the same directory, so any name counts.
+            return is_root || !self.targets.is_empty();
+        }
+        // A kubelet replaces the symlink "..data" when any file of a ConfigMap changes.
+        let is_version = name.as_bytes().starts_with(b"..");
+        let is_directory = event.contains(ReadFlags::ISDIR) && !is_hidden(name);
+        is_root || self.targets.contains(name) || is_version || is_directory
     }
 }
 
@@ -139,22 +149,18 @@ impl AsFd for Monitor {
 }
 
 /// Adds the effect of one inotify event to `changed`. `name` is empty if the event is about the directory itself.
-fn note(role: Option<&Role>, event: ReadFlags, name: &OsStr, changed: &mut Changed) {
+fn note(roles: Option<&Roles>, event: ReadFlags, name: &OsStr, changed: &mut Changed) {
     let itself = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT;
-    if event.contains(ReadFlags::QUEUE_OVERFLOW) || (role.is_some() && event.intersects(itself)) {
+    if event.contains(ReadFlags::QUEUE_OVERFLOW) || (roles.is_some() && event.intersects(itself)) {
         changed.all = true;
         return;
     }
-    match role {
-        _ if name.is_empty() => {}
-        None => {}
-        Some(Role::Target) => changed.all = true,
-        Some(Role::Root(root)) => changed.all |= root == name,
-        // A kubelet replaces the symlink "..data" when any file of a ConfigMap changes.
-        Some(Role::Manifests(_)) if name.as_bytes().starts_with(b"..") => changed.all = true,
-        Some(Role::Manifests(_)) if is_hidden(name) => {}
-        Some(Role::Manifests(_)) if event.contains(ReadFlags::ISDIR) => changed.all = true,
-        Some(Role::Manifests(dir)) => note_file(dir.join(name), event, changed),
+    let Some(roles) = roles.filter(|_| !name.is_empty()) else { return };
+    changed.all |= roles.needs_rescan(event, name);
+    if let Some(dir) = &roles.manifests
+        && !is_hidden(name)
+    {
+        note_file(dir.join(name), event, changed);
     }
 }
 

@@ -13,12 +13,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A directory in which changes can alter the result of the walk.
+/// A place where changes can alter the result of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit<'a> {
     /// A directory that is about to be listed.
     Directory(&'a Path),
-    /// The directory in which the target of a symlink lies.
+    /// The target of a symlink, without symlinks in its path.
     Target(&'a Path),
     /// The root is a symlink: the directory that holds it, and its name there.
     Root(&'a Path, &'a OsStr),
@@ -61,7 +61,7 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
 }
 
 /// The directory in which a path lies.
-fn parent_of(path: &Path) -> &Path {
+pub(super) fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -98,7 +98,7 @@ impl Walker<'_> {
         let path = entry.path();
         if entry.file_type()?.is_symlink() {
             let target = fs::canonicalize(&path)?;
-            (self.visit)(Visit::Target(parent_of(&target)));
+            (self.visit)(Visit::Target(&target));
         }
         let meta = fs::metadata(&path)?;
         if meta.is_dir() {

@@ -184,6 +184,39 @@ fn the_target_of_a_symlink_is_watched() {
 }
 
 #[test]
+fn the_target_of_a_symlink_within_the_directory_is_watched_under_any_name() {
+    for target in ["data.txt", ".data", "b.yaml"] {
+        let (live, initial) = Live::start(|dir| {
+            fs::write(dir.join(target), service("a", "10.96.0.1")).unwrap();
+            symlink(target, dir.join("a.yaml")).unwrap();
+        });
+        assert_eq!(initial, ["+demo/a 10.96.0.1", "done"], "{target}");
+        fs::write(live.path(target), service("a", "10.96.0.2")).unwrap();
+        assert_eq!(live.next(), "+demo/a 10.96.0.2", "{target}");
+    }
+}
+
+#[test]
+fn a_root_that_is_a_symlink_in_a_directory_with_targets_can_be_swapped() {
+    let base = tempdir().unwrap();
+    for (version, ip) in [("v1", "10.96.0.1"), ("v2", "10.96.0.2")] {
+        fs::write(base.path().join(format!("{version}.yaml")), service("a", ip)).unwrap();
+        fs::create_dir(base.path().join(version)).unwrap();
+        symlink(format!("../{version}.yaml"), base.path().join(version).join("a.yaml")).unwrap();
+    }
+    let (current, new) = (base.path().join("current"), base.path().join("new"));
+    symlink("v1", &current).unwrap();
+    let (handle, events) = read(&current, 16);
+    let live = Live { _handle: handle, events, dir: base };
+    live.until("done");
+    symlink("v2", &new).unwrap();
+    fs::rename(&new, &current).unwrap();
+    assert_eq!(live.next(), "+demo/a 10.96.0.2");
+    fs::write(live.path("v2.yaml"), service("a", "10.96.0.3")).unwrap();
+    assert_eq!(live.next(), "+demo/a 10.96.0.3");
+}
+
+#[test]
 fn a_directory_that_vanishes_and_returns_loses_nothing() {
     let (live, _) = Live::start(|dir| {
         fs::create_dir(dir.join("m")).unwrap();
