@@ -172,7 +172,7 @@ pub enum Value {
 /// The verdict of a rule: what happens to the packet, or which chain it goes through next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Ends the rules of this table at this hook and lets the packet go on.
+    /// Ends the current base chain; the packet goes on to the hook's next base chain.
     Accept,
     /// Discards the packet.
     Drop,
@@ -185,7 +185,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The chain that it jumps or goes to.
+    /// The chain that the verdict jumps or goes to.
     #[must_use]
     pub fn chain(&self) -> Option<&Arc<str>> {
         match self {

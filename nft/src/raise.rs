@@ -1,7 +1,7 @@
 //! Turns the expressions of a rule back into nft statements: the inverse of `Statement::lower`.
 //!
 //! Gives statements and, where no statement of this crate begins, the expression itself. The kinds of the first expressions suggest a
-//! statement. It counts only if lowering it gives exactly these expressions: so nothing is guessed.
+//! statement. The suggested statement is accepted only if lowering it gives exactly these expressions, so a statement is never a guess.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

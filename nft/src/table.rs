@@ -12,7 +12,7 @@ pub enum Family {
     Ip,
     /// `ip6`: IPv6 packets.
     Ip6,
-    /// `inet`: both.
+    /// `inet`: IPv4 and IPv6 packets.
     Inet,
 }
 

@@ -177,7 +177,7 @@ pub struct Attr<'a> {
 }
 
 impl<'a> Attr<'a> {
-    /// The attributes within this one.
+    /// The attributes within this attribute.
     #[must_use]
     pub fn nested(&self) -> Attrs<'a> {
         Attrs { bytes: self.payload }
@@ -209,7 +209,7 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// Iterates over attributes; ends at the first that does not fit its buffer.
+/// Iterates over attributes; ends at the first attribute that is longer than the bytes that are left.
 #[derive(Clone, Copy, Debug)]
 pub struct Attrs<'a> {
     bytes: &'a [u8],

@@ -59,7 +59,7 @@ fn data(attr: Attr<'_>) -> Option<Data> {
     }
 }
 
-/// The elements of a set, from the lists of all messages of a dump.
+/// Returns the elements of a set, given the elements in all messages of its dump.
 ///
 /// In an interval set of one field the kernel keeps a range as two elements: one with the first key, and an end with the key behind the
 /// last; a range up to the highest key has no end. This function joins them to ranges, ordered by key. The list of any other set keeps its

@@ -51,7 +51,8 @@ fn meta(a: Reader<'_>) -> Option<Foreign> {
     const MARK: u32 = 3;
     let key = a.number(2)?;
     if a.has(SREG) {
-        // Priority, packet type and the like. A rule that sets the mark is not harmless; `exprs` decodes it.
+        // Sets the priority, the packet type or another property that decides no path. Setting the mark is not harmless;
+        // `exprs` decodes it.
         return (key != MARK).then(|| Foreign::Harmless("meta set".into()));
     }
     Some(Foreign::Meta { key, dreg: a.register(1)? })
