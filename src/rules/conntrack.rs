@@ -59,8 +59,8 @@ impl Gone {
     }
 }
 
-/// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve that port or if its client is
-/// not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
+/// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve the frontend's port or if its
+/// client is not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
 ///
 /// `node_addresses` are the addresses of this node. If `gone` has frontends, the endpoints of `services` are added to it.
 pub fn stale<'a>(

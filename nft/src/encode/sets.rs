@@ -39,7 +39,7 @@ impl SetKey for AnyKey {
     }
 }
 
-/// Makes the object of libnftnl for a set. Types, flags and the like are in it only if the set is to be added.
+/// Makes the object of libnftnl for a set. Only a set that is to be added gets its types, flags and other properties.
 ///
 /// # Errors
 /// When the name contains a zero byte.

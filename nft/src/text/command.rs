@@ -11,7 +11,7 @@ use crate::text::statement::Scope;
 use crate::text::words::quoted;
 use crate::text::{chain, flowtable, set};
 
-/// The line of `nft -f` input that has the same effect.
+/// The line of `nft -f` input that has the effect of the command.
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -26,8 +26,8 @@ use super::wanted::{Wanted, elements_of};
 use super::{set_size, slot_number};
 use crate::table::{ChainContent, StaticRules};
 
-/// The commands that change the table that was read into that of the records. Values in the records get the numbers that they have in
-/// the kernel.
+/// Returns the commands that change the table that was read into the table that the records describe. In the records, the values of
+/// numbered elements get the numbers that they have in the kernel, so that equal values need no command.
 pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(
     records: &mut Records<Owner>,
     dump: Option<&TableDump>,
@@ -201,7 +201,7 @@ fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str
 /// The result of a comparison, by the number of the set.
 struct Compared {
     changes: Vec<SetChanges>,
-    /// The number of wanted elements.
+    /// The number of wanted elements of each set.
     lens: Vec<usize>,
 }
 
@@ -294,8 +294,8 @@ fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The commands that change the table that was read from the kernel into that of the records. Values in the records get the numbers
-    /// that they have in the kernel.
+    /// Returns the commands that change the table that was read from the kernel into the table that the records describe. In the records,
+    /// the values of numbered elements get the numbers that they have in the kernel, so that equal values need no command.
     pub fn comparison(&mut self, dump: Option<&TableDump>, collect: Collect) -> Vec<Command> {
         commands(self, dump, collect)
     }

@@ -29,7 +29,7 @@ use crate::table::{ChainContent, fit};
 /// A difference between the records and the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference<Owner> {
-    /// The owner (Service or node) of the object that differs; `None` if it belongs to the fixed part or to no record.
+    /// The owner (Service or node) of the object that differs; `None` if it belongs to the static rules or to no record.
     pub owner: Option<Owner>,
     /// The object that differs, and how it differs.
     pub what: DifferenceKind,
@@ -50,7 +50,8 @@ pub enum DifferenceKind {
     Unreadable(DecodeError),
     /// A chain is missing.
     NoChain(ChainContent),
-    /// A chain that should not exist, with the number of its rules. If it is not a base chain, only its rules must be deleted now.
+    /// A chain that should not exist, with the number of its rules. If it is not a base chain, the correction deletes only its rules; a
+    /// later transaction deletes the chain.
     SurplusChain(Chain, usize),
     /// A chain has another hook, priority or comment.
     OtherChain {
@@ -100,7 +101,7 @@ pub enum DifferenceKind {
 pub struct LedElement {
     /// The element.
     pub element: Element,
-    /// The comment of the chain that the element's verdict goes to, if it has both.
+    /// The comment of the chain that the element's verdict goes to; `None` without such a chain or comment.
     pub leads_to: Option<Arc<str>>,
 }
 
@@ -172,8 +173,8 @@ pub fn as_read(content: &TableContent) -> TableDump {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The differences between a table that was read and the wanted records. Values in the records get the numbers that they have in the
-    /// table.
+    /// Returns the differences between a table that was read and the wanted records. In the records, the values of numbered elements get
+    /// the numbers that they have in the table, so that equal values are no difference.
     pub fn differences(&mut self, dump: Option<TableDump>) -> Vec<Difference<Owner>> {
         let Some(mut dump) = dump else { return vec![Difference { owner: None, what: DifferenceKind::NoTable }] };
         let mut found = Finder { found: Vec::new(), hidden: BTreeSet::new() };

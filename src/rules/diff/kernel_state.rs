@@ -1,4 +1,4 @@
-//! The state of the kernel's table that neither the fixed part nor the records have: the size of each set, the chains on demand, and
+//! The state of the kernel's table that neither the static rules nor the records have: the size of each set, the chains on demand, and
 //! chains without rules that wait to be deleted.
 //!
 //! Updated by each command that the kernel carried out, and built again from each table that is read.

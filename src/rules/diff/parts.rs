@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use nft::{Command, Elements, TableName};
 
-/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split.
+/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split: for so many
+/// the kernel holds its lock for a quarter of a second.
 const ONE: usize = 50_000;
 
 /// The number of objects in each part. The kernel takes 80 MB for their notifications.
