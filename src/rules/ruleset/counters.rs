@@ -32,9 +32,10 @@ pub enum Counters {
 /// The meaning of a counter. The text is the label of a service port: `namespace/name:port`, or `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
-    /// New connections to a frontend. With `--ruleset-layout=chains` includes those that its source ranges or its policy drop later.
+    /// New connections to a frontend. With `--ruleset-layout=chains` includes connections that its source ranges or its policy drop later.
     Connections(Arc<str>),
-    /// New connections that were sent to an endpoint. Those whose endpoint session affinity chose count only if endpoints have chains.
+    /// New connections that were sent to an endpoint. Connections whose endpoint session affinity chose count only with
+    /// `--ruleset-layout=chains`, where each endpoint has a chain.
     Endpoint(Arc<str>, SocketAddr),
     /// Packets to a frontend without endpoints.
     NoEndpoints(Arc<str>),

@@ -1,7 +1,7 @@
 //! The names of all chains, sets and maps of our tables, for all ruleset layouts (`--ruleset-layout`).
 //!
-//! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse
-//! them. No other file has such a name as text, so renaming one here cannot break code that recognises it.
+//! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
+//! No other file has these names as text, so renaming one here cannot break code that recognises it.
 //!
 //! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
@@ -101,8 +101,8 @@ pub mod chain {
     pub const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
     /// With `--ruleset-layout=chains`: drops packets from clients that are not in the source ranges of a load balancer IP.
     pub const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-    /// With `--ruleset-layout=chains`: sends a packet for which no rule chose an endpoint, because of a change, to the first endpoint of
-    /// its frontend.
+    /// With `--ruleset-layout=chains`: sends a packet for which no rule chose an endpoint, because the endpoints just changed, to the first
+    /// endpoint of its frontend.
     pub const FALLBACK: &str = "KUBE-FALLBACK";
 
     /// The base chain for new connections from other hosts and from pods: DNAT in hook prerouting.

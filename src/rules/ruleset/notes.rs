@@ -1,5 +1,5 @@
-//! Notes for the next process, kept in the table: a map with the health checks' answers, which no rule uses, and notes in the comments
-//! of frontends.
+//! Notes that this process keeps in the table for the process that replaces it after a restart: a map with the health checks' answers,
+//! which no rule uses, and notes in the comments of frontends.
 //!
 //! The kernel keeps the map with the rules. So a process that starts while no API server answers can read the map and answer on the
 //! health-check node ports, and load balancers keep the node in service. The map is separate, because the number of local endpoints changes
@@ -61,7 +61,7 @@ pub(super) fn element(port: &PortSelection) -> Option<Element> {
     Some(Element { comment: Some(Arc::from(service)), ..element })
 }
 
-/// Parses an element of the map: the Service, the health-check port and the number of local endpoints.
+/// Parses an element of the map with the health checks' answers: the Service, the health-check port and the number of local endpoints.
 #[must_use]
 pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
     let (namespace, name) = element.comment.as_deref()?.split_once('/')?;

@@ -1,5 +1,5 @@
-//! The small chains that choose one of N endpoints, such as `lb-N`: all frontends of one type with N endpoints share one. With scheduler
-//! `maglev` the chain depends on the size of the Maglev table and not on N: see module `maglev`.
+//! The small chains that choose one of N endpoints, such as `lb-N`: all frontends of one type (address or node port) with N endpoints share
+//! one chain. With scheduler `maglev` the chain depends on the size of the Maglev table and not on N: see module `maglev`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(in crate::ruleset) struct Balancer {
     /// Whether the chain first marks packets for masquerading.
     pub(in crate::ruleset) masquerade: bool,
     pub(in crate::ruleset) pick: Pick,
-    /// If the endpoints are split over several maps, the number of the map that has those of the frontend.
+    /// If the endpoints are split over several maps, the number of the map that has the frontend's endpoints.
     pub(in crate::ruleset) part: Option<u8>,
 }
 
