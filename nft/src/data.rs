@@ -42,7 +42,7 @@ impl Data {
         Some(self)
     }
 
-    /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field, padded likewise.
+    /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field with its own padding.
     ///
     /// # Panics
     /// When the result is longer than [`Data::MAX_LEN`], which has room for every key and value that this crate builds.
@@ -176,11 +176,11 @@ pub enum Verdict {
     Accept,
     /// Discards the packet.
     Drop,
-    /// Goes back to the chain that called this one.
+    /// Goes back to the chain that called the current chain.
     Return,
     /// Goes to a chain, and comes back to the next rule.
     Jump(Arc<str>),
-    /// Goes to a chain, and comes back to the chain that called this one.
+    /// Goes to a chain, and comes back to the chain that called the current chain.
     Goto(Arc<str>),
 }
 

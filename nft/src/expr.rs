@@ -30,7 +30,7 @@ impl Register {
         Self(index)
     }
 
-    /// The first register behind `len` bytes that start at this one.
+    /// The first register behind `len` bytes that start at this register.
     pub(crate) fn after(self, len: usize) -> Self {
         let words = u8::try_from(len.div_ceil(4)).unwrap_or(u8::MAX);
         Self::word(self.0.saturating_add(words))
@@ -201,7 +201,7 @@ pub(crate) const NAT_FULLY_RANDOM: u32 = 1 << 4;
 
 /// One expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions and have the kernel's names")]
+#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, with the kernel's names")]
 pub enum Expr {
     Payload {
         base: PayloadBase,
@@ -301,7 +301,7 @@ pub enum Expr {
 /// Expressions that only rules of other programs have. They are needed to print the rules of other programs and to follow a packet through
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions and have the kernel's names")]
+#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, with the kernel's names")]
 pub enum Foreign {
     /// Matches when the comparison of the register with `data` holds, byte by byte.
     Compare { order: Order, sreg: Register, data: Data },

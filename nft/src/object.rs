@@ -264,7 +264,7 @@ impl Set {
         Self { value: Some(value), ..Self::new(name, key) }
     }
 
-    /// Whether keys are ranges of concatenations. The kernel keeps such a range as one element with two keys.
+    /// Whether keys are ranges of concatenations. The kernel keeps a range of concatenations as one element with two keys.
     pub(crate) fn is_concat_interval(&self) -> bool {
         self.flags.interval && self.key.data_types().len() > 1
     }

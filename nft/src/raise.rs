@@ -257,7 +257,8 @@ mod tests {
             let rule = Rule::new([statement]);
             assert_eq!(rule.to_dump(Family::Ip).to_rule(Family::Ip), Some(rule));
         }
-        // Two statements compare with a whole address, `Operand::Is` and this one. Both have the same text and the same expressions.
+        // A comparison with a whole address is `Operand::Is` or, as here, `Operand::InPrefix` with the full length. Both operands give the
+        // same text and the same expressions.
         let whole = Statement::Match(vec![Field::IpSaddr], Operand::InPrefix([10, 0, 0, 1].into(), 32));
         let all = Rule { comment: Some("c".into()), ..Rule::new([statements(), vec![whole]].concat()) };
         let raised = all.to_dump(Family::Ip).to_rule(Family::Ip).unwrap();

@@ -43,7 +43,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// Family and name of a table; every other object lives in one.
+/// Family and name of a table; every other object belongs to a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
     /// The family.

@@ -209,7 +209,7 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
     Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-/// The inverse of [`typed_field`]. Of several fields with the same user data it gives the one that nft prints.
+/// The inverse of [`typed_field`]. If several fields have the same user data, returns the field that nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
     const FIXED: [Field; 8] = [
         Field::IpSaddr,

@@ -105,7 +105,7 @@ impl Refusal {
         matches!(self.errno, libc::EPERM | libc::EACCES)
     }
 
-    /// Whether the reason is one that often goes away by itself: no memory, a signal, or an object in use.
+    /// Whether the reason often goes away by itself: no memory, a signal, or an object in use.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self.errno, libc::ENOMEM | libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY)

@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request for one object, and returns what `read` gives for the first message of the answer for which it does not give `None`.
+    /// Sends a request for one object, calls `read` with each message of the answer, and returns the first result that is not `None`.
     fn answer<T>(
         &mut self,
         request: &[u8],

@@ -257,8 +257,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request for one object, of a table if one is given. Returns what `read` gives for the first message for which it does not
-    /// give `None`.
+    /// Sends a request for one object, of a table if one is given. Calls `read` with each message of the answer, and returns the first
+    /// result that is not `None`.
     fn ask<T>(
         &mut self,
         kind: u16,

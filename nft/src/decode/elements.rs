@@ -99,7 +99,7 @@ fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {
     elements
 }
 
-/// The element with a last key: its own if it has one, else the given one, else its first key.
+/// The element with a last key: its own last key if it has one, else `end`, else its first key.
 fn with_end(element: Element, end: Option<Data>) -> Element {
     let key_end = element.key_end.or_else(|| Some(Box::new(end.unwrap_or(element.key))));
     Element { key_end, ..element }

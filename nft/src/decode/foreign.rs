@@ -1,4 +1,4 @@
-//! Decodes expressions that only rules of other programs have, and that are needed to print such rules or to follow a packet.
+//! Decodes expressions that only rules of other programs have. They are needed to print these rules and to follow a packet through them.
 //!
 //! An expression that is not decoded here becomes [`crate::Expr::Unknown`]. Numbers are those of `linux/netfilter/nf_tables.h`.
 

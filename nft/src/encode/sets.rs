@@ -69,7 +69,7 @@ fn packed_type(types: &[DataType]) -> u32 {
 }
 
 fn wire_flags(set: &Set) -> u32 {
-    // An anonymous set belongs to a rule that is added in the same batch; this crate makes no such rules.
+    // An anonymous set belongs to a rule that is added in the same batch; this crate makes no rules with anonymous sets.
     let SetFlags { interval, dynamic, timeout, constant, anonymous: _ } = set.flags;
     [
         (constant, flag::CONSTANT),

@@ -5,7 +5,7 @@
 //! table or the new one.
 //!
 //! The first command makes a dormant table active: the kernel registers its base chains again. The kernel accepts no new base chain in that
-//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is deleted and created again.
+//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks a base chain is deleted and created again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -178,7 +178,7 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     }
     detach(plan, dump, outgrown);
     for (set, changes) in records.static_rules.sets.iter().zip(changes) {
-        // Rules add the elements of a dynamic set while they process packets, so these stay.
+        // Rules add the elements of a dynamic set while they process packets, so the comparison adds and deletes none of them.
         if !set.flags.dynamic {
             plan.elements(set, changes);
         }

@@ -1,9 +1,9 @@
 //! Lists the differences between the records and a table that was read from the kernel, each with its owner.
 //!
 //! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
-//! Differences of elements and rules come from `comparison` too, so both agree on what is equal. For some faults `comparison` would
-//! delete and create the whole table (a set of another type, a base chain with another hook, an object of another program). Here such a
-//! fault is one difference, and is then corrected in the dump, so that everything else is still compared.
+//! Differences of elements and rules come from `comparison` too, so this module and `comparison` agree on when two objects are equal. For
+//! some faults `comparison` would delete and create the whole table (a set of another type, a base chain with another hook, an object of
+//! another program). Here such a fault is one difference, and is then corrected in the dump, so that everything else is still compared.
 //!
 //! Invariants: there are no differences if and only if `comparison` returns no commands; equal inputs give equal differences.
 //!
@@ -46,7 +46,7 @@ pub enum DifferenceKind {
     Table(TableState),
     /// An object of a type that this program never creates.
     Object(NamedObject),
-    /// An object that cannot be decoded, because this program never writes such an object.
+    /// An object that cannot be decoded, because it has a property that this program never writes.
     Unreadable(DecodeError),
     /// A chain is missing.
     NoChain(ChainContent),
@@ -60,7 +60,7 @@ pub enum DifferenceKind {
         /// The chain in the kernel.
         present: Chain,
     },
-    /// A chain has other rules.
+    /// A chain has rules other than the wanted rules.
     Rules {
         /// The chain with its wanted rules.
         wanted: ChainContent,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use nft::{Command, Elements, TableName};
 
-/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split: for so many
-/// the kernel holds its lock for a quarter of a second.
+/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split. The kernel
+/// holds its lock for a quarter of a second to add this many.
 const ONE: usize = 50_000;
 
 /// The number of objects in each part. The kernel takes 80 MB for their notifications.
@@ -45,7 +45,7 @@ fn objects_of(command: &Command) -> usize {
     command.elements().max(1)
 }
 
-/// Whether a command adds or changes one of these chains.
+/// Whether a command adds or changes one of `chains`.
 fn is_about(command: &Command, chains: &BTreeSet<(TableName, Arc<str>)>) -> bool {
     let chain = match command {
         Command::AddChain(_, chain) => &chain.name,

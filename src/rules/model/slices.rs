@@ -17,7 +17,7 @@ pub(super) enum Slices {
     /// At most [`FEW`] slices.
     Few(Vec<EndpointSlice>),
     /// Any number of slices.
-    #[expect(clippy::box_collection, reason = "boxed, so that the enum is no larger than the list of a Service with few slices")]
+    #[expect(clippy::box_collection, reason = "a box keeps the enum as small as a list")]
     Many(Box<BTreeMap<ObjectName, EndpointSlice>>),
 }
 

@@ -43,7 +43,7 @@ pub enum Meaning {
     NoLocalEndpoints(Arc<str>),
     /// Packets from a source that is not in the frontend's source ranges.
     SourceRanges(Arc<str>),
-    /// Packets to a cluster IP on a port that no Service has there.
+    /// Packets to a cluster IP, on a port that no Service has at this address.
     UnusedPort,
     /// Packets to an address in a ServiceCIDR that no Service has as its cluster IP.
     UnusedAddress,

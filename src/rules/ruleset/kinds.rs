@@ -1,6 +1,6 @@
-//! Finds the use of a chain, set or map of our tables by its name: the inverse of [`names`](super::names). Pure.
+//! Finds the use of a chain, set or map of this program's tables by its name: the inverse of [`names`](super::names). Pure.
 //!
-//! Code that explains, counts or verifies our tables matches on these kinds and not on names.
+//! Code that explains, counts or verifies the tables matches on these kinds and not on names.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Computes the content of our nftables tables from the selected endpoints and the configuration. There is one module for each
+//! Computes the content of this program's nftables tables from the selected endpoints and the configuration. There is one module for each
 //! ruleset layout (`--ruleset-layout`).
 //!
 //! Takes [`Settings`] and returns the [`StaticRules`] of a table; takes the [`ServiceSelection`] of one Service and returns its

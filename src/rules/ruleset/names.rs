@@ -1,4 +1,4 @@
-//! The names of all chains, sets and maps of our tables, for all ruleset layouts (`--ruleset-layout`).
+//! The names of all chains, sets and maps of this program's tables, for all ruleset layouts (`--ruleset-layout`).
 //!
 //! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
 //! No other file has these names as text, so renaming one here cannot break code that recognises it.
@@ -8,7 +8,7 @@
 use crate::model::{Destination, Frontend, Protocol};
 use crate::table::SetName;
 
-/// The name of our table in each family.
+/// The name of this program's table in each family.
 pub const TABLE: &str = "kube-proxy";
 
 /// Names of sets and maps.
@@ -94,8 +94,8 @@ pub mod chain {
     /// Refuses node ports on loopback addresses.
     pub const LOCALHOST: &str = "KUBE-LOCALHOST";
 
-    /// With `--ruleset-layout=chains`: the chain `KUBE-SERVICES` of iptables mode in table `filter`. It needs another name than the one in
-    /// table `nat`, because here all chains are in one table.
+    /// With `--ruleset-layout=chains`: the chain `KUBE-SERVICES` of iptables mode in table `filter`. iptables mode has a second chain of
+    /// this name in table `nat`; here all chains are in one table, so this chain needs another name.
     pub const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
     /// With `--ruleset-layout=chains`: refuses packets to external IPs and load balancer IPs without endpoints.
     pub const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
@@ -266,13 +266,14 @@ pub const ENDPOINT_MAPS: [(FrontendType, List); 4] = [
     (FrontendType::NodePort, List::Local),
 ];
 
-/// The names of all maps of endpoints of one kind when each kind is split into `maps` maps.
+/// The names of the maps from frontend and number to endpoint, for a frontend type and a list, when the endpoints are split over `maps`
+/// maps.
 pub fn endpoint_maps(frontend_type: FrontendType, list: List, maps: u8) -> impl Iterator<Item = SetName> {
     let name = endpoints(frontend_type, list);
     (0..maps.max(1)).map(move |part| with_part(name, (maps > 1).then_some(part)))
 }
 
-/// The name of one of several maps (`NAME.PART`), or of the only one (`NAME`).
+/// The name of one of several maps (`NAME.PART`), or of the only map (`NAME`).
 pub(super) fn with_part(name: &'static str, part: Option<u8>) -> SetName {
     match part {
         Some(part) => format!("{name}.{part}").into(),

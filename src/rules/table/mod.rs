@@ -110,8 +110,8 @@ impl DynamicSet {
     }
 }
 
-/// Numbers at the end of a key from this one up are positions of a Maglev table, and are compared like any other element. Smaller numbers
-/// are slots: see [`Slots`].
+/// Numbers at the end of a key from this number up are positions of a Maglev table, and are compared like any other element. Smaller
+/// numbers are slots: see [`Slots`].
 pub(crate) const FIRST_PLACE: u32 = 1 << 17;
 
 /// A group of numbered elements in a map: keys `prefix . 0` to `prefix . n-1` have the n values, in any order unless it is fixed. The

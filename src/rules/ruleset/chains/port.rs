@@ -120,7 +120,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds the frontend's element of the fallback map: its first endpoint, with policy Local one on this node if there is any.
+    /// Adds the frontend's element of the fallback map: its first endpoint or, with policy Local, its first endpoint on this node if there
+    /// is one.
     fn first_endpoint(&mut self, selection: &FrontendSelection) {
         let lists = [List::Local, List::Cluster].into_iter().filter(|list| list.is_used_by(&selection.action));
         let map = match FrontendType::of(&selection.frontend) {

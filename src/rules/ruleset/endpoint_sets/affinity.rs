@@ -42,7 +42,8 @@ use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
 use crate::ruleset::stable_hash::fnv1a;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
 
-/// The largest number of clients that one map or set records.
+/// The largest number of clients that one map or set records (E7). It bounds the kernel memory that the clients of one service port can
+/// fill.
 pub(in crate::ruleset) const MAX_CLIENTS: u32 = 65_536;
 /// The priority of the chains that record clients: before the masquerading of this and of other programs, because after source NAT the
 /// kernel skips the other nat chains of the hook.
@@ -56,8 +57,8 @@ fn original_address(family: Family) -> Field {
 }
 
 /// Estimates the cost of the affinity objects of a service port, in elements. Measured: a first sync of 1,000 service ports with affinity
-/// and one frontend takes as long as one of 100,000 elements, with five frontends twice as long. The time grows with the square of their
-/// number, so the estimate is about right for the largest Service that the default limit allows, and too high for smaller ones.
+/// and one frontend takes as long as a first sync of 100,000 elements, with five frontends twice as long. The time grows with the square of
+/// their number, so the estimate is about right for the largest Service that the default limit allows, and too high for smaller ones.
 pub(super) fn weight(size: &PortSize) -> u64 {
     const MAP: u64 = 75;
     const CHAIN: u64 = 25;
