@@ -151,8 +151,7 @@ fn neighbour(number: u32) -> Vec<Command> {
     }
 }
 
-/// Reads a table that these commands make, first alone and then beside the other program, which may take `factor` times as much
-/// processor time.
+/// Reads a table that `commands` make, first alone and then beside the other program, which may take `factor` times as much processor time.
 fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
     in_namespace(|| {
         commit(&[add_table("neighbour")]);

@@ -82,7 +82,7 @@ fn correct<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Whether a table can be corrected without deleting and creating it.
+/// Whether a table can be corrected without deleting it and creating it again.
 fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
     let static_rules = wanted.static_rules;
     let refused = if static_rules.owned { Ownership::Unowned } else { Ownership::Orphaned };
@@ -155,7 +155,7 @@ fn arrange<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Adds the sets of the static rules or corrects their elements; creates sets that are too small again.
+/// Adds the sets of the static rules or corrects their elements; replaces sets that are too small.
 fn sets<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,

@@ -97,7 +97,8 @@ impl KernelState {
         }
     }
 
-    /// Builds the state again from a table that was read. `emptied` are the chains that no record has; they are empty or will be.
+    /// Builds the state again from a table that was read. `emptied` are the chains that no record has; they have no rules, or the
+    /// transaction deleted their rules.
     pub(super) fn read(&mut self, static_rules: &StaticRules, dump: Option<&TableDump>, emptied: Vec<Arc<str>>) {
         let mut before = std::mem::replace(self, Self::new(static_rules));
         for name in emptied {

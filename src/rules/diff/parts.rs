@@ -59,7 +59,7 @@ fn is_about(command: &Command, chains: &BTreeSet<(TableName, Arc<str>)>) -> bool
 struct Parts {
     full: VecDeque<Vec<Command>>,
     open: Vec<Command>,
-    /// The number of objects in the open part.
+    /// The number of objects in `open`.
     objects: usize,
 }
 
@@ -77,7 +77,7 @@ impl Parts {
         }
     }
 
-    /// Adds a command that fits into the open part.
+    /// Adds a command to `open`, and moves `open` to `full` once it has [`PART`] objects.
     fn add(&mut self, command: Command) {
         self.objects += objects_of(&command);
         self.open.push(command);

@@ -133,7 +133,8 @@ pub enum ChainKind {
     Postrouting,
     /// Refuses packets to this host if the frontend has no endpoints.
     Input,
-    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets of no known connection.
+    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets that belong to no known
+    /// connection.
     Forward,
     /// Refuses packets from this host if the frontend has no endpoints.
     Output,

@@ -132,7 +132,7 @@ impl Layout {
     }
 
     /// Estimates the cost of a service port of this size, in elements. A set, map or chain of the port counts as the number of elements
-    /// that the kernel adds in the same time, measured for the largest Service that the limit allows.
+    /// that the kernel adds in the same time, measured for the largest Service that the default limit of elements allows.
     #[must_use]
     pub fn weight(self, balancing: Balancing, size: &PortSize) -> u64 {
         match self {

@@ -83,7 +83,8 @@ pub mod chain {
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
     /// Refuses packets to this host if the frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets of no known connection.
+    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets that belong to no known
+    /// connection.
     pub const FORWARD: &str = "KUBE-FORWARD";
     /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
     pub const OUTPUT: &str = "KUBE-OUTPUT";

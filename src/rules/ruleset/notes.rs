@@ -16,10 +16,11 @@ use super::shared::{Fields, comment, commented};
 use crate::endpoints::{Action, FrontendSelection, PortSelection};
 use crate::model::{Destination, Family, FrontendKind, ObjectName, TrafficPolicy};
 
-/// Follows the name in the comment of a frontend whose address is in `spec.externalIPs`. Rules treat it like a load balancer IP.
+/// A note that follows the name in the comment of a frontend whose address is in `spec.externalIPs`. Rules treat it like a load balancer
+/// IP.
 pub const EXTERNAL_IP: &str = "(external IP)";
-/// Follows the name in the comment of a frontend without endpoints whose traffic policy is Local. The rules refuse its packets as with
-/// policy Cluster, so only this note shows the policy.
+/// A note that follows the name in the comment of a frontend without endpoints whose traffic policy is Local. The rules refuse its packets
+/// as with policy Cluster, so only this note shows the policy.
 pub const POLICY_LOCAL: &str = "(policy Local)";
 
 /// The name of the service port in the comment of a frontend, without the notes that may follow it.

@@ -25,7 +25,7 @@ use crate::table::{DynamicSet, ServiceObjects, VerdictMap};
 /// 100,000 elements.
 ///
 /// The time for sets grows with the square of their number; their cost here is about right for the largest Service that the default limit
-/// allows.
+/// of elements allows.
 pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize, endpoint_chains: bool) -> u64 {
     const CHAIN: u64 = 10;
     const SET: u64 = 50;

@@ -58,7 +58,8 @@ fn original_address(family: Family) -> Field {
 
 /// Estimates the cost of the affinity objects of a service port, in elements. Measured: a first sync of 1,000 service ports with affinity
 /// and one frontend takes as long as a first sync of 100,000 elements, with five frontends twice as long. The time grows with the square of
-/// their number, so the estimate is about right for the largest Service that the default limit allows, and too high for smaller ones.
+/// their number, so the estimate is about right for the largest Service that the default limit of elements allows, and too high for smaller
+/// ones.
 pub(super) fn weight(size: &PortSize) -> u64 {
     const MAP: u64 = 75;
     const CHAIN: u64 = 25;
@@ -134,7 +135,7 @@ pub(in crate::ruleset) struct Affinity<'a> {
 }
 
 impl<'a> Affinity<'a> {
-    /// Returns `None` if the port has no session affinity.
+    /// The session affinity of a service port; `None` if the port has none.
     pub(in crate::ruleset) fn of(port: &'a PortSelection) -> Option<Self> {
         let timeout = Duration::from_secs(u64::from(port.affinity_seconds?));
         Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
@@ -185,7 +186,8 @@ impl<'a> Affinity<'a> {
         DynamicSet { set: Arc::new(set), allowed: Some(allowed) }
     }
 
-    /// The rule that records the endpoint of a connection; in the map of the local list only if the endpoint is on this node.
+    /// The rule that records the endpoint of a connection in the map of a list. For the list of endpoints on this node, the rule matches
+    /// only if the endpoint is on this node.
     fn update(&self, list: List, port: u16) -> Rule {
         let fields = Fields::of(self.port.family);
         let has_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(port)));

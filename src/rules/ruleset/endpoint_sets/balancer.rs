@@ -74,8 +74,9 @@ impl Balancer {
 
     /// The rules that a packet tries one after the other. Each looks up a number and sends the packet to its endpoint, if there is one.
     fn choices(self, family: Family) -> Vec<Rule> {
-        // Between the two look-ups of one packet the frontend may lose its highest number, or get another scheduler. Number 0 exists
-        // as long as the frontend has any endpoint. So the last rule tries it, and a change never lets a packet reach the reject rules.
+        // Between the look-up of a packet's verdict and the look-up of its endpoint, the frontend may lose its highest number, or get
+        // another scheduler. Number 0 exists as long as the frontend has any endpoint. So the last rule tries it, and a change never lets a
+        // packet reach the reject rules.
         let first = Field::NumgenRandom(1);
         let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
         let fields = Fields::of(family).of_type(self.frontend_type);
