@@ -4,7 +4,7 @@
 //! The crate executes commands and returns the kernel's answers. After an error, the caller decides when to try again.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic at an unexpected value"))]
 
 pub mod counters;
 pub mod flowtable;
