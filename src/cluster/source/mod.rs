@@ -73,7 +73,7 @@ enum Key {
 }
 
 impl Key {
-    /// The object that an event is about; `None` for events that are not about an object.
+    /// Returns the object that an event is about; `None` for events that are not about an object.
     fn of(event: &Event) -> Option<Self> {
         Some(match event {
             Event::ServiceApplied(service) => Self::Service(service.name.clone()),
@@ -87,7 +87,7 @@ impl Key {
         })
     }
 
-    /// The event that deletes the object.
+    /// Returns the event that deletes the object.
     fn deletion(&self) -> Event {
         match self {
             Self::Node(name) => Event::NodeDeleted(Arc::clone(name)),

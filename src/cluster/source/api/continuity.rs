@@ -58,7 +58,7 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// The state before the first watch. `silence` has to be longer than the time between two bookmarks.
+    /// Returns the state before the first watch. `silence` has to be longer than the time between two bookmarks.
     pub(super) fn new(silence: Duration, now: Instant) -> Self {
         Self { silence, at_begin: silence, has_begun: false, answered: None, due: now + silence }
     }
@@ -114,7 +114,7 @@ impl Doubt {
     }
 }
 
-/// Asks whether the server has this version. Gives the size of the answer's body in bytes.
+/// Asks whether the server has this version. Returns the size of the answer's body in bytes.
 ///
 /// # Errors
 /// [`Error::VersionLost`] if the server does not have the version; any other error if the question was not answered.

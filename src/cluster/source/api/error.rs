@@ -111,12 +111,12 @@ pub(super) enum End {
 }
 
 impl Error {
-    /// The error for a request that failed.
+    /// Returns the error for a request that failed.
     pub(super) fn of_request(error: &kube::Error) -> Self {
         Self::Connection(explain(error))
     }
 
-    /// The error for a Status of the server.
+    /// Returns the error for a Status of the server.
     pub(super) fn of_status(status: Status, retry_after: Option<Duration>) -> Self {
         if status.is_expired() {
             return Self::Expired;
@@ -128,7 +128,7 @@ impl Error {
         Self::Refused { code: status.code, message, retry_after }
     }
 
-    /// The cause to log for an operator.
+    /// Returns the cause to log for an operator.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Expired
@@ -146,7 +146,7 @@ impl Error {
         }
     }
 
-    /// How an attempt ended that failed with this error.
+    /// Returns how an attempt ended that failed with this error.
     pub(super) fn end(&self) -> End {
         match self {
             Self::VeryShortWatch => End::InOrder,
@@ -158,7 +158,7 @@ impl Error {
         }
     }
 
-    /// How long the server asks to wait before the next request.
+    /// Returns how long the server asks to wait before the next request.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -166,7 +166,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status with which the server refused a request; `None` for any other error.
+    /// Returns the HTTP status with which the server refused a request; `None` for any other error.
     pub(super) fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -174,25 +174,25 @@ impl Error {
         }
     }
 
-    /// Whether new credentials or another CA may help, which may already be in the files.
+    /// Returns whether new credentials or another CA may help, which may already be in the files.
     pub(super) fn is_about_access(&self) -> bool {
         matches!(self, Self::Connection(_)) || self.code() == Some(401)
     }
 
-    /// Whether a complete list has to come next, because the watch cannot be resumed. After a malformed answer, resuming could get the
-    /// same answer again.
+    /// Returns whether a complete list has to come next, because the watch cannot be resumed. After a malformed answer, resuming could get
+    /// the same answer again.
     pub(super) fn needs_list(&self) -> bool {
         matches!(self, Self::Expired | Self::VersionLost | Self::Malformed(_))
             || self.code().is_some_and(|code| (400..500).contains(&code) && ![401, 403, 408, 429].contains(&code))
     }
 }
 
-/// The separator and the text, or nothing if there is no text.
+/// Returns the separator and the text, or nothing if there is no text.
 fn after(separator: &str, text: Option<&str>) -> String {
     text.map(|text| format!("{separator}{text}")).unwrap_or_default()
 }
 
-/// Why a request failed: the error with its causes, and what to check where that is known.
+/// Returns why a request failed: the error with its causes, and what to check where that is known.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
     let text = chain(error);
     match causes(error).find_map(remedy) {
@@ -216,7 +216,7 @@ const fn advice(code: u16) -> Option<&'static str> {
     })
 }
 
-/// An error with its causes, each text once.
+/// Returns an error with its causes, each text once.
 pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
@@ -234,7 +234,7 @@ pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// Whether an error's text only names the part of the client in which the error occurred.
+/// Returns whether an error's text only names the part of the client in which the error occurred.
 fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
     let is_kube_wrapper =
         matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Service(_) | kube::Error::HyperError(_)));
@@ -242,7 +242,7 @@ fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
     is_kube_wrapper || text.starts_with("client error (") || texts.contains(&text)
 }
 
-/// An error and its causes, the outermost first, including errors that an I/O error wraps.
+/// Returns an error and its causes, the outermost first, including errors that an I/O error wraps.
 fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -339,7 +339,7 @@ mod tests {
     #[error("client error (Connect)")]
     struct Client(#[source] io::Error);
 
-    /// The explanation of a connection's error, wrapped as the HTTP client wraps it.
+    /// Returns the explanation of a connection's error, wrapped as the HTTP client wraps it.
     fn connect(error: impl Into<Box<dyn StdError + Send + Sync>>) -> String {
         explain(&Client(io::Error::other(error)))
     }

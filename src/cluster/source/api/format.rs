@@ -13,7 +13,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The encoding that a `Content-Type` header names; without one it is JSON.
+    /// Returns the encoding that a `Content-Type` header names; without one it is JSON.
     ///
     /// # Errors
     /// The media type, if it is neither JSON nor protobuf.

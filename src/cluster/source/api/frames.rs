@@ -28,7 +28,7 @@ pub(super) struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// An empty buffer. `limit` is the longest event, in bytes.
+    /// Returns an empty buffer. `limit` is the longest event, in bytes.
     pub(super) fn new(format: Format, limit: usize) -> Self {
         Self { format, bytes: Vec::new(), start: 0, searched: 0, limit }
     }
@@ -44,7 +44,7 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(chunk);
     }
 
-    /// The next whole event; `None` if more bytes are needed. Blank lines and empty messages are left out.
+    /// Returns the next whole event; `None` if more bytes are needed. Blank lines and empty messages are left out.
     ///
     /// # Errors
     /// The event is too long, even if its end has not arrived yet.
@@ -92,7 +92,7 @@ impl FrameBuffer {
         Ok(Some((start, self.start)))
     }
 
-    /// The number of bytes of an event whose end has not arrived yet.
+    /// Returns the number of bytes of an event whose end has not arrived yet.
     pub(super) fn pending(&self) -> usize {
         self.bytes.len() - self.start
     }
@@ -102,7 +102,7 @@ impl FrameBuffer {
 mod tests {
     use super::*;
 
-    /// All events of an answer that comes in chunks of `size` bytes.
+    /// Returns all events of an answer that comes in chunks of `size` bytes.
     fn cut(format: Format, answer: &[u8], size: usize) -> Vec<Vec<u8>> {
         let mut frames = FrameBuffer::new(format, 100);
         let mut found = Vec::new();

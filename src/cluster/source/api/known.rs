@@ -27,8 +27,8 @@ pub(super) struct KnownObjects {
 pub(super) struct Confirmation(Option<Instant>);
 
 impl Confirmation {
-    /// Whether a list may be applied: it does not remove too many objects (`is_excessive`), or the list before it removed too many as
-    /// well and came `within` this time. An older list confirms nothing.
+    /// Returns whether a list may be applied: it does not remove too many objects (`is_excessive`), or the list before it removed too many
+    /// as well and came `within` this time. An older list confirms nothing.
     pub(super) fn may_apply(&mut self, is_excessive: bool, now: Instant, within: Duration) -> bool {
         let is_second = self.0.take().is_some_and(|first| now.saturating_duration_since(first) <= within);
         self.0 = (is_excessive && !is_second).then_some(now);
@@ -47,9 +47,9 @@ impl KnownObjects {
         self.before = self.objects.len();
     }
 
-    /// The number of objects that the complete list removes, if it is more than `limit` percent of the objects before the list. That
-    /// may be a mistake of the server, until a second list confirms it; a cluster that was emptied on purpose is still empty
-    /// a second or two later.
+    /// Returns the number of objects that the complete list removes, if it is more than `limit` percent of the objects before the list.
+    /// That may be a mistake of the server, until a second list confirms it; a cluster that was emptied on purpose is still empty a second
+    /// or two later.
     pub(super) fn excessive_removal(&self, limit: u8) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.list).count();
         (!self.nameless && missing >= MANY && missing.saturating_mul(100) > self.before.saturating_mul(limit.into()))
@@ -74,12 +74,12 @@ impl KnownObjects {
         }
     }
 
-    /// Notes that an object was deleted. Gives whether the model had it.
+    /// Notes that an object was deleted. Returns whether the model had it.
     pub(super) fn deleted(&mut self, key: &Key) -> bool {
         self.objects.remove(key).is_some()
     }
 
-    /// Ends a complete list: forgets the objects that it lacks, and gives them.
+    /// Ends a complete list: forgets the objects that it lacks, and returns them.
     ///
     /// If the name of an object on the list cannot be read, the object may be any of the missing ones, so none is removed.
     pub(super) fn end_list(&mut self) -> Vec<Key> {
@@ -101,7 +101,7 @@ mod tests {
         Key::Node(name.into())
     }
 
-    /// The known objects after a list of `a` and `b`.
+    /// Returns the known objects after a list of `a` and `b`.
     fn two_known() -> KnownObjects {
         let mut known = KnownObjects::default();
         known.begin_list();

@@ -72,7 +72,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Requests a page. Gives the format and the body of the answer.
+    /// Requests a page. Returns the format and the body of the answer.
     async fn page(&mut self, request: &Request) -> Result<(Format, Vec<u8>), Error> {
         let (timing, start) = (self.shared.timing, Instant::now());
         let page = match self.connection.send(self.kind.path(), request, timing.list_response).await {
@@ -253,7 +253,7 @@ impl<O: Observer> Reflector<'_, O> {
         if self.has_worked() { Ok(()) } else { Err(Error::VeryShortWatch) }
     }
 
-    /// Handles an event. Gives whether a streaming list is still under way.
+    /// Handles an event. Returns whether a streaming list is still under way.
     async fn event(&mut self, format: Format, event: &[u8], is_list: bool) -> Result<bool, Error> {
         let version = match self.decoder.watch_event(format, event).map_err(Error::Malformed)? {
             WatchEvent::Applied(object) => self.applied(object).await?,
@@ -283,21 +283,21 @@ impl<O: Observer> Reflector<'_, O> {
         Ok(is_list)
     }
 
-    /// The server refused a streaming list: the next attempt lists page by page.
+    /// Returns the server refused a streaming list: the next attempt lists page by page.
     fn streaming_refused(&mut self, error: &Error) -> Error {
         debug!("type" = self.kind.name(), err = %error, "The server refuses a streaming list");
         self.list_methods.streaming_refused();
         Error::NoStreamingList
     }
 
-    /// The end of a streaming list did not come: the next attempt lists page by page.
+    /// Returns the end of a streaming list did not come: the next attempt lists page by page.
     fn streaming_ignored(&mut self) -> Error {
         debug!("type" = self.kind.name(), "The server ignores that a streaming list was requested");
         self.list_methods.streaming_ignored(StdInstant::now());
         Error::NoStreamingList
     }
 
-    /// The parameters for a page of a list: for the first one, or for the one that the continue token `next` stands for.
+    /// Returns the parameters for a page of a list: for the first one, or for the one that the continue token `next` stands for.
     fn list_params(&self, freshness: &Freshness, next: Option<String>) -> ListParams {
         let (version, version_match) = match freshness {
             _ if next.is_some() => (None, None),
@@ -317,7 +317,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// The parameters of a watch with a timeout of this many seconds.
+    /// Returns the parameters of a watch with a timeout of this many seconds.
     fn watch_params(&self, seconds: u32, is_list: bool) -> WatchParams {
         WatchParams {
             label_selector: self.kind.label_selector().map(Into::into),
@@ -383,8 +383,8 @@ fn too_long(TooLong: TooLong) -> Error {
     Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
 }
 
-/// Whether this HTTP status means that the server does not support streaming lists: such servers call the parameters invalid (422) or
-/// bad (400); the other statuses may come from a proxy on the way.
+/// Returns whether this HTTP status means that the server does not support streaming lists: such servers call the parameters invalid (422)
+/// or bad (400); the other statuses may come from a proxy on the way.
 fn refuses_streaming(status: u16) -> bool {
     matches!(status, 400 | 405 | 406 | 415 | 422 | 501)
 }

@@ -88,7 +88,7 @@ pub enum Allowed {
 /// Checks the server.
 ///
 /// # Errors
-/// When the credentials cannot be read.
+/// Fails when the credentials cannot be read.
 pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
@@ -150,7 +150,7 @@ async fn version(connection: &mut Connection) -> Result<String, Error> {
     Ok(answer["gitVersion"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Lists at most one object. If that succeeds, also gives the number of objects in the answer.
+/// Lists at most one object. If that succeeds, also returns the number of objects in the answer.
 async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (Allowed, Option<usize>) {
     let params = ListParams {
         label_selector: kind.label_selector().map(Into::into),
@@ -200,7 +200,7 @@ fn refused(error: &Error) -> Allowed {
     }
 }
 
-/// The answer to a request, as JSON.
+/// Returns the answer to a request, as JSON.
 async fn answer(connection: &mut Connection, path: &str, request: &Request) -> Result<Value, Error> {
     let mut response = connection.send(path, request, PATIENCE).await?;
     let body = response.read_all(MAX_ANSWER, PATIENCE, PATIENCE).await?;

@@ -129,7 +129,7 @@ pub struct Handle {
 /// where they are needed (M3), a panic.
 ///
 /// # Errors
-/// The system gives no thread or no file descriptors.
+/// The system returns no thread or no file descriptors.
 pub fn spawn(
     options: ApiOptions,
     events: SyncSender<Event>,

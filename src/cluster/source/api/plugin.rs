@@ -43,14 +43,14 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Whether a user's credentials come from a plugin. Credentials in the kubeconfig itself take precedence.
+/// Returns whether a user's credentials come from a plugin. Credentials in the kubeconfig itself take precedence.
 pub(super) fn is_used(user: &AuthInfo) -> bool {
     let has_password = user.username.is_some() && user.password.is_some();
     let has_other = user.auth_provider.is_some() || user.token.is_some() || user.token_file.is_some() || has_password;
     user.exec.is_some() && !has_other
 }
 
-/// Replaces the plugin in the user's entry by its credentials. Gives when they expire, if they do. A user without a plugin stays as it
+/// Replaces the plugin in the user's entry by its credentials. Returns when they expire, if they do. A user without a plugin stays as it
 /// is.
 ///
 /// # Errors
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// The entry of a user whose plugin is this shell command.
+    /// Returns the entry of a user whose plugin is this shell command.
     fn user(script: &str, more: &Value) -> AuthInfo {
         let mut exec = json!({ "apiVersion": "v1", "command": "/bin/sh", "args": ["-c", script] });
         exec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -53,7 +53,7 @@ pub(super) struct ListMethods {
 }
 
 impl ListMethods {
-    /// The way to list now.
+    /// Returns the way to list now.
     pub(super) fn next(&self, now: StdInstant) -> ListMethod {
         let ignores = self.ignored.is_some_and(|at| now.saturating_duration_since(at) < IGNORED);
         if self.refused || ignores { ListMethod::Paged } else { ListMethod::Streaming }

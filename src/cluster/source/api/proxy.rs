@@ -185,19 +185,19 @@ impl Proxy {
         Ok(Self { kind, host, port, user, origin })
     }
 
-    /// The error that this proxy cannot be used, for this reason.
+    /// Returns the error that this proxy cannot be used, for this reason.
     pub(super) const fn unusable(&self, reason: &'static str) -> Failure {
         Failure::Unusable { origin: self.origin, reason }
     }
 
-    /// The value of `Proxy-Authorization`, if the URL has a user.
+    /// Returns the value of `Proxy-Authorization`, if the URL has a user.
     pub(super) fn authorization(&self) -> Option<String> {
         let (user, password) = self.user.as_ref()?;
         Some(format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())))
     }
 }
 
-/// The route to a server by the environment; `variable` gives the value of a variable.
+/// Returns the route to a server by the environment; `variable` returns the value of a variable.
 pub(super) fn by_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Route {
     let first = |names: [&'static str; 2]| {
         let value = |name| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value));
@@ -220,7 +220,7 @@ pub(super) fn by_environment(server: &Uri, variable: impl Fn(&str) -> Option<Str
     Proxy::of_url(origin, &value).map_or_else(Route::Unusable, Route::Through)
 }
 
-/// Whether connections to this host and port need the proxy; `exceptions` is the value of `NO_PROXY`.
+/// Returns whether connections to this host and port need the proxy; `exceptions` is the value of `NO_PROXY`.
 fn needs_proxy(host: &str, port: u16, exceptions: &str) -> bool {
     let host = without_brackets(host).to_ascii_lowercase();
     let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
@@ -231,7 +231,7 @@ fn needs_proxy(host: &str, port: u16, exceptions: &str) -> bool {
     !exceptions.any(|entry| is_exception(&entry, &host, address, port))
 }
 
-/// Whether an entry of `NO_PROXY`, in lower case, matches a host.
+/// Returns whether an entry of `NO_PROXY`, in lower case, matches a host.
 fn is_exception(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
     if entry == "*" {
         return true;
@@ -266,7 +266,7 @@ pub(super) fn without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The host of a server's URL, an IPv6 address without brackets, and its port.
+/// Returns the host of a server's URL, an IPv6 address without brackets, and its port.
 pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
     let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
     Some((without_brackets(url.host()?), url.port_u16().unwrap_or(default)))
@@ -276,7 +276,7 @@ pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
 mod tests {
     use super::*;
 
-    /// The route to a server with these variables: `direct`, the proxy's URL, or the error.
+    /// Returns the route to a server with these variables: `direct`, the proxy's URL, or the error.
     fn route(server: &str, variables: &[(&str, &str)]) -> String {
         let value =
             |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());

@@ -210,18 +210,18 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// The result of the current attempt, which ended with `end`.
+    /// Returns the result of the current attempt, which ended with `end`.
     fn attempt(&self, end: End) -> Attempt {
         let lived = self.watch_began.map_or(Duration::ZERO, |since| since.elapsed());
         Attempt { delivered: self.delivered, lived, end }
     }
 
-    /// Whether the current watch delivered a new version or lasted long enough ([`Attempt::worked`]).
+    /// Returns whether the current watch delivered a new version or lasted long enough ([`Attempt::worked`]).
     pub(super) fn has_worked(&self) -> bool {
         self.attempt(End::InOrder).worked()
     }
 
-    /// Handles the end of a list, or of a watch that the server ended in order; gives the wait before the next request.
+    /// Handles the end of a list, or of a watch that the server ended in order; returns the wait before the next request.
     fn ended_in_order(&mut self) -> Duration {
         if self.watch_began.is_none() {
             return Duration::ZERO;
@@ -231,7 +231,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.backoff.next(attempt, None, rand::random())
     }
 
-    /// Handles a failure; gives the wait before the next attempt.
+    /// Handles a failure; returns the wait before the next attempt.
     async fn failed(&mut self, error: &Error) -> Duration {
         if self.is_absent(error) {
             self.shared.progress.send_modify(|progress| progress.listed(self.kind));
@@ -264,7 +264,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// The position for the next request after a failure.
+    /// Returns the position for the next request after a failure.
     fn position_after(&self, error: &Error) -> Position {
         match (error, &self.position) {
             (Error::ExcessiveRemoval(..) | Error::VersionLost, _) => Position::List(Freshness::Latest),
@@ -312,7 +312,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.news.mark_unchanged();
     }
 
-    /// Whether the kind is optional, and the server does not have it or does not let us list it.
+    /// Returns whether the kind is optional, and the server does not have it or does not let us list it.
     fn is_absent(&self, error: &Error) -> bool {
         let lists = matches!(self.position, Position::List(_));
         self.kind.is_optional() && lists && matches!(error.code(), Some(403 | 404))
@@ -372,7 +372,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles an object that was added or modified. Gives its version.
+    /// Handles an object that was added or modified. Returns its version.
     pub(super) async fn applied(&mut self, object: ReadObject) -> Result<Option<String>, Error> {
         match object {
             Ok(object) => {

@@ -17,7 +17,7 @@ impl Resource {
     /// All of them. The Node comes first, because the start waits for it (M2).
     pub(super) const ALL: [Self; 4] = [Self::Node, Self::Service, Self::EndpointSlice, Self::ServiceCidr];
 
-    /// The name of the kind, as in the field `kind` of objects.
+    /// Returns the name of the kind, as in the field `kind` of objects.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Node => "Node",
@@ -27,7 +27,7 @@ impl Resource {
         }
     }
 
-    /// The path of its objects at the API server.
+    /// Returns the path of its objects at the API server.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::Node => "/api/v1/nodes",
@@ -37,7 +37,7 @@ impl Resource {
         }
     }
 
-    /// The label selector of requests for the kind.
+    /// Returns the label selector of requests for the kind.
     pub(super) const fn label_selector(self) -> Option<&'static str> {
         match self {
             Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
@@ -46,7 +46,7 @@ impl Resource {
         }
     }
 
-    /// The field selector of requests for the kind.
+    /// Returns the field selector of requests for the kind.
     pub(super) fn field_selector(self, node_name: &str) -> Option<String> {
         match self {
             Self::Service => Some("spec.clusterIP!=None".into()),
@@ -55,12 +55,12 @@ impl Resource {
         }
     }
 
-    /// Whether a cluster may lack the kind: older ones have no ServiceCIDRs, or no rule that lets the proxy read them.
+    /// Returns whether a cluster may lack the kind: older ones have no ServiceCIDRs, or no rule that lets the proxy read them.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self, Self::ServiceCidr)
     }
 
-    /// The identity of an object of the kind.
+    /// Returns the identity of an object of the kind.
     pub(super) fn key(self, namespace: &str, name: &str) -> Key {
         match self {
             Self::Node => Key::Node(name.into()),

@@ -60,7 +60,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Whether the watch worked: it delivered a new version, or stayed open for [`LASTING`].
+    /// Returns whether the watch worked: it delivered a new version, or stayed open for [`LASTING`].
     pub(super) fn worked(self) -> bool {
         self.delivered || self.lived >= LASTING
     }
@@ -82,12 +82,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// A back-off whose first long wait is `first`, plus up to half of it as jitter.
+    /// Returns a back-off whose first long wait is `first`, plus up to half of it as jitter.
     pub(super) const fn new(first: Duration) -> Self {
         Self { first, soon: 0, failures: 0, answers: 0, lists: 0 }
     }
 
-    /// The wait after an attempt.
+    /// Returns the wait after an attempt.
     ///
     /// `retry_after` is the wait that the server asked for, which is kept up to two minutes; `chance` is a random number in 0..1.
     pub(super) fn next(&mut self, attempt: Attempt, retry_after: Option<Duration>, chance: f64) -> Duration {
@@ -103,7 +103,7 @@ impl Backoff {
         wait.max(retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER))
     }
 
-    /// The wait before a list that is needed because the server does not have the version.
+    /// Returns the wait before a list that is needed because the server does not have the version.
     fn before_list(&mut self, chance: f64) -> Duration {
         self.lists = self.lists.saturating_add(1);
         match self.lists.checked_sub(SOON_INTERRUPTED + 1) {
@@ -112,7 +112,7 @@ impl Backoff {
         }
     }
 
-    /// The wait after an attempt that ended with `end`.
+    /// Returns the wait after an attempt that ended with `end`.
     fn before(&mut self, end: End, chance: f64) -> Duration {
         let (soon, longest) = match end {
             End::InOrder => (SOON_INTERRUPTED, LONGEST_ACCEPTED),
@@ -131,13 +131,13 @@ impl Backoff {
         self.doubled(failures, longest, chance)
     }
 
-    /// The wait after this many failures: with [`FIRST`] 0.8 s to 1.2 s at first, twice as long each time.
+    /// Returns the wait after this many failures: with [`FIRST`] 0.8 s to 1.2 s at first, twice as long each time.
     fn doubled(&self, failures: u32, longest: Duration, chance: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(16));
         doubled.min(longest.div_f64(1.0 + JITTER)).mul_f64(JITTER.mul_add(chance, 1.0))
     }
 
-    /// Resets the long waits, because a server that gave no answer answers again. Gives whether it did: at most twice until an attempt
+    /// Resets the long waits, because a server that gave no answer answers again. Returns whether it did: at most twice until an attempt
     /// works, so that a server that is unreachable again and again gets fewer and fewer requests.
     pub(super) fn answered_again(&mut self) -> bool {
         let counts = self.answers < ANSWERS;
@@ -149,13 +149,13 @@ impl Backoff {
     }
 }
 
-/// Whether a failure shows that this node reaches no API server: no connection, or a 502, 503 or 504 from a load balancer.
+/// Returns whether a failure shows that this node reaches no API server: no connection, or a 502, 503 or 504 from a load balancer.
 pub(super) const fn is_away(cause: Cause) -> bool {
     matches!(cause, Cause::Unreachable | Cause::Refused(502..=504))
 }
 
-/// The longest wait of the kind with the fewest objects after a failure that affects all kinds, before jitter of up to a half. When this
-/// kind works again the others try at once, so the server gets one request at a time. `None` for a failure of one kind only, or with
+/// Returns the longest wait of the kind with the fewest objects after a failure that affects all kinds, before jitter of up to a half. When
+/// this kind works again the others try at once, so the server gets one request at a time. `None` for a failure of one kind only, or with
 /// Retry-After.
 pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Option<Duration> {
     match cause {
@@ -181,7 +181,7 @@ struct Lasting {
 }
 
 impl Outage {
-    /// Notes that an attempt failed. Gives how long the outage has lasted if a warning is due.
+    /// Notes that an attempt failed. Returns how long the outage has lasted if a warning is due.
     pub(super) fn failed(&mut self, cause: Cause, now: Instant) -> Option<Duration> {
         let Some(lasting) = &mut self.0 else {
             let interrupted = cause == Cause::Interrupted;
@@ -205,18 +205,18 @@ impl Outage {
         Some(lasted)
     }
 
-    /// Whether there is an outage now.
+    /// Returns whether there is an outage now.
     pub(super) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Notes that the server serves the kind again. Gives how long the outage lasted, if there was one.
+    /// Notes that the server serves the kind again. Returns how long the outage lasted, if there was one.
     pub(super) fn over(&mut self, now: Instant) -> Option<Duration> {
         self.0.take().map(|lasting| now.saturating_duration_since(lasting.since))
     }
 }
 
-/// A duration as Kubernetes writes it: `12m0s`, `1h0m3s`; tenths of a second below a minute.
+/// Returns a duration as Kubernetes writes it: `12m0s`, `1h0m3s`; tenths of a second below a minute.
 pub(super) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -236,7 +236,7 @@ mod tests {
         Attempt { delivered, lived: Duration::from_millis(lived), end }
     }
 
-    /// The waits in milliseconds, without jitter, if `count` attempts in a row end like this one.
+    /// Returns the waits in milliseconds, without jitter, if `count` attempts in a row end like this one.
     fn waits(attempt: Attempt, count: usize) -> Vec<u128> {
         let mut backoff = Backoff::new(FIRST);
         (0..count).map(|_| backoff.next(attempt, None, 0.0).as_millis()).collect()
@@ -353,7 +353,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds at which warnings are due when an attempt fails every `every` seconds of an outage that lasts this many seconds.
+    /// Returns the seconds at which warnings are due when an attempt fails every `every` seconds of an outage that lasts this many seconds.
     fn warnings(outage: &mut Outage, start: Instant, seconds: u32, every: usize, cause: Cause) -> Vec<u32> {
         let due = |second: &u32| outage.failed(cause, start + SECOND * *second).is_some();
         (0..seconds).step_by(every).filter(due).collect()

@@ -139,7 +139,7 @@ async fn report_missing(mut progress: Receiver<Progress>, patience: Patience, ob
 mod tests {
     use super::*;
 
-    /// A Node with this many IPs and pod CIDRs.
+    /// Returns a Node with this many IPs and pod CIDRs.
     fn node(ips: usize, pod_cidrs: usize) -> Node {
         Node {
             name: "node-1".into(),
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// The outcome of the wait if all kinds are listed and `node` is this node's Node.
+    /// Returns the outcome of the wait if all kinds are listed and `node` is this node's Node.
     fn outcome(node: Option<&Node>, pod_cidrs: bool) -> Result<()> {
         let mut progress = Progress::default();
         Resource::ALL.into_iter().for_each(|resource| progress.listed(resource));

@@ -60,7 +60,7 @@ impl Authorities {
         }
     }
 
-    /// The CA certificates of the system.
+    /// Returns the CA certificates of the system.
     fn of_system() -> Vec<CertificateDer<'static>> {
         let mut store = RootCertStore::empty();
         let certificates = rustls_native_certs::load_native_certs().certs;
@@ -68,7 +68,7 @@ impl Authorities {
     }
 }
 
-/// The settings for the server of this configuration. If it has a CA, `root_cert` has to hold certificates from [`Authorities`].
+/// Returns the settings for the server of this configuration. If it has a CA, `root_cert` has to hold certificates from [`Authorities`].
 ///
 /// # Errors
 /// The client certificate or its key cannot be used, or no certificate is trusted.
@@ -80,8 +80,8 @@ pub(super) fn for_server(config: &Config) -> Result<ClientConfig> {
     settings(config, trusted)
 }
 
-/// The settings for an HTTPS proxy on the way to the server. The system's CAs are trusted too, because such a proxy is often not part
-/// of the cluster.
+/// Returns the settings for an HTTPS proxy on the way to the server. The system's CAs are trusted too, because such a proxy is often not
+/// part of the cluster.
 ///
 /// # Errors
 /// As for [`for_server`].
@@ -107,7 +107,7 @@ fn settings(config: &Config, trusted: Vec<CertificateDer<'static>>) -> Result<Cl
 /// A certificate with its issuers, and its key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// The client's certificate and key, if it has them.
+/// Returns the client's certificate and key, if it has them.
 fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
     let key_data = auth.client_key_data.as_ref().map(ExposeSecret::expose_secret);
     let certificate = read(auth.client_certificate_data.as_deref(), auth.client_certificate.as_deref());
@@ -145,7 +145,7 @@ impl fmt::Debug for WeakKey {
     }
 }
 
-/// The length of a certificate's RSA key, if it is too short.
+/// Returns the length of a certificate's RSA key, if it is too short.
 fn weak_bits(certificate: &[u8]) -> Option<usize> {
     certificate::facts(certificate)?.rsa_bits.filter(|bits| *bits < LEAST_RSA_BITS)
 }

@@ -38,7 +38,7 @@ impl Converter {
     }
 }
 
-/// The Node's first InternalIP, or else its first ExternalIP; then the first address of the other IP family in the same order (M4).
+/// Returns the Node's first InternalIP, or else its first ExternalIP; then the first address of the other IP family in the same order (M4).
 fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
@@ -54,7 +54,7 @@ fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     [Some(first), other].into_iter().flatten().collect()
 }
 
-/// Whether load balancers may send traffic to the Node: it is not being deleted and not about to be (L5).
+/// Returns whether load balancers may send traffic to the Node: it is not being deleted and not about to be (L5).
 fn is_eligible(object: &objects::Node<'_>) -> bool {
     object.metadata.deletion_timestamp.is_none()
         && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)

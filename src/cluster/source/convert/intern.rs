@@ -25,7 +25,7 @@ impl Default for Interner {
 }
 
 impl Interner {
-    /// The shared copy of a name.
+    /// Returns the shared copy of a name.
     pub(super) fn share(&mut self, name: &str) -> Arc<str> {
         if let Some(shared) = self.names.get(name) {
             return Arc::clone(shared);

@@ -35,7 +35,7 @@ pub struct ConvertOptions {
 }
 
 impl Default for ConvertOptions {
-    /// The default of each feature gate.
+    /// Returns the default of each feature gate.
     fn default() -> Self {
         Self { allow_external_ips: true }
     }
@@ -55,7 +55,7 @@ pub(super) trait ObjectKind {
     /// An object of this kind that borrows its strings from the input.
     type Object<'a>: Deserialize<'a> + Message<'a>;
 
-    /// The object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
+    /// Returns the object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
     fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
 
     /// Converts an object to its event.
@@ -97,7 +97,7 @@ impl Converter {
         Self { options, names: Interner::default() }
     }
 
-    /// The validated name of a namespaced object.
+    /// Returns the validated name of a namespaced object.
     fn object_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<ObjectName> {
         let name = valid_name(meta, fields)?;
         let namespace = &*meta.namespace;
@@ -108,12 +108,12 @@ impl Converter {
         Some(ObjectName::new(self.names.share(namespace), name))
     }
 
-    /// The validated name of an object without a namespace.
+    /// Returns the validated name of an object without a namespace.
     fn cluster_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         valid_name(meta, fields).map(|name| self.names.share(name))
     }
 
-    /// A port's name, which may be empty.
+    /// Returns a port's name, which may be empty.
     fn port_name(&mut self, name: &str, field: Arguments<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         if name.is_empty() || text::is_dns_label(name) {
             return Some(self.names.share(name));
@@ -150,7 +150,7 @@ impl<'a> Fields<'a> {
         self.problems.push(Problem { kind: self.kind, object, field, text });
     }
 
-    /// The event with the problems so far.
+    /// Returns the event with the problems so far.
     fn finish(self, event: Option<Event>) -> Converted {
         Converted { event, problems: self.problems }
     }

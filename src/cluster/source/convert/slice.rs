@@ -11,7 +11,7 @@ use crate::source::objects;
 use rules::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
 
 impl Converter {
-    /// Converts an EndpointSlice; gives [`Event::SliceDeleted`] if it is not usable (B1 to B3).
+    /// Converts an EndpointSlice; returns [`Event::SliceDeleted`] if it is not usable (B1 to B3).
     pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice<'_>) -> Converted {
         let mut fields = Fields::of("EndpointSlice", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
@@ -131,14 +131,14 @@ impl Converter {
     }
 }
 
-/// The time of the change that made the endpoints controller write the slice, for the metric of programming latency. An invalid time
-/// counts as absent, as in upstream.
+/// Returns the time of the change that made the endpoints controller write the slice, for the metric of programming latency. An invalid
+/// time counts as absent, as in upstream.
 fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
 
-/// The IP family of a slice, from its `addressType` (B3).
+/// Returns the IP family of a slice, from its `addressType` (B3).
 fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::V4),
@@ -150,7 +150,7 @@ fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
     }
 }
 
-/// The conditions of an endpoint, with defaults for absent ones (B7).
+/// Returns the conditions of an endpoint, with defaults for absent ones (B7).
 fn conditions(conditions: &objects::EndpointConditions) -> Conditions {
     Conditions {
         ready: conditions.ready.unwrap_or(true),

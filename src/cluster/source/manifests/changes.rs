@@ -56,7 +56,7 @@ impl Monitor {
     /// Makes a monitor that watches no directory yet.
     ///
     /// # Errors
-    /// The kernel gives no inotify instance.
+    /// The kernel returns no inotify instance.
     pub(super) fn new() -> Result<Self, Errno> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Self { inotify, directories: HashMap::new(), failure: None })
@@ -97,7 +97,7 @@ impl Monitor {
         }
     }
 
-    /// The first directory that could not be watched, if any: changes there would be missed.
+    /// Returns the first directory that could not be watched, if any: changes there would be missed.
     pub(super) fn failure(&self) -> Option<&(PathBuf, Errno)> {
         self.failure.as_ref()
     }

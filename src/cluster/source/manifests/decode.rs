@@ -82,7 +82,7 @@ impl Reader {
     }
 }
 
-/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
+/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Returns each object to `take`, in the order of the file. The
 /// second reader is for a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
@@ -386,7 +386,7 @@ impl ItemKind {
         Kind::Item(self)
     }
 
-    /// The name of the kind, as in the field `kind` of objects.
+    /// Returns the name of the kind, as in the field `kind` of objects.
     const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -418,7 +418,7 @@ struct RawList<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// A function that gives these values for the names `apiVersion` and `kind`.
+/// Returns a function that returns these values for the names `apiVersion` and `kind`.
 fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a str> {
     move |field| match field {
         "apiVersion" => Some(api_version),
@@ -427,7 +427,7 @@ fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a
     }
 }
 
-/// The kind of an object. Items of typed lists may leave it out; for other objects the error is the name of the missing field.
+/// Returns the kind of an object. Items of typed lists may leave it out; for other objects the error is the name of the missing field.
 fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> Result<Kind, &'static str> {
     let text = |name| field(name).filter(|text| !text.is_empty());
     let (api_version, kind) = match (text("apiVersion"), text("kind"), list) {
@@ -443,7 +443,7 @@ fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> R
     Ok(if listed.is_some() || (api_version, kind) == ("v1", "List") { Kind::List(listed) } else { Kind::Other })
 }
 
-/// The object, in the default namespace if it names none.
+/// Returns the object, in the default namespace if it names none.
 fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         let namespace = metadata.entry("namespace").or_insert(Value::Null);
@@ -475,17 +475,17 @@ fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
     })
 }
 
-/// A path as the start of a message about the object at this path.
+/// Returns a path as the start of a message about the object at this path.
 fn prefix(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}: ") }
 }
 
-/// A path as the start of a longer path.
+/// Returns a path as the start of a longer path.
 fn dotted(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}.") }
 }
 
-/// A path of `serde_ignored` as users write it: `spec.ports[0].foo`.
+/// Returns a path of `serde_ignored` as users write it: `spec.ports[0].foo`.
 fn field_path(path: &Ignored<'_>) -> String {
     match path {
         Ignored::Root => String::new(),

@@ -83,7 +83,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The state of a directory before its first scan.
+    /// Returns the state of a directory before its first scan.
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
@@ -95,7 +95,7 @@ impl Directory {
         }
     }
 
-    /// Scans the whole directory until `go_on` gives false. Calls `visit` with each directory before it is read.
+    /// Scans the whole directory until `go_on` returns false. Calls `visit` with each directory before it is read.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
         let listing = match walk(&self.root, visit) {
@@ -151,7 +151,7 @@ impl Directory {
         }
     }
 
-    /// Whether the last attempt to read a file failed.
+    /// Returns whether the last attempt to read a file failed.
     pub(super) fn is_unreadable(&self, file: &Path) -> bool {
         self.unreadable.contains(file)
     }
@@ -219,14 +219,14 @@ impl Stamp {
         }
     }
 
-    /// Whether the last change is so long ago that the next one is sure to change the stamp.
+    /// Returns whether the last change is so long ago that the next one is sure to change the stamp.
     fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
     }
 }
 
-/// Reads a file. Gives its content, and its stamp if the next change of the file is sure to change the stamp.
+/// Reads a file. Returns its content, and its stamp if the next change of the file is sure to change the stamp.
 fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
     // Opening a named pipe would block until it has a writer.
     if !fs::metadata(file)?.is_file() {

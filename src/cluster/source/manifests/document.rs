@@ -14,7 +14,7 @@ pub(super) struct Document<'a> {
     pub(super) text: &'a str,
 }
 
-/// The documents of a stream that have content.
+/// Returns the documents of a stream that have content.
 pub(super) fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
     let mut cutter = Cutter { stream, ..Cutter::default() };
     // The empty string marks the end of the stream: `split_inclusive` never gives an empty line.
@@ -42,7 +42,7 @@ struct Cutter<'a> {
 }
 
 impl<'a> Cutter<'a> {
-    /// Takes the next line; gives the document that ends before or with it.
+    /// Takes the next line; returns the document that ends before or with it.
     fn line(&mut self, line: &str) -> Option<Document<'a>> {
         let (end, next_line) = (self.offset + line.len(), self.lines + 1);
         let mut ended = None;
@@ -62,7 +62,7 @@ impl<'a> Cutter<'a> {
         ended
     }
 
-    /// Ends the current document at an offset; the next starts there. Gives it if it has content.
+    /// Ends the current document at an offset; the next starts there. Returns it if it has content.
     fn finish_document(&mut self, end: usize, next_line: u64) -> Option<Document<'a>> {
         if self.explicit || self.content {
             self.ended += 1;
@@ -76,7 +76,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// The rest of a line that starts with a marker, if nothing or white space follows the marker.
+/// Returns the rest of a line that starts with a marker, if nothing or white space follows the marker.
 fn after_marker<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     let rest = line.strip_prefix(marker)?;
     rest.chars().next().is_none_or(char::is_whitespace).then_some(rest)

@@ -65,7 +65,7 @@ impl ManifestProblem {
     /// The value of `kind` for a document whose kind cannot be read.
     const NO_KIND: &'static str = "unknown";
 
-    /// A problem of a whole file or directory.
+    /// Returns a problem of a whole file or directory.
     fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {
         Self { severity: Severity::Error, file: Arc::clone(file), document: None, text: text.into(), kind: None }
     }
@@ -94,7 +94,7 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
     (events, [outcome.problems, changes.duplicates].concat())
 }
 
-/// Reads a directory once. Gives the events of all its objects, [`Event::InitialListDone`] last, and all problems.
+/// Reads a directory once. Returns the events of all its objects, [`Event::InitialListDone`] last, and all problems.
 ///
 /// # Errors
 /// The directory itself cannot be read.

@@ -46,7 +46,7 @@ impl Shapes {
         json.deserialize_map(WholeObject(&self.hasher)).ok().filter(|_| json.end().is_ok())
     }
 
-    /// Whether an object of this shape was noted for this kind.
+    /// Returns whether an object of this shape was noted for this kind.
     pub(super) fn is_known(&self, kind: &'static str, head: &Head<'_>) -> bool {
         self.known.contains(&(kind, head.shape))
     }
@@ -162,7 +162,7 @@ impl<'a, H: Hasher> Visitor<'a> for Walk<'_, '_, H> {
         Ok(())
     }
 
-    /// The shape of a list is made of the shapes of its items; if several items in a row have the same shape, it counts once.
+    /// Returns the shape of a list is made of the shapes of its items; if several items in a row have the same shape, it counts once.
     fn visit_seq<A: SeqAccess<'a>>(self, mut items: A) -> Result<(), A::Error> {
         let mut last = None;
         loop {

@@ -103,7 +103,7 @@ struct Found {
 }
 
 impl Store {
-    /// The files that were read and not deleted since.
+    /// Returns the files that were read and not deleted since.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
         self.files.keys()
     }
@@ -126,8 +126,8 @@ impl Store {
         u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
     }
 
-    /// Notes the next object of a file. Gives its event if the rest of the file cannot change it: if the file is new, and no definition of
-    /// the object is known yet.
+    /// Notes the next object of a file. Returns its event if the rest of the file cannot change it: if the file is new, and no definition
+    /// of the object is known yet.
     pub(super) fn add(&mut self, load: &mut Load, object: ManifestObject) -> Option<Event> {
         let ManifestObject { key, document, event } = object;
         let is_object = event != key.deletion();
@@ -237,13 +237,13 @@ impl Store {
     }
 }
 
-/// The place of the definition that counts, paired with that of each other definition.
+/// Returns the place of the definition that counts, paired with that of each other definition.
 fn duplicates(definitions: &[Definition]) -> impl Iterator<Item = (Place, Place)> {
     let others = definitions.iter().skip(1).map(|other| other.place);
     others.filter_map(|other| Some((definitions.first()?.place, other)))
 }
 
-/// The smaller of the keys that are given.
+/// Returns the smaller of the keys that are given.
 fn next_key(former: Option<&Key>, now: Option<&Found>) -> Option<Key> {
     former.into_iter().chain(now.map(|found| &found.key)).min().cloned()
 }

@@ -59,7 +59,7 @@ pub fn check(dir: &Path) -> anyhow::Result<()> {
 /// of the thread, and the error after which it cannot go on.
 ///
 /// # Errors
-/// The directory cannot be read, or the system gives no thread or no file descriptors.
+/// The directory cannot be read, or the system returns no thread or no file descriptors.
 pub fn spawn(
     dir: PathBuf,
     options: ConvertOptions,
@@ -156,7 +156,7 @@ impl Worker {
         }
     }
 
-    /// Scans the whole directory. Gives its inotify monitor; `None` if scans in intervals have to find changes.
+    /// Scans the whole directory. Returns its inotify monitor; `None` if scans in intervals have to find changes.
     fn rescan(&mut self) -> Result<Option<Monitor>, End> {
         let mut monitor = self.new_monitor();
         let mut visit = |visit: Visit<'_>| {
@@ -205,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// Reads the files that changed. Gives `false` if a rescan is needed.
+    /// Reads the files that changed. Returns `false` if a rescan is needed.
     fn read_changes(&mut self, monitor: &Monitor) -> Result<bool, End> {
         let Ok(mut changed) = monitor.changed() else { return Ok(false) };
         if changed.all {
@@ -270,7 +270,7 @@ impl Outlet {
     }
 }
 
-/// Whether the other end of a pipe was closed.
+/// Returns whether the other end of a pipe was closed.
 fn has_ended(pipe: &PipeReader) -> bool {
     let mut fds = [PollFd::new(pipe, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

@@ -65,12 +65,12 @@ impl Metadata<'_> {
         if self.namespace.is_empty() { self.name.to_string() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
-    /// The value of a label. The key must be one of `USED`, because other labels are not kept.
+    /// Returns the value of a label. The key must be one of `USED`, because other labels are not kept.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         self.labels.value(key)
     }
 
-    /// The value of an annotation. The key must be one of `USED`, because other annotations are not kept.
+    /// Returns the value of an annotation. The key must be one of `USED`, because other annotations are not kept.
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.value(key)
     }

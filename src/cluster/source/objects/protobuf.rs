@@ -35,7 +35,7 @@ impl Malformed {
     }
 }
 
-/// The name of a field in JSON: `clusterIPs` for `cluster_ips`.
+/// Returns the name of a field in JSON: `clusterIPs` for `cluster_ips`.
 fn in_json(field: &str) -> String {
     let mut words = field.trim_end_matches('_').split('_');
     let mut name = words.next().unwrap_or_default().to_owned();
@@ -64,7 +64,7 @@ pub(in crate::source) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a string or a message.
+    /// Returns the bytes of a string or a message.
     ///
     /// # Errors
     /// The value is something else.

@@ -69,7 +69,7 @@ impl<'a> Message<'a> for Text<'a> {
 pub(in crate::source) struct First<'a>(Option<Text<'a>>);
 
 impl<'a> First<'a> {
-    /// The string; `None` if the list is empty.
+    /// Returns the string; `None` if the list is empty.
     pub(in crate::source) fn get(&self) -> Option<&Text<'a>> {
         self.0.as_ref()
     }
@@ -112,13 +112,13 @@ impl<'a> Message<'a> for First<'a> {
 pub(in crate::source) struct Pairs<'a>(Vec<(&'static str, Text<'a>)>);
 
 impl<'a> Pairs<'a> {
-    /// The value of a key; the last one if the key occurs twice.
+    /// Returns the value of a key; the last one if the key occurs twice.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.0.iter().rfind(|(known, _)| *known == key).map(|(_, value)| &**value)
     }
 }
 
-/// The static name of a label or annotation that the proxy uses; `None` for all others.
+/// Returns the static name of a label or annotation that the proxy uses; `None` for all others.
 fn used(key: &[u8]) -> Option<&'static str> {
     USED.into_iter().find(|used| used.as_bytes() == key)
 }

@@ -40,7 +40,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a page of a list. Also gives the kind of the list.
+    /// Reads a page of a list. Also returns the kind of the list.
     pub(super) fn json_page<T: ObjectKind>(&mut self, body: &str) -> Result<(String, Page), String> {
         let (kind, metadata, objects) = if let Ok(list) = serde_json::from_str::<List<T::Object<'_>>>(body) {
             let objects = list.items.unwrap_or_default();

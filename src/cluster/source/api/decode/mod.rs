@@ -84,7 +84,7 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Whether the version to resume from is too old.
+    /// Returns whether the version to resume from is too old.
     pub(super) fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_deref(), Some("Expired" | "Gone"))
     }
@@ -170,7 +170,7 @@ impl Decoder {
         Ok(Object { version, converted: T::convert(object, &mut self.converter) })
     }
 
-    /// The event for a deleted object; `None` if the object has no name or is of another kind.
+    /// Returns the event for a deleted object; `None` if the object has no name or is of another kind.
     fn deleted(&self, kind: &str, identity: &Identity<'_>) -> Option<WatchEvent> {
         let key = self.key(identity).filter(|_| self.is_of_kind(kind))?;
         Some(WatchEvent::Deleted(key, identity.version()))
@@ -180,12 +180,13 @@ impl Decoder {
         Some(&identity.name).filter(|name| !name.is_empty()).map(|name| self.resource.key(&identity.namespace, name))
     }
 
-    /// Whether an object with this `kind` is of this decoder's kind. The items of a list have an empty `kind`.
+    /// Returns whether an object with this `kind` is of this decoder's kind. The items of a list have an empty `kind`.
     fn is_of_kind(&self, kind: &str) -> bool {
         kind.is_empty() || kind == self.resource.name()
     }
 
-    /// The result for an object of another kind. It has no key, so that it does not affect an object of our kind with the same name.
+    /// Returns the result for an object of another kind. It has no key, so that it does not affect an object of our kind with the same
+    /// name.
     fn of_other_kind(&self, kind: &str, metadata: &Metadata<'_>) -> Undecodable {
         let text = format!("the server sent a {kind:?}; it is not used");
         Undecodable {
@@ -195,7 +196,7 @@ impl Decoder {
         }
     }
 
-    /// The result for an object that does not decode, with the field and the reason.
+    /// Returns the result for an object that does not decode, with the field and the reason.
     fn undecodable(&self, identity: &Identity<'_>, field: String, reason: &str) -> Undecodable {
         let object = match (&*identity.namespace, &*identity.name) {
             (_, "") => "without a name".into(),
@@ -229,7 +230,7 @@ impl Identity<'_> {
     }
 }
 
-/// The resource version, unless it is empty.
+/// Returns the resource version, unless it is empty.
 fn version(text: &str) -> Option<Box<str>> {
     Some(text).filter(|text| !text.is_empty()).map(Into::into)
 }
@@ -238,7 +239,7 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
-/// The event for a bookmark with this metadata.
+/// Returns the event for a bookmark with this metadata.
 fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
     if metadata.resource_version.is_empty() {
         return Err("bookmark: no resourceVersion".into());
@@ -248,8 +249,8 @@ fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
 }
 
 /// Reads the answer to a watch in chunks of `chunk` bytes, with events of at most `limit` bytes; for fuzzing. `kind` is an index: 0 to 3
-/// are Node, Service, EndpointSlice and ServiceCIDR in JSON, 4 to 7 the same in protobuf. Gives the events, and as text the problems,
-/// the versions and the error that ends the answer.
+/// are Node, Service, EndpointSlice and ServiceCIDR in JSON, 4 to 7 the same in protobuf. Returns the events, and as text the problems, the
+/// versions and the error that ends the answer.
 #[doc(hidden)]
 #[must_use]
 pub fn watch_bytes(kind: usize, bytes: &[u8], chunk: usize, limit: usize) -> (Vec<Event>, Vec<String>) {
@@ -298,7 +299,7 @@ pub fn list_bytes(kind: usize, bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
     (events, words)
 }
 
-/// The decoder and the format for an index, as in [`watch_bytes`].
+/// Returns the decoder and the format for an index, as in [`watch_bytes`].
 fn of_index(index: usize) -> (Decoder, Format) {
     let format = if (index / Resource::ALL.len()).is_multiple_of(2) { Format::Json } else { Format::Protobuf };
     (Decoder::new(Resource::ALL[index % Resource::ALL.len()], ConvertOptions::default()), format)

@@ -28,7 +28,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a page of a list. Also gives the kind of the list.
+    /// Reads a page of a list. Also returns the kind of the list.
     pub(super) fn protobuf_page<T: ObjectKind>(&mut self, body: &[u8]) -> Result<(String, Page), String> {
         let Envelope { type_meta, raw, .. } = open(body)?;
         let List { metadata, items } = read(raw.0)?;
@@ -66,13 +66,13 @@ fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     }
 }
 
-/// The Status in an envelope.
+/// Returns the Status in an envelope.
 pub(super) fn status(body: &[u8]) -> Option<Status> {
     let envelope = Envelope::read(body.strip_prefix(MAGIC)?).ok()?;
     StatusMessage::read(envelope.raw.0).ok().map(Into::into)
 }
 
-/// The identity of an object, as far as it can be read.
+/// Returns the identity of an object, as far as it can be read.
 fn identity(object: &[u8]) -> Identity<'_> {
     let mut found = IdentifiedObject::default();
     // An error is ignored, because the fields that were read before it stay.

@@ -22,7 +22,7 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Writes a kubeconfig of one cluster and one user into a directory. Gives the options to use it.
+/// Writes a kubeconfig of one cluster and one user into a directory. Returns the options to use it.
 pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
     let file = dir.join("kubeconfig");
     let config = json!({
@@ -35,7 +35,7 @@ pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOpt
     ClientOptions { kubeconfig: Some(file), ..ClientOptions::default() }
 }
 
-/// Requests a page of Services with these options. Gives the body of the answer.
+/// Requests a page of Services with these options. Returns the body of the answer.
 pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let request = Request::List(kube::api::ListParams::default());
@@ -47,7 +47,7 @@ pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The Authorization header that the client sends for this user of a kubeconfig.
+/// Returns the Authorization header that the client sends for this user of a kubeconfig.
 fn authorization(dir: &Path, user: &Value) -> Option<String> {
     let server = serve(|_| reply(200, "", &json!({})));
     let options = kubeconfig(dir, &json!({"server": server.url}), user);
@@ -213,7 +213,7 @@ impl Authority {
         (signed, certificate.der().clone(), key.into())
     }
 
-    /// A TLS server that demands a client certificate of this CA and shows the given certificate.
+    /// Returns a TLS server that demands a client certificate of this CA and shows the given certificate.
     fn acceptor(&self, (certificate, key): (CertificateDer<'static>, PrivateKeyDer<'static>)) -> TlsAcceptor {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
@@ -226,20 +226,20 @@ impl Authority {
     }
 }
 
-/// The bytes of the certificate in a PEM text.
+/// Returns the bytes of the certificate in a PEM text.
 fn pem_body(text: &str) -> Vec<u8> {
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
 }
 
-/// The result of a request to `host`, where a server has a certificate for `names`.
+/// Returns the result of a request to `host`, where a server has a certificate for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
     let authority = Authority::new();
     let (_, certificate, key) = authority.sign(names);
     ask_server(host, &authority, &authority.certificate, (certificate, key))
 }
 
-/// The result of a request to `host` by a client that trusts `trusted`, where a server shows the certificate `shown`.
+/// Returns the result of a request to `host` by a client that trusts `trusted`, where a server shows the certificate `shown`.
 fn ask_server(
     host: &str,
     authority: &Authority,

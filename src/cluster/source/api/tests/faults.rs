@@ -260,7 +260,7 @@ fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
     }
 }
 
-/// The requests that ask whether the server still has a version, which are lists of one object.
+/// Returns the requests that ask whether the server still has a version, which are lists of one object.
 fn questions(followed: &Followed) -> Vec<Request> {
     let asked = followed.server.requests("services");
     asked.into_iter().filter(|request| request.query("limit") == "1").collect()

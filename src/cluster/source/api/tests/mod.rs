@@ -75,7 +75,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// The next events in short form, up to the event `last`.
+    /// Returns the next events in short form, up to the event `last`.
     fn until(&self, last: &str) -> Vec<String> {
         let mut found = Vec::new();
         while found.last().is_none_or(|found| found != last) {
@@ -158,13 +158,13 @@ fn follow(
     start(server, options, timing)
 }
 
-/// An answer that consists of these lines and is then held open.
+/// Returns an answer that consists of these lines and is then held open.
 fn stream(lines: Vec<String>) -> Vec<Act> {
     let lines = lines.into_iter().map(|line| Act::Chunk((line + "\n").into_bytes()));
     [Act::Head(200, "")].into_iter().chain(lines).chain([Act::Hold]).collect()
 }
 
-/// An answer with a body.
+/// Returns an answer with a body.
 fn reply(status: u16, headers: &'static str, body: &Value) -> Vec<Act> {
     vec![Act::Head(status, headers), Act::Chunk(body.to_string().into_bytes()), Act::End]
 }
@@ -185,7 +185,7 @@ pub(super) fn bookmark(version: &str) -> String {
     event("BOOKMARK", &json!({"kind": "X", "metadata": {"resourceVersion": version, "creationTimestamp": null}}))
 }
 
-/// The bookmark that ends a streaming list.
+/// Returns the bookmark that ends a streaming list.
 pub(super) fn end(version: &str) -> String {
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     event("BOOKMARK", &json!({"metadata": {"resourceVersion": version, "annotations": annotations}}))
@@ -200,7 +200,7 @@ fn node() -> Value {
     json!({"metadata": {"name": "node-1", "resourceVersion": "1"}, "status": {"addresses": addresses}})
 }
 
-/// A Service demo/NAME with a port.
+/// Returns a Service demo/NAME with a port.
 pub(super) fn service(name: &str, port: &Value, version: &str) -> Value {
     json!({
         "metadata": {"namespace": "demo", "name": name, "resourceVersion": version},

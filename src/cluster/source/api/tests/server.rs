@@ -47,7 +47,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The requests for a resource so far.
+    /// Returns the requests for a resource so far.
     pub(super) fn requests(&self, resource: &str) -> Vec<Request> {
         self.log.lock().unwrap().iter().filter(|request| request.resource == resource).cloned().collect()
     }

@@ -77,7 +77,7 @@ fn algorithm(kind: &str) -> &'static SignatureAlgorithm {
     }
 }
 
-/// A new key of this kind, such as `RSA 2048`.
+/// Returns a new key of this kind, such as `RSA 2048`.
 fn key(kind: &str) -> KeyPair {
     let algorithm = algorithm(kind);
     match kind {
@@ -98,7 +98,7 @@ fn is_ca(params: &mut CertificateParams) {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
 }
 
-/// A self-signed certificate for these names.
+/// Returns a self-signed certificate for these names.
 fn alone(names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
     let key = key("P-256");
     Pair { certificate: params(names, change).self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
@@ -130,7 +130,7 @@ impl Authority {
         Pair { certificate, key: key.serialize_pem() }
     }
 
-    /// An intermediate CA below this one.
+    /// Returns an intermediate CA below this one.
     fn below(&self) -> Self {
         let key = key("P-256");
         let params = params(&[], |params| {
@@ -211,7 +211,7 @@ fn acceptor(case: &Case, clients: &Authority) -> TlsAcceptor {
     ))
 }
 
-/// The result of a request in this case: the body, or the error.
+/// Returns the result of a request in this case: the body, or the error.
 fn outcome(case: &Case, clients: &Authority) -> Result<Vec<u8>, String> {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("ca"), &case.trusted).unwrap();

@@ -23,7 +23,7 @@ struct Live {
     _handle: Handle,
 }
 
-/// Starts a source that reads a directory. Also gives its events.
+/// Starts a source that reads a directory. Also returns its events.
 fn read(dir: &Path, queue: usize) -> (Handle, Receiver<Event>) {
     let (sink, events) = sync_channel(queue);
     let (supervisor, _) = supervise::new();
