@@ -59,14 +59,14 @@ impl Converter {
         })
     }
 
-    /// Returns the usable ports; `None` if there is none, which is reported.
+    /// Returns the usable ports. If there are none, reports that as a problem and returns `None`.
     fn service_ports(&mut self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<Vec<ServicePort>> {
-        // Exact capacity, because the list is kept as long as the Service exists.
+        // Allocate the exact capacity, because the list is kept as long as the Service exists.
         let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
         let mut known = HashSet::default();
         for (index, port) in spec.ports.iter().enumerate() {
             let Some(port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
-            // Name and protocol identify a port (A5). Most Services have one port, and need no set of the ports seen so far.
+            // Name and protocol identify a port (A5). Most Services have one port, and need no set to find duplicates.
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
@@ -96,8 +96,8 @@ impl Converter {
     }
 }
 
-/// Returns the source ranges (A9). If there are any, reports an IP family that has load balancer IPs but no range, because all clients can
-/// reach those IPs.
+/// Returns the source ranges (A9). If there are ranges of one IP family only, reports load balancer IPs of the other family, because all
+/// clients can reach these IPs.
 fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], fields: &mut Fields<'_>) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
@@ -119,7 +119,7 @@ fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<
         && *spec.type_ != *"ExternalName"
 }
 
-/// Returns the cluster IP of each IP family (A4); `None` if there is no usable one, which is reported.
+/// Returns the cluster IP of each IP family (A4). If none can be used, reports that as a problem and returns `None`.
 fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
@@ -199,9 +199,10 @@ fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> 
     ips
 }
 
-/// Returns an external IP or load balancer IP, unless it is one that exists on every host or link, such as loopback: a Service with such an
-/// address would take traffic for other destinations, for example a cloud's metadata server at 169.254.169.254. The API server refuses most
-/// of these in external IPs, but not in the status, and not in objects that are older than its checks.
+/// Returns an external IP or load balancer IP. Reports a problem and returns `None` for an address with a meaning on every host or link,
+/// such as a loopback address: a Service with that address would take traffic for other destinations, for example for a cloud's metadata
+/// server at 169.254.169.254. The API server refuses most of these addresses in external IPs, but not in the status, and not in objects
+/// that are older than its checks.
 fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Option<IpAddr> {
     let ip = fields.ip(&field, text)?;
     let special = match ip {
@@ -217,7 +218,7 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Opt
     None
 }
 
-/// Returns a traffic policy; absent means Cluster (A12).
+/// Returns a traffic policy. An empty text means Cluster (A12).
 fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     match word {
         "" | "Cluster" => TrafficPolicy::Cluster,

@@ -1,4 +1,4 @@
-//! Validates names of objects as Kubernetes does. Pure.
+//! Validates names of objects by the rules of Kubernetes. Does no I/O.
 
 /// The longest DNS label, in bytes.
 const MAX_LABEL: usize = 63;

@@ -1,7 +1,7 @@
-//! Finds out with inotify which files of a manifest directory changed.
+//! Finds with inotify which files of a manifest directory changed.
 //!
-//! Takes the directories that a scan visits, gives [`Changed`]. A write is reported when the writer closes the file, so half-written
-//! files are not read. A change to a directory or symlink needs a rescan, which sets up a new [`Monitor`].
+//! The module takes the directories that a scan visits, and returns [`Changed`]. It reports a write when the writer closes the file, so
+//! that half-written files are not read. A change of a directory or symlink needs a rescan of everything, which makes a new [`Monitor`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -24,7 +24,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// The changes since the last call of [`Monitor::changed`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
-    /// Anything may have changed: a rescan is needed.
+    /// Whether anything may have changed, so that a rescan is needed.
     pub(super) all: bool,
     /// Files whose content changed, or that were created or deleted.
     pub(super) files: BTreeSet<PathBuf>,
@@ -44,11 +44,11 @@ pub(super) struct Monitor {
 /// Why a directory is monitored.
 #[derive(Debug)]
 enum Role {
-    /// It has manifests.
+    /// The directory, with this path, may contain manifests.
     Manifests(PathBuf),
-    /// Symlinks point into it.
+    /// Symlinks point to something in the directory.
     Target,
-    /// It holds the manifest directory, which is a symlink of this name.
+    /// The directory contains the manifest directory, which is a symlink with this name.
     Root(OsString),
 }
 
@@ -56,13 +56,13 @@ impl Monitor {
     /// Makes a monitor that watches no directory yet.
     ///
     /// # Errors
-    /// The kernel returns no inotify instance.
+    /// Fails if the kernel cannot create another inotify instance.
     pub(super) fn new() -> Result<Self, Errno> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Self { inotify, directories: HashMap::new(), failure: None })
     }
 
-    /// Monitors a directory from now on.
+    /// Starts to monitor a directory.
     pub(super) fn add(&mut self, visit: Visit<'_>) {
         let (path, role) = match visit {
             Visit::Directory(path) => (path, Role::Manifests(path.into())),
@@ -80,7 +80,8 @@ impl Monitor {
             | WatchFlags::ONLYDIR;
         match inotify::add_watch(&self.inotify, path, flags) {
             Ok(number) => match self.directories.entry(number) {
-                // inotify has one watch for each directory, so one role is kept: `Manifests` if it is among them, else the first.
+                // inotify has only one watch for each directory, so keep one role of several: `Manifests` if it is one of them, otherwise
+                // the first role.
                 Entry::Occupied(mut other) if matches!(role, Role::Manifests(_)) => {
                     other.insert(role);
                 }
@@ -89,7 +90,7 @@ impl Monitor {
                     free.insert(role);
                 }
             },
-            // The scan fails on this directory too, and reports it.
+            // Ignore the error: the scan fails on this directory too, and reports it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             Err(error) => {
                 self.failure.get_or_insert_with(|| (path.into(), error));
@@ -97,15 +98,15 @@ impl Monitor {
         }
     }
 
-    /// Returns the first directory that could not be watched, if any: changes there would be missed.
+    /// Returns the first directory that could not be watched, with the error. Changes in that directory would be missed.
     pub(super) fn failure(&self) -> Option<&(PathBuf, Errno)> {
         self.failure.as_ref()
     }
 
-    /// Reads the inotify events so far; never waits.
+    /// Reads the inotify events that have arrived, without waiting.
     ///
     /// # Errors
-    /// The error of the kernel; the monitor cannot be used any more.
+    /// Returns the error that the kernel reports. After an error, the monitor cannot be used any more.
     pub(super) fn changed(&self) -> Result<Changed, Errno> {
         let mut changed = Changed::default();
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
@@ -165,10 +166,10 @@ fn note_file(path: PathBuf, event: ReadFlags, changed: &mut Changed) {
     }
     let comes = event.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
     if comes && path.is_symlink() {
-        // Its target has to be monitored too.
+        // The path is a symlink, whose target has to be monitored too.
         changed.all = true;
     } else if !event.contains(ReadFlags::CREATE) || is_hard_link(&path) {
-        // A new file is complete when its writer closes it, but a hard link at once.
+        // A new file is complete when its writer closes it, but a hard link is complete at once.
         changed.files.insert(path);
     }
 }

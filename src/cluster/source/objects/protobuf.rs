@@ -1,16 +1,17 @@
 //! Decodes objects from protobuf.
 //!
-//! Takes the bytes of a message, gives its fields one after the other; strings borrow from the bytes. The macro [`message`] assigns field
-//! numbers to the fields of a type. Pure; prost decodes the varints and skips fields of other wire types.
+//! The module takes the bytes of a message and decodes its fields one after the other; strings borrow from the bytes. The macro [`message`]
+//! assigns field numbers to the fields of a type. prost decodes the varints and skips fields of other wire types. The module does no I/O.
 //!
-//! Invariants: unknown fields are ignored; if a field occurs twice, the last one counts, and messages are merged, as the format demands.
+//! Invariants: unknown fields are ignored; if a field occurs twice, the last one counts, and messages are merged, as the protobuf format
+//! demands.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// Why a message cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::source) struct Malformed {
-    /// Path of the field, with the names of JSON, such as `spec.ports[0].port`; empty for the message itself.
+    /// The path of the field, with the names in JSON, such as `spec.ports[0].port`; empty for the message itself.
     pub(in crate::source) field: String,
     /// What is wrong with the field.
     pub(in crate::source) reason: String,
@@ -59,7 +60,7 @@ pub(in crate::source) enum Value<'a> {
     Varint(u64),
     /// A string, bytes or a message.
     Bytes(&'a [u8]),
-    /// A value of another wire type, which no field that the proxy reads has.
+    /// A value of a wire type that none of the fields has that the proxy reads.
     Other,
 }
 
@@ -67,7 +68,7 @@ impl<'a> Value<'a> {
     /// Returns the bytes of a string or a message.
     ///
     /// # Errors
-    /// The value is something else.
+    /// Fails if the value is neither a string nor a message.
     pub(in crate::source) fn bytes(self) -> Result<&'a [u8], Box<Malformed>> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -85,7 +86,7 @@ impl<'a> Value<'a> {
     /// Calls `take` with the number and the value of each field of a message.
     ///
     /// # Errors
-    /// The first error of `take`, or what is wrong with the message.
+    /// Returns the first error of `take`, or what is wrong with the message.
     #[inline]
     pub(in crate::source) fn fields(
         self,
@@ -136,7 +137,7 @@ pub(in crate::source) trait Message<'a>: Default {
 
 impl Message<'_> for i32 {
     // Protobuf sends a negative int32 as 64 bits, of which the lower 32 are its value.
-    #[allow(clippy::cast_possible_truncation, reason = "the format wants it")]
+    #[allow(clippy::cast_possible_truncation, reason = "protobuf defines it")]
     fn merge(&mut self, value: Value<'_>) -> Result<(), Box<Malformed>> {
         *self = value.varint()?.cast_signed() as Self;
         Ok(())

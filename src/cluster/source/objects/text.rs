@@ -1,4 +1,4 @@
-//! Strings, lists and maps of an object that borrow from the bytes that the object is decoded from.
+//! Strings, lists and maps of an object, which borrow from the bytes from which the object is decoded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use super::USED;
 use super::protobuf::{Malformed, Message, Value};
 
-/// A string, empty for null. It borrows from the input, unless it is a JSON string with escapes.
+/// A string, which is empty for null. It borrows from the input, unless it is a JSON string with escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::source) struct Text<'a>(Cow<'a, str>);
 

@@ -22,7 +22,7 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Writes a kubeconfig of one cluster and one user into a directory. Returns the options to use it.
+/// Writes a kubeconfig with one cluster and one user into a directory. Returns the options for a client that uses the file.
 pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
     let file = dir.join("kubeconfig");
     let config = json!({
@@ -141,7 +141,7 @@ fn credentials_that_come_late_are_used_at_once() {
     let followed = start(server, ApiOptions { client, ..options("") }, longest_waits());
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
     followed.wait(|followed| all.iter().all(|kind| !followed.server.requests(kind).is_empty()));
-    // After this time each kind is in its wait; before the wait it has read the credentials once more.
+    // After this time each kind has read the credentials again after the refusal, and waits for its next attempt.
     std::thread::sleep(Duration::from_secs(1));
     let asked = all.map(|kind| followed.server.requests(kind).len());
     fs::write(&token, "newer").unwrap();
@@ -155,7 +155,7 @@ fn credentials_that_come_late_are_used_at_once() {
 
 #[test]
 fn a_plugin_does_not_run_for_each_request_that_a_server_refuses() {
-    // For 12 s the server refuses the credentials; the kind with the fewest objects tries every 2 to 3 s.
+    // The server refuses the credentials for 12 s, and the kind with the fewest objects tries every 2 to 3 s.
     let dir = TempDir::new().unwrap();
     let (plugin, runs) = (dir.path().join("plugin"), dir.path().join("runs"));
     let version = "client.authentication.k8s.io/v1";
@@ -198,7 +198,7 @@ impl Authority {
         self.sign_with(names, |_| ())
     }
 
-    /// Like `sign`, after `change` has changed the parameters of the certificate.
+    /// Does the same as `sign`, with the parameters of the certificate changed by `change`.
     fn sign_with(
         &self,
         names: &[&str],
@@ -232,7 +232,7 @@ fn pem_body(text: &str) -> Vec<u8> {
     CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
 }
 
-/// Returns the result of a request to `host`, where a server has a certificate for `names`.
+/// Returns the result of a request to `host`, at which a server has a certificate for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
     let authority = Authority::new();
     let (_, certificate, key) = authority.sign(names);
@@ -257,7 +257,7 @@ fn ask_server(
         let acceptor = authority.acceptor(shown);
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client that refuses the certificate closes the connection.
+            // The handshake fails if the client refuses the certificate.
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
