@@ -40,7 +40,7 @@ pub(super) enum ScanItem {
 pub(super) enum End {
     /// Everything that can be read was read.
     Complete,
-    /// The directory itself cannot be read; all objects stay as they were.
+    /// The directory itself cannot be read; all objects stay unchanged.
     Unreadable,
     /// The scan was stopped before everything was read.
     Interrupted,

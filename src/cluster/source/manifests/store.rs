@@ -8,8 +8,8 @@
 //! defines an object, the next file that defines it has to be read again ([`Changes::again`]).
 //!
 //! Invariants: if an object is defined several times, the first definition counts (smallest path, then order in the file); equal content
-//! gives no event; a broken file keeps all objects that it defined before; an event waits for the end of its file only if the rest of
-//! the file can change it.
+//! causes no event; a broken file keeps all objects that it defined before; an event waits for the end of its file only if the rest of the
+//! file can change it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};

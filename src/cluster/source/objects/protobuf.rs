@@ -121,13 +121,13 @@ pub(in crate::source) trait Message<'a>: Default {
     /// Merges the value of a field into `self`. Fields that were merged before an error stay.
     ///
     /// # Errors
-    /// What is wrong with the field.
+    /// Returns what is wrong with the field.
     fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>>;
 
     /// Reads a message.
     ///
     /// # Errors
-    /// What is wrong with the message.
+    /// Returns what is wrong with the message.
     fn read(bytes: &'a [u8]) -> Result<Self, Box<Malformed>> {
         let mut message = Self::default();
         message.merge(Value::Bytes(bytes))?;

@@ -3,7 +3,8 @@
 //! The module takes JSON (`json.rs`) or protobuf (`protobuf.rs`), and returns events with converted objects. It does no I/O. If an object
 //! does not decode, it is decoded a second time to find its name and what is wrong, so that a broken object does not affect other objects.
 //!
-//! Invariants: an answer that is not a list is an error, not an empty list; both formats of an object give the same event.
+//! Invariants: an answer that is not a list is an error, not an empty list; an object decodes to the same event from JSON and from
+//! protobuf.
 
 mod json;
 mod protobuf;

@@ -25,7 +25,7 @@ fn ips(addresses: &[(&str, &str)]) -> (Vec<String>, usize) {
 
 #[test]
 fn raw_ips_are_internal_first_then_the_other_family() {
-    // An InternalIP comes before an ExternalIP, and the first address determines the primary family (M4).
+    // The first InternalIP comes first, and then the first address of the other family (M4).
     let found = ips(&[
         ("Hostname", "node-1"),
         ("ExternalIP", "203.0.113.1"),
