@@ -109,8 +109,8 @@ impl Connection {
         Ok(Self { shared: Arc::new(Mutex::new(shared)), used: (0, 0), url, options })
     }
 
-    /// Reads the configuration again, because its certificates and credentials may be new. Only uses the new client if another clone has
-    /// made one since this clone's last request. Does nothing if a plugin would run again too soon.
+    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing if another clone has made a new
+    /// client since this clone's last request, or if a plugin would have to run again too soon.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Server::new`]; the old configuration then stays in use.

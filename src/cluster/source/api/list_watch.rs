@@ -316,7 +316,8 @@ impl<O: Observer> Reflector<'_, O> {
         ListParams {
             label_selector: self.kind.label_selector().map(Into::into),
             field_selector: self.kind.field_selector(self.shared.node_name),
-            // Set no limit together with a version, because servers before 1.34 would then read from etcd and not from their cache.
+            // Set no limit together with a version other than 0, because servers before 1.34 would then read from etcd and not from their
+            // cache.
             limit: version_match.is_none().then_some(PAGE),
             continue_token: next,
             version_match,

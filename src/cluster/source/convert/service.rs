@@ -96,8 +96,8 @@ impl Converter {
     }
 }
 
-/// Returns the source ranges (A9). If there are ranges of one IP family only, reports load balancer IPs of the other family, because all
-/// clients can reach these IPs.
+/// Returns the source ranges (A9). If the Service specifies ranges, reports each IP family that has load balancer IPs but no valid range,
+/// because all clients can reach these IPs.
 fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], fields: &mut Fields<'_>) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
