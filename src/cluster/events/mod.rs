@@ -51,7 +51,7 @@ pub enum ReportedEvent {
     MetricsFailed(String),
     /// The configured proxy mode is not `nftables`. Contains the text of the warning.
     Mode(String),
-    /// Another kube-proxy process holds the lock of this node's tables, so this process does not write.
+    /// Another kube-proxy writes to the tables that this process programs.
     AnotherProxy,
     /// The health check of a Service cannot listen on its port (K4).
     ServiceHealthCheckFailed {
