@@ -1,8 +1,8 @@
 //! A batch: changes to any number of tables, of which the kernel makes all or none.
 //!
-//! Encodes [`Command`]s, in the order in which the kernel shall check them, into one netlink datagram. Its bytes are in a few large pages
-//! (buffers), because the kernel accepts at most 1,024 (`UIO_MAXIOV`) in one call. Only the batch as a whole asks for an acknowledgement;
-//! the kernel reports errors without being asked, and [`Batch::origin`] gives the command that each error is about.
+//! Encodes [`Command`]s, in the order in which the kernel checks them, into one netlink datagram. The datagram is kept in a few large pages
+//! (buffers), because the kernel accepts at most 1,024 buffers (`UIO_MAXIOV`) in one call. Only the batch as a whole asks for an
+//! acknowledgement; the kernel reports errors without being asked, and [`Batch::origin`] gives the command that each error is about.
 //!
 //! Invariants: a message lies within one page; each begins at a multiple of four bytes in the datagram (`NLMSG_ALIGNTO`).
 
@@ -195,7 +195,7 @@ fn set_acknowledged(message: &mut [u8], acknowledged: bool) {
     message[FLAGS].copy_from_slice(&flags.to_ne_bytes());
 }
 
-/// Messages one after the other, in several buffers, because a single one of 400 MB would take twice as much memory while it grows.
+/// Messages one after the other, in several buffers, because a single buffer of 400 MB would take twice as much memory while it grows.
 #[derive(Default)]
 struct Pages {
     pages: Vec<Vec<u8>>,
@@ -242,7 +242,7 @@ mod tests {
         (0..tables).map(|n| Command::AddTable(table(n))).collect()
     }
 
-    /// Type, sequence number, and whether it asks for an acknowledgement, of each message.
+    /// Returns the type, the sequence number and the acknowledgement flag of each message.
     fn headers(batch: &Batch) -> Vec<(u16, u32, bool)> {
         let header = |message: &[u8]| {
             let number = |range: Range<usize>| u16::from_ne_bytes(message[range].try_into().unwrap());

@@ -12,14 +12,14 @@ use crate::table::{Table, TableName};
 /// One change to the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Adds a table unless it exists. Removes the flag `dormant` from one that exists.
+    /// Adds a table unless it exists. Removes the flag `dormant` from a table that exists.
     AddTable(Table),
-    /// Adds a table that only this connection can change and that stays when the connection ends, or takes over one whose owner
-    /// is gone. The kernel refuses a table that exists without an owner. Kernel 6.9 and later.
+    /// Adds a table that only this connection can change and that stays when the connection ends, or takes over a table of this name whose
+    /// owner is gone. The kernel refuses the command when the table exists and never had an owner. Kernel 6.9 and later.
     OwnTable(Table),
     /// Adds a table that only this connection can change, and that the kernel removes with its content when the connection ends. Refused
-    /// with `EPERM` while another connection has one of that name, and with `EOPNOTSUPP` when it exists without an owner. Kernel 5.12
-    /// and later.
+    /// with `EPERM` while another connection owns a table of this name, and with `EOPNOTSUPP` when the table exists without an owner.
+    /// Kernel 5.12 and later.
     LockTable(Table),
     /// Deletes a table with its content. It must exist.
     DeleteTable(TableName),
@@ -37,7 +37,7 @@ pub enum Command {
     AddSet(TableName, Arc<Set>),
     /// Deletes a set that no rule refers to.
     DeleteSet(TableName, Arc<Set>),
-    /// Adds a flowtable, or these interfaces to one that exists. Kernels before 5.8 cannot add interfaces.
+    /// Adds a flowtable or, if it exists, adds the interfaces of this value to it. Kernels before 5.8 cannot add interfaces.
     AddFlowtable(TableName, Flowtable),
     /// Deletes a named object or a flowtable that no rule or element refers to.
     DeleteObject(TableName, NamedObject),

@@ -42,7 +42,7 @@ impl Data {
         Some(self)
     }
 
-    /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field, padded likewise.
+    /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field with its own padding.
     ///
     /// # Panics
     /// When the result is longer than [`Data::MAX_LEN`], which has room for every key and value that this crate builds.
@@ -172,20 +172,20 @@ pub enum Value {
 /// The verdict of a rule: what happens to the packet, or which chain it goes through next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Ends the rules of this table at this hook and lets the packet go on.
+    /// Ends the current base chain; the packet goes on to the hook's next base chain.
     Accept,
     /// Discards the packet.
     Drop,
-    /// Goes back to the chain that called this one.
+    /// Goes back to the chain that called the current chain.
     Return,
     /// Goes to a chain, and comes back to the next rule.
     Jump(Arc<str>),
-    /// Goes to a chain, and comes back to the chain that called this one.
+    /// Goes to a chain, and comes back to the chain that called the current chain.
     Goto(Arc<str>),
 }
 
 impl Verdict {
-    /// The chain that it jumps or goes to.
+    /// The chain that the verdict jumps or goes to.
     #[must_use]
     pub fn chain(&self) -> Option<&Arc<str>> {
         match self {

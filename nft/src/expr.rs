@@ -2,7 +2,7 @@
 //!
 //! Rules are lists of expressions. The kernel lists rules in this form, so wanted and existing rules are compared in it. Names and numbers
 //! are those of the kernel's `linux/netfilter/nf_tables.h`, unless a comment names another file. [`Expr`] has variants for all that
-//! [`crate::Statement`]s need, [`Expr::Foreign`] for some of other programs, and [`Expr::Unknown`] for the rest.
+//! [`crate::Statement`]s need, [`Expr::Foreign`] for some expressions of other programs, and [`Expr::Unknown`] for the rest.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Register {
         Self(index)
     }
 
-    /// The first register behind `len` bytes that start at this one.
+    /// The first register behind `len` bytes that start at this register.
     pub(crate) fn after(self, len: usize) -> Self {
         let words = u8::try_from(len.div_ceil(4)).unwrap_or(u8::MAX);
         Self::word(self.0.saturating_add(words))
@@ -201,7 +201,7 @@ pub(crate) const NAT_FULLY_RANDOM: u32 = 1 << 4;
 
 /// One expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, named alike")]
+#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, with the kernel's names")]
 pub enum Expr {
     Payload {
         base: PayloadBase,
@@ -298,9 +298,10 @@ pub enum Expr {
     Unknown(Arc<str>),
 }
 
-/// Expressions that only rules of other programs have. These are needed to print such rules and to follow a packet through them.
+/// Expressions that only rules of other programs have. They are needed to print the rules of other programs and to follow a packet through
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, named alike")]
+#[allow(missing_docs, reason = "the fields are the attributes of the kernel's expressions, with the kernel's names")]
 pub enum Foreign {
     /// Matches when the comparison of the register with `data` holds, byte by byte.
     Compare { order: Order, sreg: Register, data: Data },
@@ -316,7 +317,7 @@ pub enum Foreign {
     Redirect { port: Option<Register> },
     /// Keeps the packet out of connection tracking.
     Notrack,
-    /// Does not change which rules the packet matches or where it goes, such as `log` or a named counter.
+    /// An expression, such as `log` or a named counter, that changes neither which rules the packet matches nor where it goes.
     Harmless(Arc<str>),
     /// A match of iptables-nft, by its name.
     XtMatch(Arc<str>),

@@ -98,7 +98,8 @@ pub enum Field {
     },
 }
 
-/// nft loads the input of a hash into the register this many words behind the end of a concatenation; for a single field, into this word.
+/// The register word into which nft loads the input of a hash: counted from the end of the key when the key is a concatenation, from the
+/// first word when the hash is the only field.
 const SCRATCH: u8 = 4;
 
 impl Field {
@@ -150,7 +151,7 @@ impl Field {
         }
     }
 
-    /// The expressions that load a concatenation into the registers from the first one on.
+    /// The expressions that load a concatenation into the registers, from the first register on.
     pub(crate) fn load_all(fields: &[Self]) -> Vec<Expr> {
         let mut register = Register::FIRST;
         let mut exprs = Vec::new();

@@ -26,7 +26,7 @@
 //!
 //! A module uses only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
 //!
-//! Encodes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) as netlink messages, and decodes netlink messages into such
+//! Encodes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) as netlink messages, and decodes netlink messages into plain
 //! values. A rule is a list of nft statements ([`Statement`]), which are lowered to the kernel's expressions ([`Expr`]). So a value can be
 //! printed as nft text, sent to the kernel, and compared with what the kernel lists.
 //!

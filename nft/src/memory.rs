@@ -3,9 +3,9 @@
 //! Large blocks hold the bytes of a transaction, a table that was read from the kernel, or a hash table that grows. They are needed for a
 //! short time, and the process should not keep their memory.
 //!
-//! glibc gives a block of 128 KiB or more back to the system as soon as it is freed. But each such free raises this limit to the size of
-//! the block, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)), and glibc keeps smaller blocks from then on. With 100,000 Services the
-//! process had 20 to 65 MB of such memory after its start, depending on the sizes of its hash tables.
+//! glibc gives a block of 128 KiB or more back to the system as soon as it is freed. But each time it does so, it raises this limit to the
+//! size of the block, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)), and glibc keeps smaller blocks from then on. With 100,000 Services
+//! the process kept 20 to 65 MB of freed memory after its start, depending on the sizes of its hash tables.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,19 +27,20 @@ pub fn give_back_large_blocks() {
     }
 }
 
-/// How long a thread that finds no memory waits while another thread reports the same. A report can be slow, but takes less than this.
+/// How long a thread that finds no memory waits while another thread reports the lack of memory. A report can be slow, but takes less time
+/// than this.
 const REPORTING: Duration = Duration::from_secs(2);
 
 /// The system's allocator. When the system gives no memory, it calls a function that reports this, and aborts the process.
 ///
-/// Rust's own report is a bare line on standard error, which no program can change with stable Rust. The price: a request whose caller
-/// could go on without the memory (`try_reserve`) ends the process too. In this program, only reading a whole file makes such requests.
+/// Rust's own report is a bare line on standard error, which no program can change with stable Rust. So a request whose caller could go on
+/// without the memory (`try_reserve`) ends the process too. In this program, only reading a whole file makes requests of this kind.
 ///
 /// The function gets the size of the failed request. It must not need memory: if it does, or panics, the process ends without a report.
 pub struct Reporting(pub fn(usize));
 
 impl Reporting {
-    /// Gives the system's block on to the caller; reports and aborts if the system had no memory for it.
+    /// Returns the system's block to the caller; reports and aborts if the system had no memory for it.
     #[inline]
     fn given(&self, block: *mut u8, bytes: usize) -> *mut u8 {
         if block.is_null() {
@@ -62,18 +63,18 @@ impl Reporting {
     }
 }
 
-// SAFETY: each call goes to the system's allocator unchanged, and its blocks go to the caller unchanged, so the contract is kept as it
-// keeps it. Nothing unwinds: `exhausted` catches panics and does not return.
+// SAFETY: each call goes to the system's allocator unchanged, and its blocks go to the caller unchanged, so the system's allocator keeps
+// the contract of `GlobalAlloc`. Nothing unwinds: `exhausted` catches panics and does not return.
 unsafe impl GlobalAlloc for Reporting {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the rules of `GlobalAlloc::alloc`, which are the same.
+        // SAFETY: the caller keeps the rules of `GlobalAlloc::alloc`, which `System.alloc` has too.
         self.given(unsafe { System.alloc(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the rules of `GlobalAlloc::alloc_zeroed`, which are the same.
+        // SAFETY: the caller keeps the rules of `GlobalAlloc::alloc_zeroed`, which `System.alloc_zeroed` has too.
         self.given(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 

@@ -1,9 +1,9 @@
 //! Watches the transactions of other programs, and the tables that they change.
 //!
-//! Reads the kernel's notifications and gives [`Writes`]. While any socket subscribes to them, in any network namespace of the machine, the
-//! kernel makes a notification for every object of a transaction, which makes each transaction of many elements several times slower. So a
-//! caller keeps a monitor only for as long as it needs it, and pauses it before it sends such a transaction. The monitor does not see the
-//! transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
+//! Reads the kernel's notifications and gives [`Writes`]. While any socket subscribes to notifications, in any network namespace of the
+//! machine, the kernel makes a notification for every object of a transaction, which makes each transaction of many elements several times
+//! slower. So a caller keeps a monitor only for as long as it needs it, and pauses it before it sends a transaction of many elements. The
+//! monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
 //!
 //! Invariant: memory is bounded by the number of tables and by `most`, the number of transactions that a caller asks for.
 
@@ -57,7 +57,7 @@ impl Monitor {
     /// The error that the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
-        // In another user namespace old kernels refuse this. Then the buffer overflows earlier, which `Writes::lost` reports.
+        // Old kernels refuse this outside the initial user namespace. Then the buffer overflows earlier, which `Writes::lost` reports.
         let _ = monitor.socket.reserve_receive(BUFFER);
         monitor.resume()?;
         Ok(monitor)

@@ -88,7 +88,7 @@ pub enum ChainType {
     Filter,
     /// Sees the first packet of each connection; may translate addresses.
     Nat,
-    /// Sees every outgoing packet, which the kernel routes again when a rule changed it. Only other programs make such chains.
+    /// Sees every outgoing packet, which the kernel routes again when a rule changed it. Only other programs make chains of this type.
     Route,
 }
 
@@ -201,7 +201,7 @@ impl Types {
 pub enum ValueType {
     /// A verdict.
     Verdict,
-    /// Data of these types. They are [`Types::Of`] if and only if the key's type is.
+    /// Data of these types. They are [`Types::Of`] if and only if the key's type is `Types::Of`.
     Data(Types),
 }
 
@@ -216,7 +216,7 @@ pub struct SetFlags {
     pub timeout: bool,
     /// Its elements never change.
     pub constant: bool,
-    /// It belongs to one rule, and the kernel deletes it with the rule. Only other programs make such sets.
+    /// It belongs to one rule, and the kernel deletes it with the rule. Only other programs make anonymous sets.
     pub anonymous: bool,
 }
 
@@ -264,7 +264,7 @@ impl Set {
         Self { value: Some(value), ..Self::new(name, key) }
     }
 
-    /// Whether keys are ranges of concatenations. The kernel keeps such a range as one element with two keys.
+    /// Whether keys are ranges of concatenations. The kernel keeps a range of concatenations as one element with two keys.
     pub(crate) fn is_concat_interval(&self) -> bool {
         self.flags.interval && self.key.data_types().len() > 1
     }
@@ -273,7 +273,7 @@ impl Set {
 /// One element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// The key; the first of the range in an interval set.
+    /// The key; the first key of the range in an interval set.
     pub key: Data,
     /// The last key of the range (inclusive) in an interval set. Boxed, because few elements have one.
     pub key_end: Option<Box<Data>>,

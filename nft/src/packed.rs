@@ -35,7 +35,7 @@ pub struct ElementRef<'a>(&'a [u8]);
 /// The parts of a packed element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// The key; the first of the range in an interval set.
+    /// The key; the first key of the range in an interval set.
     pub key: &'a [u8],
     /// The last key of the range in an interval set.
     pub key_end: Option<&'a [u8]>,
@@ -96,6 +96,8 @@ fn data(bytes: &mut Vec<u8>, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
+/// Appends a text, after its length in two bytes.
+///
 /// # Panics
 /// When the text has 64 KiB or more: a name or comment of that length fits into no message.
 fn text(bytes: &mut Vec<u8>, text: &str) {
@@ -157,7 +159,7 @@ impl<'a> ElementRef<'a> {
         self.0
     }
 
-    /// The key; the first of the range in an interval set.
+    /// The key; the first key of the range in an interval set.
     #[must_use]
     #[inline]
     pub fn key(self) -> &'a [u8] {

@@ -1,7 +1,7 @@
 //! Turns the expressions of a rule back into nft statements: the inverse of `Statement::lower`.
 //!
 //! Gives statements and, where no statement of this crate begins, the expression itself. The kinds of the first expressions suggest a
-//! statement. It counts only if lowering it gives exactly these expressions: so nothing is guessed.
+//! statement. The suggested statement is accepted only if lowering it gives exactly these expressions, so a statement is never a guess.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -257,7 +257,8 @@ mod tests {
             let rule = Rule::new([statement]);
             assert_eq!(rule.to_dump(Family::Ip).to_rule(Family::Ip), Some(rule));
         }
-        // Two statements compare with a whole address, `Operand::Is` and this one. Both have the same text and the same expressions.
+        // A comparison with a whole address is `Operand::Is` or, as here, `Operand::InPrefix` with the full length. Both operands give the
+        // same text and the same expressions.
         let whole = Statement::Match(vec![Field::IpSaddr], Operand::InPrefix([10, 0, 0, 1].into(), 32));
         let all = Rule { comment: Some("c".into()), ..Rule::new([statements(), vec![whole]].concat()) };
         let raised = all.to_dump(Family::Ip).to_rule(Family::Ip).unwrap();

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-/// Unblocks all signals for the calling thread and the threads that it starts. Signals that the parent made ignored stay ignored, as
+/// Unblocks all signals for the calling thread and the threads that it starts. Signals that the parent process ignores stay ignored, as
 /// `nohup` needs for SIGHUP, until the process sets a handler for them.
 pub fn unblock_all() {
     // SAFETY: `sigset_t` has only integers, for which zero is a valid value, and `sigemptyset` makes it the empty set. Pointers to it are

@@ -30,8 +30,8 @@ pub enum Statement {
     FibLocal(FibAddress),
     /// `ct state new`, `ct status dnat`, ...
     CtBit(CtBit),
-    /// `ct packets > NUMBER`: the packets of both directions. The kernel counts only in connections that begin after the first such
-    /// rule was added.
+    /// `ct packets > NUMBER`: the packets of both directions. The kernel counts only in connections that begin after the first rule with
+    /// `ct packets` was added.
     CtPacketsOver(u64),
     /// `meta mark & MASK == 0` (false) or `!= 0` (true).
     MarkBits {
@@ -69,7 +69,7 @@ pub enum Statement {
     },
     /// `counter`.
     Counter,
-    /// `limit rate NUMBER/second burst NUMBER packets`: matches so many packets a second, and beyond these a burst.
+    /// `limit rate NUMBER/second burst NUMBER packets`: matches at most this many packets a second, and a burst beyond this rate.
     LimitRate {
         /// Packets a second.
         per_second: u64,
@@ -300,7 +300,7 @@ const fn port_unreachable(family: Family) -> RejectWith {
 
 fn lower_update(set: &Arc<str>, key: &[Field], value: &[Field], timeout: Option<Duration>) -> Vec<Expr> {
     let mut exprs = Field::load_all(key);
-    // The value goes right behind the key. nft itself leaves sixteen bytes for a key, but lists either form alike.
+    // The value goes right behind the key. nft itself leaves sixteen bytes for a key, but its listing shows both variants as the same text.
     let mut register = FIRST.after(key.iter().map(|f| f.data_type().padded_size()).sum());
     let data = (!value.is_empty()).then_some(register);
     for field in value {

@@ -12,7 +12,7 @@ pub enum Family {
     Ip,
     /// `ip6`: IPv6 packets.
     Ip6,
-    /// `inet`: both.
+    /// `inet`: IPv4 and IPv6 packets.
     Inet,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// Family and name of a table; every other object lives in one.
+/// Family and name of a table; every other object belongs to a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
     /// The family.

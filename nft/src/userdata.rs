@@ -2,7 +2,8 @@
 //! and a length of one byte each, and a value.
 //!
 //! User data holds comments, and the types of sets that no type number describes: nft cannot load its own listing of a set that was
-//! declared with `typeof` unless the set has these entries. The numbers are those of libnftnl's `udata.h` and of nft's sources.
+//! declared with `typeof` unless the set's user data describes the types. The numbers are those of libnftnl's `udata.h` and of nft's
+//! sources.
 
 use std::sync::Arc;
 
@@ -91,7 +92,7 @@ pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     bytes
 }
 
-/// The `typeof` expression of a map's value. Without it nft lists the map as if its key were not declared with `typeof`.
+/// The `typeof` expression of a map's value. Without it nft's listing of the map has no `typeof` for the key either.
 fn typed_value(value: &ValueType) -> Option<Vec<u8>> {
     match value {
         ValueType::Verdict => Some(expression(expression::VERDICT, &[])),
@@ -156,7 +157,8 @@ fn typed_field(field: Field) -> Vec<u8> {
     }
 }
 
-/// Iterates over the entries of user data, or of an entry that holds entries; ends at the first that does not fit.
+/// Iterates over the entries of user data, or of an entry that holds entries; ends at the first entry that is longer than the bytes that
+/// are left.
 struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {
@@ -207,7 +209,7 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
     Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-/// The inverse of [`typed_field`]. Of several fields with the same user data it gives the one that nft prints.
+/// The inverse of [`typed_field`]. If several fields have the same user data, returns the field that nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
     const FIXED: [Field; 8] = [
         Field::IpSaddr,

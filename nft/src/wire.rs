@@ -1,7 +1,7 @@
 //! Netlink messages and their attributes: type, length and value.
 //!
-//! Headers of messages and attributes are in host order, the numbers that nf_tables puts into attributes in network order. Every
-//! attribute is padded to four bytes. Its length has 16 bits, so an attribute with others in it holds less than 64 KiB.
+//! Headers of messages and attributes are in host order, the numbers that nf_tables puts into attributes in network order. Every attribute
+//! is padded to four bytes. Its length has 16 bits, so an attribute that holds other attributes is shorter than 64 KiB.
 
 /// Flag of an attribute that holds attributes (`NLA_F_NESTED`).
 const NESTED: u16 = 1 << 15;
@@ -177,7 +177,7 @@ pub struct Attr<'a> {
 }
 
 impl<'a> Attr<'a> {
-    /// The attributes within this one.
+    /// The attributes within this attribute.
     #[must_use]
     pub fn nested(&self) -> Attrs<'a> {
         Attrs { bytes: self.payload }
@@ -209,7 +209,7 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// Iterates over attributes; ends at the first that does not fit its buffer.
+/// Iterates over attributes; ends at the first attribute that is longer than the bytes that are left.
 #[derive(Clone, Copy, Debug)]
 pub struct Attrs<'a> {
     bytes: &'a [u8],

@@ -115,7 +115,7 @@ impl Xtables {
     }
 
     /// Replaces a table, which must have `former` rules, and gives the counters of these rules. The counters of the new rules are zero;
-    /// [`Self::add_counters`] changes that.
+    /// [`Self::add_counters`] adds to them.
     ///
     /// # Errors
     /// The kernel's error, and then the table is unchanged: `EAGAIN` when it has another number of rules than `former`.
@@ -131,8 +131,9 @@ impl Xtables {
         }
         message.extend(counted.as_mut_ptr().expose_provenance().to_ne_bytes());
         message.extend(bytes);
-        // SAFETY: beside the message the kernel accesses the memory that its pointer names, for 16 bytes a former rule: `counted` has so
-        // many, lives until after the call, and is read only then. The kernel refuses the message when the table has another number of rules.
+        // SAFETY: beside the message the kernel accesses the memory that its pointer names, for 16 bytes per former rule: `counted` has
+        // this length, lives until after the call, and is read only then. The kernel refuses the message when the table has another number
+        // of rules.
         unsafe { self.set(SET_REPLACE, &message) }?;
         Ok(counted.chunks_exact(2).map(|pair| Counters { packets: pair[0], bytes: pair[1] }).collect())
     }
@@ -156,7 +157,7 @@ impl Xtables {
         let wanted = buffer.len();
         let mut len = libc::socklen_t::try_from(wanted).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
         // SAFETY: the descriptor is open while `self` lives. `len` is the length of `buffer`, which is borrowed mutably, and the kernel
-        // writes at most so many bytes and keeps no pointer.
+        // writes at most `len` bytes and keeps no pointer.
         let result = unsafe {
             let start = buffer.as_mut_ptr().cast::<c_void>();
             libc::getsockopt(self.socket.as_raw_fd(), self.level, option, start, &raw mut len)

@@ -7,7 +7,7 @@ use nft::decode::{self, Decoded, Messages};
 
 const RECORDED: &[u8] = include_bytes!("malformed_recorded.bin");
 
-/// Gives the bytes to every function of the module.
+/// Passes the bytes to every function of `nft::decode`.
 fn decode_all(bytes: &[u8]) {
     let _ = (decode::ack(bytes), decode::done(bytes), decode::sequence(bytes), decode::dump_interrupted(bytes));
     let set = nft::Set {

@@ -1,4 +1,4 @@
-//! What `nft::memory` promises, in a process with one thread: the memory of large blocks goes back to the system, also after a larger one
+//! What `nft::memory` promises, in a process with one thread: the memory of large blocks goes back to the system, also after a larger block
 //! was freed.
 
 use std::fs;
@@ -17,7 +17,7 @@ fn main() {
     println!("large blocks go back to the system: ok");
 }
 
-/// How much more memory the process has after it freed large blocks, with a small one behind them that stays.
+/// How much more memory the process has after it freed large blocks, with a small block behind them that stays.
 fn kept() -> usize {
     drop(black_box(vec![1_u8; 24 * MIB]));
     let before = resident();

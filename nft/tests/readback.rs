@@ -1,11 +1,11 @@
 //! Reading a table while another program changes tables. Changes of its own tables must not slow the reader down or confuse it; changes
 //! of the table that is read must make it start again.
 //!
-//! A program of its own, because it compares the processor time of readings, and other tests beside it would change that. Each test
-//! runs again as a child in a network namespace, as those of `kernel`.
+//! These tests are a program of their own, because they compare the processor time of readings, and other tests in the process would change
+//! that time. Each test runs again as a child process in a network namespace, like the tests of `kernel`.
 
 #[path = "kernel/support.rs"]
-#[allow(dead_code, reason = "this program uses a part")]
+#[allow(dead_code, reason = "this program uses only a part of the module")]
 mod support;
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ use nft::{
 
 use support::{commit, connect, in_namespace, nft};
 
-/// Endpoints of 10,000 Services x 10.
+/// The endpoints of 10,000 Services with 10 endpoints each.
 const MANY: u32 = 100_000;
 /// Chains, or elements, of a smaller table: the kernel's time for listing chains grows with the square of their number.
 const SMALLER: u32 = 20_000;
@@ -56,7 +56,7 @@ fn element(n: u32, port: u16) -> Element {
     Element::mapping(ip(0x0a00_0000 + n).then(80_u16), Value::Data(ip(0xac10_0000 + n).then(port)))
 }
 
-/// The table of layout `maps`: few chains and many elements.
+/// A table like the one that the proxy makes in its layout `maps`: few chains and many elements.
 fn maps() -> Vec<Command> {
     filled(MANY)
 }
@@ -71,7 +71,7 @@ fn filled(count: u32) -> Vec<Command> {
     ]
 }
 
-/// The table of layout `chains`: a chain with a rule for each endpoint.
+/// A table like the one that the proxy makes in its layout `chains`: a chain with a rule for each endpoint.
 fn chains() -> Vec<Command> {
     let mut commands = vec![add_table("ours")];
     for n in 0..SMALLER {
@@ -104,9 +104,10 @@ fn beside<T>(mut transaction: impl FnMut(u32) -> Vec<Command> + Send, work: impl
     (outcome, count.into_inner())
 }
 
-/// Reads the table. On a busy machine every attempt of one reading may be disturbed; it then ends with `Unstable`, and is made again.
+/// Reads the table. On a busy machine every attempt of one reading may be disturbed. A reading then ends with `Unstable`, and this function
+/// reads again.
 fn read() -> TableDump {
-    /// Readings that may end so, one after the other.
+    /// The number of readings in a row that may end with `Unstable`.
     const DISTURBED: usize = 10;
     let mut readings = (0..DISTURBED).map(|_| connect().read_table(&table("ours")));
     let steady = readings.find(|outcome| !matches!(outcome, Err(ReadError::Unstable))).expect("one is not disturbed");
@@ -139,8 +140,8 @@ fn busy() -> Duration {
     Duration::from_nanos(text.split(' ').next().and_then(|number| number.parse().ok()).expect("nanoseconds"))
 }
 
-/// The transactions of another program on its own table, which the kernel lists before ours: it adds and deletes chains, which shifts
-/// the list of all chains.
+/// The transactions of another program on its own table, which the kernel lists before the table `ours`: the program adds and deletes
+/// chains, which shifts the list of all chains.
 fn neighbour(number: u32) -> Vec<Command> {
     let chains = |make: fn(&str) -> Command| (0..40).map(move |n| make(&format!("c{n}"))).collect::<Vec<_>>();
     if number.is_multiple_of(2) {
@@ -150,8 +151,7 @@ fn neighbour(number: u32) -> Vec<Command> {
     }
 }
 
-/// Reads a table that these commands make, first alone and then beside the other program, which may take `factor` times as much
-/// processor time.
+/// Reads a table that `commands` make, first alone and then beside the other program, which may take `factor` times as much processor time.
 fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
     in_namespace(|| {
         commit(&[add_table("neighbour")]);
@@ -175,7 +175,7 @@ fn many_elements_are_read_as_fast_beside_a_program_that_commits_fifty_times_a_se
 
 #[test]
 fn many_chains_are_read_whole_beside_a_program_whose_chains_come_and_go() {
-    // The reader takes the list of all chains again when it shifted meanwhile.
+    // The reader reads the list of all chains again when the list shifted meanwhile.
     reads_alike("chains", chains, 4);
 }
 
@@ -219,7 +219,7 @@ fn a_walk_over_a_table_that_changes_all_the_time_shows_what_does_not_change() {
             let before = (number > 0).then(|| Command::DeleteElements(table("ours"), endpoints(), port(number - 1)));
             before.into_iter().chain([Command::AddElements(table("ours"), endpoints(), port(number))]).collect()
         };
-        // Two readings in a row are never without a change.
+        // The other program commits without a pause, so every reading is disturbed by a change.
         let stop = AtomicBool::new(false);
         let walked = thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,6 +1,6 @@
-//! Parses IP addresses and CIDRs as Kubernetes spells them, in flags, in files and in objects. Pure.
+//! Parses IP addresses and CIDRs in the spellings that Kubernetes accepts in flags, files and objects. Does no I/O.
 //!
-//! Leading zeros are accepted, because old Kubernetes objects may have them (A10). They are decimal padding, never octal.
+//! Leading zeros are accepted, because old Kubernetes objects may have them (A10). They do not make a number octal.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 /// Parses an IP address in any spelling. An IPv4-mapped IPv6 address becomes IPv4, as in the API server.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
-    // Try the text as it is first: few addresses have leading zeros, and removing them copies the text.
+    // Parse the unchanged text first: few addresses have leading zeros, and their removal copies the text.
     let ip: Option<IpAddr> = text.parse().or_else(|_| without_padding(text).parse()).ok();
     ip.map(|ip| ip.to_canonical())
 }
@@ -31,7 +31,7 @@ fn without_padding(text: &str) -> String {
         let end = group.trim_end_matches(['.', ':']).len();
         let (group, separator) = group.split_at(end);
         let digits = group.trim_start_matches('0');
-        // A group of zeros only becomes one zero; an empty group is part of the "::" of IPv6 and stays empty.
+        // A group that consists of zeros becomes one zero. An empty group is part of "::" in IPv6 and stays empty.
         out.push_str(if digits.is_empty() && !group.is_empty() { "0" } else { digits });
         out.push_str(separator);
     }

@@ -1,12 +1,12 @@
 //! The parts that every Kubernetes component needs, modelled on k8s.io/component-base: configuration from flags and a file, the log,
 //! HTTP servers with limits, dropping of privileges, and threads whose failure ends the process.
 //!
-//! Knows nothing of Services and nf_tables.
+//! This crate knows nothing about Services and nf_tables.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
     any(test, feature = "testing"),
-    allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")
+    allow(clippy::unwrap_used, reason = "a test may panic at an unexpected value")
 )]
 
 pub mod addresses;

@@ -2,10 +2,11 @@
 
 use std::{env, fs};
 
-/// Checks that the page has `text` between the two marks of `part`. With `BLESS` in the environment, writes it there instead.
+/// Checks that the page contains `text` between the begin and end marks of `part`. If environment variable `BLESS` is set, writes `text`
+/// between the marks instead.
 ///
 /// # Panics
-/// When the part is out of date, or the page does not have its marks.
+/// Panics when the page contains a different text, or lacks the marks.
 pub fn assert_generated(page: &str, part: &str, text: &str) {
     let path = format!("{}/../../deploy/{page}", env!("CARGO_MANIFEST_DIR"));
     let present = fs::read_to_string(&path).unwrap();
@@ -23,7 +24,7 @@ pub fn assert_generated(page: &str, part: &str, text: &str) {
     }
 }
 
-/// A Markdown table. A `|` within a cell is escaped, so that it does not end the cell.
+/// Returns a Markdown table. A `|` within a cell is escaped, so that it does not end the cell.
 pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let line = |cells: &[String]| {
         format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))

@@ -1,7 +1,7 @@
-//! Runs the tasks and threads that have to work as long as the process runs.
+//! Runs the tasks and threads that must not fail while the process runs.
 //!
-//! Starts each under a name and reports its failure; the process ends at the first failure. A panic is a failure as well, and its text
-//! begins with the name of the task or thread. A task or thread that ends without an error is not reported.
+//! The module starts each task or thread with a name and reports its failure, at which the caller ends the process. A panic is a failure as
+//! well, and its text begins with the name of the task or thread. A task or thread that ends without an error is not reported.
 
 use std::any::Any;
 use std::future::Future;
@@ -12,13 +12,13 @@ use std::thread::{self, JoinHandle};
 use anyhow::Result;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// A task or a thread panicked, which is a defect of the program.
+/// The error that a task or a thread panicked, which is a defect of the program.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Panicked(String);
 
 impl Panicked {
-    /// The exit code after a panic: the same as of a Go program, and so of upstream.
+    /// The exit code after a panic, which is also the exit code of a Go program, and so of upstream.
     pub const EXIT_CODE: u8 = 2;
 }
 
@@ -30,11 +30,11 @@ pub struct Supervisor(UnboundedSender<anyhow::Error>);
 #[derive(Debug)]
 pub struct Failures {
     receiver: UnboundedReceiver<anyhow::Error>,
-    /// Keeps the channel open when all work has ended.
+    /// A sender that keeps the channel open after all tasks and threads have ended.
     _supervisor: Supervisor,
 }
 
-/// A supervisor and the failures that it reports.
+/// Returns a supervisor, and the receiver of the failures that it reports.
 #[must_use]
 pub fn new() -> (Supervisor, Failures) {
     let (sender, receiver) = unbounded_channel();
@@ -42,22 +42,23 @@ pub fn new() -> (Supervisor, Failures) {
 }
 
 impl Supervisor {
-    /// Starts a task on the current runtime. If it panics, the text of the failure begins with `name`: "the metrics server's task".
+    /// Starts a task on the current runtime. If the task panics, the text of the failure begins with `name`, such as "the metrics server's
+    /// task".
     pub fn task(&self, name: &'static str, work: impl Future<Output = Result<()>> + Send + 'static) {
         let (supervisor, task) = (self.clone(), tokio::spawn(work));
         tokio::spawn(async move {
             supervisor.report(match task.await {
                 Ok(outcome) => outcome,
-                // If it is no panic, the runtime aborted the task at its own end, which is no failure.
+                // An error other than a panic means that the runtime aborted the task because the runtime ended, which is no failure.
                 Err(error) => error.try_into_panic().map_or(Ok(()), |panic| Err(panicked(name, &*panic))),
             });
         });
     }
 
-    /// Starts a thread. `short` is its name in the kernel, at most 15 bytes; `name` is used as by [`Self::task`].
+    /// Starts a thread. `short` is the thread's name in the kernel, at most 15 bytes; the text of a panic begins with `name`.
     ///
     /// # Errors
-    /// When the system cannot start another thread.
+    /// Fails when the system cannot start another thread.
     pub fn thread(
         &self,
         short: &str,
@@ -70,7 +71,7 @@ impl Supervisor {
 
     fn report(&self, outcome: Result<()>) {
         if let Err(error) = outcome {
-            // The receiver is gone when the process is ending.
+            // Ignore the error: the receiver is dropped only when the process ends.
             let _ = self.0.send(error);
         }
     }
@@ -87,10 +88,10 @@ impl Failures {
     }
 }
 
-/// Runs work, and turns a panic into an error: "`name` panicked: ...".
+/// Runs `work` and turns a panic into an error whose text begins with `name`.
 ///
 /// # Errors
-/// Any error of `work`; a panic of `work`, as an error. After a panic, do not use values that `work` changes.
+/// Returns any error of `work`, or an error if `work` panics. After a panic, do not use values that `work` changes.
 pub fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
 }
@@ -99,7 +100,7 @@ fn panicked(name: &str, panic: &(dyn Any + Send)) -> anyhow::Error {
     Panicked(format!("{name} panicked: {}", text_of(panic))).into()
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("without a message")

@@ -1,8 +1,8 @@
-//! Maintains the nf_tables table of the fast path (`--flowtable`), whose flowtable has the node's interfaces: packets of established
-//! connections go through the flowtable and bypass the rules.
+//! Maintains the nf_tables table of the fast path (`--flowtable`): a flowtable on the node's interfaces, which forwards packets of
+//! established connections past the rules.
 //!
 //! Compares the kernel's table with the configuration and the node's interfaces, and changes it where it differs. On a kernel without
-//! flowtables only the fast path is missing: all packets then pass the rules.
+//! flowtables the proxy works without the fast path: all packets then pass through the rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl<K: FlowtableKernel> Reconciler<K> {
         }
         let present = match self.kernel.read(&flowtable::table()) {
             Ok(present) => present,
-            // Only another program can have written this, such as a flowtable with unknown attributes.
+            // Only another program can have written a table that does not decode, such as a flowtable with unknown attributes.
             Err(ReadError::Decode(_)) => Some(unreadable()),
             Err(error) => return Err(Error::Read(error)),
         };
@@ -99,13 +99,13 @@ impl<K: FlowtableKernel> Reconciler<K> {
         Ok(())
     }
 
-    /// The interfaces that should be in the flowtable, sorted.
+    /// Returns the interfaces that should be in the flowtable, sorted.
     fn devices(&mut self) -> std::io::Result<Vec<Arc<str>>> {
         Ok(chosen(&self.wanted, self.kernel.interfaces()?))
     }
 
-    /// Whether the kernel refuses because it has no flowtables. It gives the same error for an interface that was just deleted, so the
-    /// table is tried without interfaces.
+    /// Returns whether the kernel refused the table because it has no flowtables. The kernel reports the same error for an interface that
+    /// was just deleted, so this function commits the table again without interfaces.
     fn is_unsupported(&mut self, error: &Error) -> bool {
         let Error::Commit(CommitError::Refused(refusals)) = error else { return false };
         let lacking = refusals.iter().all(|refusal| refusal.is_unsupported() || refusal.errno == ENOENT);
@@ -118,13 +118,13 @@ impl<K: FlowtableKernel> Reconciler<K> {
         commands.extend(changes(None, &empty));
         match self.kernel.commit(&commands) {
             Err(CommitError::Refused(_)) => true,
-            // The kernel has the table without interfaces now; the next call adds them.
+            // The kernel has the table without interfaces now; the next reconciliation adds them.
             Ok(()) | Err(_) => false,
         }
     }
 }
 
-/// The table that the configuration requires if all interfaces that it names exist. `None` without a fast path.
+/// Returns the table that the configuration requires if all interfaces that it names exist. `None` without a fast path.
 #[must_use]
 pub fn table(wanted: &Wanted) -> Option<TableContent> {
     let named: BTreeSet<Arc<str>> = match wanted {
@@ -135,7 +135,7 @@ pub fn table(wanted: &Wanted) -> Option<TableContent> {
     Some(flowtable::content(named.into_iter().collect()))
 }
 
-/// The interfaces of the node that belong into the flowtable.
+/// Returns those of the node's interfaces that the configuration puts into the flowtable.
 fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
     match wanted {
         Wanted::Off => present.clear(),
@@ -145,14 +145,14 @@ fn chosen(wanted: &Wanted, mut present: Vec<Arc<str>>) -> Vec<Arc<str>> {
     present
 }
 
-/// A placeholder for a table that cannot be decoded. It differs from every wanted table, so the table is replaced.
+/// Returns a placeholder for a table that cannot be decoded. It differs from every wanted table, so the table is replaced.
 fn unreadable() -> (TableDump, Vec<Flowtable>) {
     let table = flowtable::content(Vec::new()).table;
     (TableDump::empty(table), Vec::new())
 }
 
-/// The commands that lead from the present table to the wanted one. Interfaces are added to an existing flowtable; for every other
-/// change the table is deleted and created again, after which one packet of each flow goes through the rules.
+/// Returns the commands that change the present table into the wanted one. Interfaces are added to an existing flowtable. For every other
+/// change the table is deleted and created again, after which one packet of each flow passes through the rules.
 fn changes(present: Option<&(TableDump, Vec<Flowtable>)>, wanted: &TableContent) -> Vec<Command> {
     let name = &wanted.table.name;
     let [flowtable] = &wanted.flowtables[..] else { return Vec::new() };
@@ -181,7 +181,7 @@ fn changes(present: Option<&(TableDump, Vec<Flowtable>)>, wanted: &TableContent)
     commands
 }
 
-/// Whether the table is the wanted one, apart from its flowtables.
+/// Returns whether the table is the wanted one, apart from its flowtables.
 fn has_wanted_rules(dump: &TableDump, wanted: &TableContent) -> bool {
     let same = |(chain, rules): &(nft::Chain, Vec<nft::Rule>)| {
         let rules: Vec<_> = rules.iter().map(|rule| rule.to_dump(wanted.table.name.family)).collect();
@@ -205,7 +205,8 @@ mod tests {
 
     use super::*;
 
-    /// A kernel with one table. It can lack flowtables, or refuse an interface as if it had just been deleted.
+    /// A simulated kernel with one table. It can lack flowtables, or refuse an interface with the error for an interface that was just
+    /// deleted.
     #[derive(Default)]
     struct Kernel {
         interfaces: Vec<Arc<str>>,

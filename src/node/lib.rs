@@ -1,10 +1,10 @@
 //! Access to the kernel of a node: commits and reads nf_tables tables, lists and deletes tracked connections, looks up addresses and
 //! routes, maintains the flowtable, and reads counters.
 //!
-//! Executes commands and returns the kernel's answers. The caller decides when to try again.
+//! The crate executes commands and returns the kernel's answers. After an error, the caller decides when to try again.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic at an unexpected value"))]
 
 pub mod counters;
 pub mod flowtable;

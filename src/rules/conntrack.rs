@@ -1,8 +1,8 @@
 //! Finds the UDP conntrack entries (flows) whose endpoint no longer serves.
 //!
-//! Takes the [`State`], the Services that changed and the flows that the kernel tracks; returns the flows to delete. Pure: the kernel
-//! module lists and deletes flows. A UDP connection has no end: if its flow stayed, the packets of a client that keeps sending would go
-//! to a removed endpoint for as long as the client sends. TCP and SCTP flows are never deleted (J9).
+//! Takes the [`State`], the Services that changed and the flows that the kernel tracks; returns the flows to delete. Pure: crate `node`
+//! lists the flows of the kernel and deletes them. A UDP connection has no end: if its flow stayed, the packets of a client that keeps
+//! sending would go to a removed endpoint for as long as the client sends. TCP and SCTP flows are never deleted (J9).
 //!
 //! Only Services that changed and removed frontends are examined: the flows of any other Service were checked when that Service last
 //! changed, and its endpoints are still the same.
@@ -29,7 +29,7 @@ pub struct Flow {
     pub original_destination: SocketAddr,
     /// The source of the replies: the endpoint, or the original destination if the flow was never translated (J7).
     pub reply_source: SocketAddr,
-    /// The data that the kernel module needs to delete the flow; opaque here.
+    /// The data that crate `node` needs to delete the flow; this module does not look into it.
     pub handle: Vec<u8>,
 }
 
@@ -59,8 +59,8 @@ impl Gone {
     }
 }
 
-/// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve that port or if its client is
-/// not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
+/// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve the frontend's port or if its
+/// client is not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
 ///
 /// `node_addresses` are the addresses of this node. If `gone` has frontends, the endpoints of `services` are added to it.
 pub fn stale<'a>(

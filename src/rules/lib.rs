@@ -56,7 +56,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(
     any(test, feature = "testing"),
-    allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")
+    allow(clippy::unwrap_used, reason = "a test may stop at an unexpected value")
 )]
 
 pub mod conntrack;

@@ -47,7 +47,7 @@ impl From<io::Error> for CommitError {
 }
 
 impl CommitError {
-    /// Whether the kernel had no memory for a batch of this size. It may have some when the caller tries again.
+    /// Whether the kernel had no memory for a batch of this size. It may have enough when the caller tries again.
     #[must_use]
     pub fn is_want_of_memory(&self) -> bool {
         let Self::TooLarge { error, .. } = self else { return false };
@@ -59,7 +59,7 @@ fn more(count: usize) -> String {
     if count > 1 { format!(" and {} more", count - 1) } else { String::new() }
 }
 
-/// A command, or an element of one, that the kernel refused.
+/// A command, or an element of a command, that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The index of the command in the batch; `None` when the kernel refused the batch as a whole.
@@ -93,7 +93,7 @@ impl Refusal {
         matches!(self.errno, libc::ENOENT | libc::EEXIST)
     }
 
-    /// Whether the kernel possibly does not know this type of message. It answers a malformed message with the same errors.
+    /// Whether the kernel possibly does not know this type of message. The kernel answers a malformed message with these errors too.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.errno, libc::EINVAL | libc::EOPNOTSUPP)
@@ -105,7 +105,7 @@ impl Refusal {
         matches!(self.errno, libc::EPERM | libc::EACCES)
     }
 
-    /// Whether the reason is one that often goes away by itself: no memory, a signal, or an object in use.
+    /// Whether the reason often goes away by itself: no memory, a signal, or an object in use.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self.errno, libc::ENOMEM | libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY)
@@ -133,7 +133,7 @@ pub enum ReadError {
     Unstable,
 }
 
-// Not `#[from]`, for the same reason as in `CommitError` above.
+// Not `#[from]`: a cause that is also the `source()` would be printed twice, because the text of this error contains it.
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)

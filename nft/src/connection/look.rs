@@ -1,6 +1,6 @@
 //! Reads single objects of any program's tables, without reading a whole table.
 //!
-//! This serves a caller that follows one packet: of a table with a hundred thousand chains it needs ten. The answers are read at different
+//! A caller that follows one packet needs some ten chains of a table that may have a hundred thousand. The answers are read at different
 //! moments. They are consistent if [`Connection::generation`] is the same before and after.
 
 use std::io;
@@ -83,7 +83,7 @@ impl Connection {
         unreadable.pop().map_or(Ok(raw), |error| Err(error.into()))
     }
 
-    /// Dumps objects and collects what `read` makes of each message. A message for which it gives `None` is skipped.
+    /// Dumps objects and collects what `read` gives for each message. Skips a message for which `read` gives `None`.
     fn list<T>(
         &mut self,
         family: Option<Family>,
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request for one object, and gives what `read` makes of the first message in the answer that it does not skip with `None`.
+    /// Sends a request for one object, calls `read` with each message of the answer, and returns the first result that is not `None`.
     fn answer<T>(
         &mut self,
         request: &[u8],

@@ -30,7 +30,8 @@ pub use outline::TableOutline;
 pub use read::TableDump;
 pub use walk::{Item, Walked};
 
-/// One thread receives and decodes this many pieces of a dump, of up to 32 KiB each; a second one receives the rest, if any.
+/// The kernel sends a dump in pieces: datagrams of up to 32 KiB. One thread receives and decodes this many pieces; a second thread receives
+/// the rest, if any.
 const SHORT: usize = 8;
 /// How many received pieces may wait to be decoded.
 const WAITING: usize = 8;
@@ -149,8 +150,8 @@ impl Connection {
         }
     }
 
-    /// Calls `each` for every element of a set that has a counter. This is no snapshot: the kernel goes on counting, and a transaction
-    /// meanwhile may make it miss or repeat elements. Does nothing when there is no such set.
+    /// Calls `each` for every element of a set that has a counter. The result is no snapshot: the kernel goes on counting, and elements can
+    /// be missed or repeated when a transaction changes the set meanwhile. Does nothing when there is no such set.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -172,8 +173,9 @@ impl Connection {
         unless_absent(read)
     }
 
-    /// Calls `each` for every rule with a counter: with its chain, the rule, and its first counter. Reads one chain, or all if `of_chain`
-    /// is `None`. No snapshot, as for [`Self::element_counters`]. Does nothing when there is no such table or chain.
+    /// Calls `each` with the chain, the rule and the rule's first counter, for every rule that has a counter. Reads one chain, or all if
+    /// `of_chain` is `None`. The result is no snapshot, as with [`Self::element_counters`]. Does nothing when there is no such table or
+    /// chain.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -226,8 +228,8 @@ impl Connection {
     }
 
     /// The id and the name of the calling thread, as the kernel knows them in the initial PID namespace (`task_pid_nr` in
-    /// `nf_tables_fill_gen_info` of `net/netfilter/nf_tables_api.c`). The id of the main thread is that of the process. `None` when the
-    /// kernel does not report them.
+    /// `nf_tables_fill_gen_info` of `net/netfilter/nf_tables_api.c`). The main thread's id is the process id. `None` when the kernel does
+    /// not report them.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -255,7 +257,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request for one object, of a table if one is given. Gives what `read` makes of the first message that it does not skip.
+    /// Sends a request for one object, of a table if one is given. Calls `read` with each message of the answer, and returns the first
+    /// result that is not `None`.
     fn ask<T>(
         &mut self,
         kind: u16,
@@ -332,14 +335,15 @@ impl Connection {
             }
         };
         thread::scope(|scope| {
-            // A panic of `each` drops this. Otherwise the scope would wait for the thread, and the thread for room in the channel.
+            // Owned by this closure, so a panic of `each` drops the receiver. Otherwise the scope would wait for the thread, and the thread
+            // for space in the channel.
             let pieces = pieces;
             let reader = thread::Builder::new().name("nft-read".into()).spawn_scoped(scope, receive).ok()?;
             let ended = pieces.iter().find_map(|piece| match piece {
                 Ok(piece) => take(&piece, each),
                 Err(error) => Some(Err(error.into())),
             });
-            // If the dump has no end, the thread panicked.
+            // The pieces stop before the end of the dump only if the thread panicked.
             ended.or_else(|| reader.join().map_or_else(|panic| resume_unwind(panic), |()| None))
         })
     }

@@ -13,15 +13,15 @@
 //!   shows only objects of that transaction. (While an `rhashtable` is resized, the walk visits some elements twice. Maps of a fixed
 //!   size are no `rhashtable`, and in the others an element that comes twice counts once.)
 //! - Chains, objects and flowtables: the kernel counts its position over the tables of the whole family. So when another program deletes a
-//!   chain before ours in this list, the next piece leaves out some of ours; when it adds one, the next piece repeats some. Every listed
-//!   object exists. Therefore these lists are read again, and their objects added to those found before, until there are as many as the
-//!   kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not anonymous, objects and flowtables), or until no transaction
-//!   happened meanwhile.
+//!   chain that comes before the wanted table's chains in this list, the next piece leaves out some of the wanted chains; when it adds a
+//!   chain, the next piece repeats some. Every listed object exists. Therefore these lists are read again, and their objects added to those
+//!   found before, until there are as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not anonymous,
+//!   objects and flowtables), or until no transaction happened meanwhile.
 //!
-//! A transaction on the table itself is the remaining case. The kernel sends its notification at its end, before the next transaction
-//! can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all transactions
-//! that began before it have ended and were notified. The order is therefore: subscribe, empty batch, read, empty batch, check the
-//! notifications. If one names the table, or if they overflowed the socket's buffer, the table is read again.
+//! A transaction on the table itself is the remaining case. The kernel sends a transaction's notifications at the end of the transaction,
+//! before the next one can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all
+//! transactions that began before it have ended and were notified. The order is therefore: subscribe, empty batch, read, empty batch, check
+//! the notifications. If one names the table, or if they overflowed the socket's buffer, the table is read again.
 //!
 //! A transaction that the kernel refuses sends no notification and changes nothing. But if it adds objects to this table while a list is
 //! read, it can shift the position in the list, and the read misses an object. The commands that follow from such a read contain one that
@@ -77,7 +77,7 @@ impl Connection {
     }
 
     /// As [`Self::read_table`], for a caller that accepts an inconsistent result. If the table changed during two attempts, this gives what
-    /// a third one reads, in which an element may be missing or outdated.
+    /// a third attempt reads, in which an element may be missing or outdated.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -167,7 +167,8 @@ impl Connection {
         Ok(Some(dump))
     }
 
-    /// Adds the chains, objects and flowtables of a table to `dump`. `count` is the kernel's count of these and of the table's sets.
+    /// Adds the chains, objects and flowtables of a table to `dump`. `count` is the kernel's count of these objects and of the table's
+    /// sets.
     fn read_names(&mut self, name: &TableName, dump: &mut TableDump, count: usize) -> Result<(), ReadError> {
         let mut quiet = 0;
         for _ in 0..DUMP_TRIES {

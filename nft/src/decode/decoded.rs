@@ -43,7 +43,7 @@ pub enum Decoded {
         /// The set.
         set: Set,
     },
-    /// Some elements of a set. A dump has several such messages when a set is large.
+    /// Some elements of a set. The dump of a large set has several messages of this kind.
     Elements {
         /// The set's table.
         table: TableName,
@@ -79,7 +79,7 @@ pub struct Count {
 pub struct RawElement {
     /// Its key, value, time-out and comment. The time-out is the configured one; `None` when the set's default applies.
     pub element: Element,
-    /// Whether it is the end of a range, in an interval set of one field: its key is the first one behind the range.
+    /// Whether it is the end of a range, in an interval set of one field: its key is the first key behind the range.
     pub interval_end: bool,
     /// The time that the element still has to live; `None` when it does not expire.
     pub expires: Option<Duration>,

@@ -59,7 +59,7 @@ fn data(attr: Attr<'_>) -> Option<Data> {
     }
 }
 
-/// The elements of a set, from the lists of all messages of a dump.
+/// Returns the elements of a set, given the elements in all messages of its dump.
 ///
 /// In an interval set of one field the kernel keeps a range as two elements: one with the first key, and an end with the key behind the
 /// last; a range up to the highest key has no end. This function joins them to ranges, ordered by key. The list of any other set keeps its
@@ -99,7 +99,7 @@ fn pair_ranges(mut raw: Vec<RawElement>) -> Vec<Element> {
     elements
 }
 
-/// The element with a last key: its own if it has one, else the given one, else its first key.
+/// The element with a last key: its own last key if it has one, else `end`, else its first key.
 fn with_end(element: Element, end: Option<Data>) -> Element {
     let key_end = element.key_end.or_else(|| Some(Box::new(end.unwrap_or(element.key))));
     Element { key_end, ..element }

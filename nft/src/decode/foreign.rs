@@ -1,4 +1,4 @@
-//! Decodes expressions that only rules of other programs have, and that are needed to print such rules or to follow a packet.
+//! Decodes expressions that only rules of other programs have. They are needed to print these rules and to follow a packet through them.
 //!
 //! An expression that is not decoded here becomes [`crate::Expr::Unknown`]. Numbers are those of `linux/netfilter/nf_tables.h`.
 
@@ -51,7 +51,8 @@ fn meta(a: Reader<'_>) -> Option<Foreign> {
     const MARK: u32 = 3;
     let key = a.number(2)?;
     if a.has(SREG) {
-        // Priority, packet type and the like. A rule that sets the mark is not harmless; `exprs` decodes it.
+        // Sets the priority, the packet type or another property that decides no path. Setting the mark is not harmless;
+        // `exprs` decodes it.
         return (key != MARK).then(|| Foreign::Harmless("meta set".into()));
     }
     Some(Foreign::Meta { key, dreg: a.register(1)? })

@@ -15,8 +15,8 @@ pub(super) struct Header<'a> {
     pub(super) sequence: u32,
     /// The port of the socket whose request or transaction the message is about.
     pub(super) port: u32,
-    /// The length of the message that the header claims, header included. In a header that an answer quotes, it may exceed the bytes that
-    /// there are.
+    /// The length of the message that the header claims, header included. In a header that an answer quotes, it may exceed the number of
+    /// quoted bytes.
     pub(super) len: usize,
     pub(super) payload: &'a [u8],
 }
@@ -43,7 +43,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The messages in a receive buffer, each from its `nlmsghdr` on. Ends at the first whose length does not fit.
+/// The messages in a receive buffer, each from its `nlmsghdr` on. Ends at the first message that is longer than the bytes that are left.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     bytes: &'a [u8],

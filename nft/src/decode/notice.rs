@@ -13,7 +13,7 @@ pub struct Process {
     pub name: String,
 }
 
-/// One notification of a transaction. The notifications of its objects come first, the one of its end comes last.
+/// One notification of a transaction. The notifications of its objects come first, the notification of its end comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// An object of this table was made, changed or removed.

@@ -89,7 +89,7 @@ fn chain_type(attr: Attr<'_>) -> Option<ChainType> {
     [ChainType::Filter, ChainType::Nat, ChainType::Route].into_iter().find(|kind| kind.name() == name)
 }
 
-/// The hook of an `NF_INET_*` number.
+/// The hook with this `NF_INET_*` number.
 pub(super) const fn hook_of(number: u32) -> Option<Hook> {
     match number {
         0 => Some(Hook::Prerouting),
@@ -121,7 +121,8 @@ pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeEr
     Ok(Decoded::Rule { table: object.table(family, TABLE)?, chain: object.name()?, rule, count })
 }
 
-/// A flowtable at another hook than ingress, or with flags (hardware offload), is an error, because this crate makes none.
+/// Decodes a flowtable. A hook other than ingress, or a flag (hardware offload), is an error, because this crate makes no flowtables that
+/// have them.
 pub(super) fn flowtable(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
     const TABLE: u16 = 1;
     const NAME: u16 = 2;
@@ -202,7 +203,8 @@ pub(super) fn set(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeErr
     Ok(Decoded::Set { table: object.table(family, set_attr::TABLE)?, set })
 }
 
-/// Whether elements have a counter. Another expression, or several, is an error, because this crate makes no such sets.
+/// Whether elements have a counter. Another expression, or several expressions, are an error, because this crate makes no sets that have
+/// them.
 fn counts(object: &ObjectAttrs<'_>) -> Result<bool, DecodeError> {
     if object.find(set_attr::EXPRESSIONS).is_some() {
         return Err(object.error("expressions"));

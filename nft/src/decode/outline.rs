@@ -1,8 +1,8 @@
 //! Decodes only an outline of other programs' tables: the names of chains, and the jumps and effects of rules.
 //!
 //! The rules of other programs have expressions that this crate cannot express, such as the matches and targets of iptables-nft. A caller
-//! that deletes some rules from such a table needs only the names of the chains and the chain that each rule jumps to. These functions give
-//! `None` for any message that they cannot read, because it is about an object of another program.
+//! that deletes some rules from a table of another program needs only the names of the chains and the chain that each rule jumps to. The
+//! functions of this module give `None`, and not an error, for a message that they cannot read: it is about an object of another program.
 
 use std::sync::Arc;
 
@@ -95,16 +95,16 @@ pub struct HookOutline {
 /// The effects that rules may have on a packet, besides letting it pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Drop or reject it.
+    /// The rules may drop or reject the packet.
     pub drops: bool,
-    /// Change its destination.
+    /// The rules may change the packet's destination.
     pub translates: bool,
-    /// Keep it out of connection tracking, so that nothing translates it.
+    /// The rules may keep the packet out of connection tracking, so that nothing translates it.
     pub untracks: bool,
 }
 
 impl Effects {
-    /// The union of both effects.
+    /// The effects that at least one of the two values has.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {

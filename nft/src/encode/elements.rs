@@ -84,7 +84,7 @@ impl Shape {
     }
 }
 
-/// Writes a message with as many of the next elements as fit, and gives the number of these. `left` is the number of remaining elements.
+/// Writes a message with as many of the next elements as fit, and returns their number. `left` is the number of remaining elements.
 fn message<'a>(
     table: &TableName,
     set: &Set,
@@ -170,7 +170,7 @@ fn range_end(writer: &mut Writer, last_key: &[u8]) {
     writer.close(nest);
 }
 
-/// The next key, both taken as numbers in network order; `None` behind the highest.
+/// The key that follows a key, both taken as numbers in network order; `None` after the highest key.
 fn successor(key: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = key.to_vec();
     for byte in bytes.iter_mut().rev() {

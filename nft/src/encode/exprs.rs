@@ -140,6 +140,8 @@ fn data(attribute: u32, data: &Data) -> (u32, Attribute) {
     (attribute, Attribute::Data(*data))
 }
 
+/// An attribute with a text.
+///
 /// # Errors
 /// When the text contains a zero byte.
 fn text(attribute: u32, text: &str) -> Result<(u32, Attribute), NulError> {

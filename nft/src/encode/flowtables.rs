@@ -21,7 +21,8 @@ mod number {
     pub(super) const INGRESS: u32 = 0;
 }
 
-/// Interfaces in one message; the kernel accepts at most 256. A further message adds further interfaces.
+/// Interfaces in one message; the kernel accepts at most 256 (`NFT_NETDEVICE_MAX` in `net/netfilter/nf_tables_api.c`). A further message
+/// adds further interfaces.
 const DEVICES: usize = 128;
 
 /// The messages that add a flowtable, or interfaces to it.

@@ -41,7 +41,8 @@ pub(crate) struct Encoder {
     /// The buffer into which libnftnl writes; all bytes are zero between two messages. Its 64-bit words align the structures that
     /// libnftnl writes.
     buffer: Vec<u64>,
-    /// The number of sets in the batch so far, added or deleted. It gives each its id, which must be unique in the batch.
+    /// The number of sets in the batch so far, added or deleted. It is also the id of the newest set, because ids must be unique in the
+    /// batch.
     sets: u32,
 }
 
@@ -158,10 +159,10 @@ impl Encoder {
         let least = narrow::<usize>(nftnl::nft_nlmsg_maxsize(), "usize has at least 32 bits");
         let words = (FIXED + room).max(least).div_ceil(size_of::<u64>());
         self.buffer.resize(words.max(self.buffer.len()), 0);
-        // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has `words`, which are not
-        // fewer. libnftnl checks no limit: it writes headers and attributes of fixed length, together shorter than `FIXED`, and the
-        // parts that `room` counts, and `words` has space for both. The words are aligned for `nlmsghdr` and `nlattr`, whose widest
-        // fields have 32 bits. `self` is borrowed mutably, so no other reference to the buffer exists during the call.
+        // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has `words`, which are at least
+        // as many. libnftnl checks no limit: it writes headers and attributes of fixed length, together shorter than `FIXED`, and the parts
+        // that `room` counts, and `words` has space for both. The words are aligned for `nlmsghdr` and `nlattr`, whose widest fields have
+        // 32 bits. `self` is borrowed mutably, so no other reference to the buffer exists during the call.
         unsafe { object.write(self.buffer.as_mut_ptr().cast(), 0, kind) };
         let len = self.buffer.first().map_or(0, |word| message_len(&word.to_ne_bytes()));
         let mut bytes = Vec::with_capacity(len.next_multiple_of(size_of::<u64>()));

@@ -1,4 +1,4 @@
-//! Encodes the deletion of named objects and of flowtables, without libnftnl, because the `nftnl` crate has no such objects.
+//! Encodes the deletion of named objects and of flowtables, without libnftnl, because the `nftnl` crate has no types for them.
 
 use std::ffi::{CString, NulError};
 

@@ -39,7 +39,7 @@ impl SetKey for AnyKey {
     }
 }
 
-/// Makes the object of libnftnl for a set. Types, flags and the like are in it only if the set is to be added.
+/// Makes the object of libnftnl for a set. Only a set that is to be added gets its types, flags and other properties.
 ///
 /// # Errors
 /// When the name contains a zero byte.
@@ -69,7 +69,7 @@ fn packed_type(types: &[DataType]) -> u32 {
 }
 
 fn wire_flags(set: &Set) -> u32 {
-    // An anonymous set belongs to a rule that is added in the same batch; this crate makes no such rules.
+    // An anonymous set belongs to a rule that is added in the same batch; this crate makes no rules with anonymous sets.
     let SetFlags { interval, dynamic, timeout, constant, anonymous: _ } = set.flags;
     [
         (constant, flag::CONSTANT),

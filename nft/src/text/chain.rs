@@ -12,7 +12,7 @@ pub(super) fn properties(chain: &Chain) -> Vec<String> {
     comment.into_iter().chain(base).collect()
 }
 
-/// `type nat hook prerouting priority dstnat; policy accept;`
+/// Writes the hook of a base chain: `type nat hook prerouting priority dstnat; policy accept;`
 impl fmt::Display for BaseChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, hook, priority } = self;

@@ -11,7 +11,7 @@ use crate::text::statement::Scope;
 use crate::text::words::quoted;
 use crate::text::{chain, flowtable, set};
 
-/// The line of `nft -f` input that has the same effect.
+/// The line of `nft -f` input that has the effect of the command.
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -43,7 +43,7 @@ impl fmt::Display for Command {
     }
 }
 
-/// `add table ip kube-proxy { flags owner,persist; comment "..."; }`.
+/// The command that adds a table: `add table ip kube-proxy { flags owner,persist; comment "..."; }`.
 fn add_table(table: &Table, flags: Option<&str>) -> String {
     let flags = flags.map(|flags| format!("flags {flags}"));
     let comment = table.comment.as_deref().map(|text| format!("comment {}", quoted(text)));
@@ -51,8 +51,8 @@ fn add_table(table: &Table, flags: Option<&str>) -> String {
     format!("add table {}{}", table.name, block(&properties))
 }
 
-/// `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`; other verbs write the keys only. nft needs at
-/// least one element, and knows `destroy` since 1.0.7.
+/// A command about elements: `add element ip kube-proxy services { 10.96.0.10 . tcp . 80 comment "x" : goto lb-2 }`. With verbs other than
+/// `add`, elements have only their keys. nft needs at least one element, and knows `destroy` since 1.0.7.
 fn elements(verb: &str, table: &TableName, set: &Set, elements: &Elements) -> String {
     let text = ElementText::of(set);
     let one = |element: Element| if verb == "add" { text.element(&element) } else { text.key(&element) };
@@ -60,7 +60,7 @@ fn elements(verb: &str, table: &TableName, set: &Set, elements: &Elements) -> St
     format!("{verb} element {table} {} {{ {} }}", set.name, elements.join(", "))
 }
 
-/// ` { a; b; }`, or nothing.
+/// The lines in braces, ` { a; b; }`, or nothing if there are no lines.
 fn block(lines: &[String]) -> String {
     if lines.is_empty() {
         return String::new();

@@ -24,7 +24,7 @@ impl ElementText {
         Self { key: set.key.data_types(), value, counter: set.counter }
     }
 
-    /// `KEY counter timeout T comment "..." : VALUE`.
+    /// An element in nft syntax: `KEY counter timeout T comment "..." : VALUE`.
     pub(super) fn element(&self, element: &Element) -> String {
         let mut text = self.key(element);
         if self.counter {

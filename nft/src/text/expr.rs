@@ -9,7 +9,7 @@ use crate::expr::{
 use crate::object::RuleDump;
 use crate::text::words::comment;
 
-/// `[ payload load 4b @ network header + 16 => reg 1 ]`.
+/// Writes an expression: `[ payload load 4b @ network header + 16 => reg 1 ]`.
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[ ")?;

@@ -5,7 +5,7 @@ use crate::datatype::DataType;
 use crate::expr::{CmpOp, CtKey, Expr, Foreign, Order, PayloadBase};
 use crate::text::words::{interface, interface_start};
 
-/// The nft text of the first expressions, and the number of these; `None` when this module has no text for them.
+/// The nft text of the first expressions, and the number of expressions that it stands for; `None` when this module has no text for them.
 pub(super) fn words(exprs: &[Expr]) -> Option<(String, usize)> {
     match exprs {
         [Expr::Foreign(foreign), rest @ ..] => match (&**foreign, rest) {

@@ -120,7 +120,7 @@ impl Scope {
         }
     }
 
-    /// nft writes the family of the address only in an `inet` table.
+    /// The text of a DNAT to a fixed address and port. nft writes the family of the address only in an `inet` table.
     fn dnat(&self, to: SocketAddr) -> String {
         match (self.family, to) {
             (Some(Family::Inet), SocketAddr::V4(_)) => format!("dnat ip to {to}"),
@@ -210,8 +210,8 @@ fn matched_transport(statement: &Statement) -> Option<&'static str> {
     }
 }
 
-/// Whether nft leaves out a match of the protocol, because a later statement has it in its text (`tcp dport`). That statement must be one
-/// of the comparisons that follow, or the first statement after these.
+/// Whether nft leaves out a match of the protocol, because a later statement has it in its text (`tcp dport`). The later statement must be
+/// one of the comparisons that follow, or the first statement after these comparisons.
 fn is_implied(following: &[Statement]) -> bool {
     let comparisons = following.iter().take_while(|statement| is_comparison(statement)).count();
     following.iter().take(comparisons + 1).any(names_transport)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::userdata;
 
-/// ` comment "..."`, or nothing.
+/// A comment in nft syntax, ` comment "..."`, or nothing if there is no comment.
 pub(super) fn comment(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" comment {}", quoted(text)))
 }

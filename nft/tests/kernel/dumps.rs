@@ -173,7 +173,7 @@ fn everything_loaded_is_dumped_as_it_was() {
     });
 }
 
-/// nft loads values into other registers than this crate, which uses those right behind the key.
+/// nft loads values into other registers than this crate, which uses the registers right behind the key.
 #[test]
 fn values_in_other_registers_are_decoded_as_they_are() {
     in_namespace(|| {
@@ -240,7 +240,8 @@ fn rules_and_sets_that_this_crate_cannot_express_are_recognised() {
         let rules = dump_rules(&TableName::new(Family::Ip, "t"));
         let text: Vec<String> = rules.iter().map(|(_, rule)| rule.to_string()).collect();
         let text = text.join("\n");
-        // Some are read for those who follow the rules of other programs; no statement of this crate has them.
+        // No statement of this crate has these expressions. Some are decoded for callers that follow a packet through the rules of other
+        // programs.
         for foreign in ["[ log ]", "[ meta load 0 => reg 1 ]", "[ hash ? ]", "[ bitwise ? ]", "[ nat ? ]"] {
             assert!(text.contains(foreign), "{foreign} in {text}");
         }

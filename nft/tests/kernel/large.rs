@@ -1,5 +1,5 @@
-//! Large batches: 300,000 elements in many messages and one transaction; and a batch of more bytes than 1,024 pages of libnftnl have,
-//! which is the largest number of pages that a datagram may have.
+//! Large batches: 300,000 elements in many messages and one transaction; and a batch that is longer than 1,024 of libnftnl's pages: a
+//! datagram may have at most 1,024 pages.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::panic::catch_unwind;

@@ -1,4 +1,4 @@
-//! nft lists a ruleset in the same words as this crate after loading it: as a listing, and command by command.
+//! nft loads this crate's text of a ruleset, both as a listing and command by command, and then lists the ruleset in the same words.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Single objects of tables that other programs made, with what this crate itself never writes.
+//! Reads single objects of tables that other programs made, also objects that this crate never writes.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,7 @@
 //! Tables with an owner, locks, and the notifications of transactions.
 //!
-//! The tests of owned tables need a kernel with persistent ones (6.9) and ask it; those of locks need one with owners (5.12).
+//! The tests of owned tables need a kernel with persistent owned tables (6.9), and return early on older kernels; the tests of locks need a
+//! kernel with owned tables (5.12).
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

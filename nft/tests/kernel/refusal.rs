@@ -180,7 +180,7 @@ fn edges_of_intervals_are_kept() {
         let ranges = vec![
             range([0, 0, 0, 0], [0, 0, 0, 0]),
             range([10, 0, 0, 0], [10, 0, 0, 127]),
-            // This range begins where the one before it ends, and the kernel keeps both apart.
+            // This range begins right behind the end of the previous range, and the kernel keeps the two ranges apart.
             range([10, 0, 0, 128], [10, 0, 0, 255]),
             range([255, 255, 255, 254], [255, 255, 255, 255]),
         ];

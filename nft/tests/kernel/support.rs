@@ -1,4 +1,4 @@
-//! Helpers of the tests: a network namespace for each, the `nft` program, and the comparison of sent and listed objects.
+//! Helpers of the tests: a network namespace for each test, the `nft` program, and the comparison of sent and listed objects.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nft::{Command, CommitError, Connection, Element, Field, Refusal, Set, TableContent, TableDump, TableName, Types};
 
-/// Runs the body of a test in a network namespace of its own: as the same test of a child process.
+/// Runs the body of a test in a network namespace of its own: starts this program again as a child that runs only this test.
 pub(crate) fn in_namespace(body: impl FnOnce()) {
     const MARK: &str = "NFT_TEST_IN_NAMESPACE";
     if std::env::var_os(MARK).is_some() {
@@ -29,16 +29,16 @@ pub(crate) fn in_namespace(body: impl FnOnce()) {
     text.lines().filter(|line| line.starts_with(NOT_SHOWN)).for_each(say);
 }
 
-/// Begins a line about something that this kernel lacks, so that a test did not show it.
+/// The start of a line that says what a test did not check, because the kernel or nft lacks it.
 const NOT_SHOWN: &str = "NOT SHOWN: ";
 
-/// Prints a line also when the test succeeds, whose output the harness keeps for itself.
+/// Writes a line directly to standard error: the test harness hides what a successful test prints with `println!`, but not this.
 fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("standard error is open");
 }
 
-/// Asks the kernel whether it takes commands about a table, which kernels take from a release on. Says so if it does not; a kernel of that
-/// release or a newer one that refuses them fails the test.
+/// Returns whether the kernel accepts commands that make `table`, which kernels accept from release `since` on, and deletes the table
+/// again. If the kernel refuses them, prints a line, or panics when the kernel is of that release or a newer one.
 pub(crate) fn kernel_has(what: &str, since: (u32, u32), table: &TableName, commands: &[Command]) -> bool {
     let mut connection = connect();
     match connection.commit(commands) {
@@ -57,8 +57,9 @@ pub(crate) fn kernel_has(what: &str, since: (u32, u32), table: &TableName, comma
     }
 }
 
-/// The tables without the elements that this nft loads otherwise than it lists them; says so if there are any. nft 1.1.7 puts a key that is
-/// only a generated number into network order when it loads it, while kernels and older versions of nft have it in host order.
+/// Returns the tables without the elements that this nft loads with other keys than it lists; prints a line if there are any. nft 1.1.7
+/// puts a key that is only a generated number into network order when it loads it, while kernels and older versions of nft have it in host
+/// order.
 pub(crate) fn loadable(mut tables: Vec<TableContent>) -> Vec<TableContent> {
     const PROBE: &str =
         "table ip probe { map m { typeof numgen random mod 4 : verdict; elements = { 1 : accept }; }; }";
@@ -98,7 +99,7 @@ pub(crate) fn commit(commands: &[Command]) {
     connect().commit(commands).unwrap_or_else(|error| panic!("{error:#?}"));
 }
 
-/// Commits commands of which the kernel must refuse some.
+/// Commits commands and returns the kernel's refusals; panics when the kernel refuses none.
 pub(crate) fn refused(commands: &[Command]) -> Vec<Refusal> {
     match connect().commit(commands) {
         Err(CommitError::Refused(refusals)) => refusals,
@@ -203,7 +204,7 @@ fn normal(listing: &str) -> Vec<String> {
     lines
 }
 
-/// Asserts that two listings are the same but for the order of elements.
+/// Asserts that two listings are equal except for the order of elements.
 pub(crate) fn assert_same_text(ours: &str, listed: &str) {
     assert_same_list(&normal(ours), &normal(listed), "ours (left), nft's (right)");
 }

@@ -1,4 +1,4 @@
-//! Makes the API object of an event: reason, action, note, and the object that the event is about. Pure.
+//! Makes the Kubernetes Event object for a [`ReportedEvent`]: reason, action, note, and the object that the event is about. Does no I/O.
 
 use std::time::SystemTime;
 
@@ -9,16 +9,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 use super::ReportedEvent;
 
-/// The name of the reporting controller, which is upstream's because dashboards select by it.
+/// The name of the reporting controller. It is the same as upstream's, because dashboards select events by it.
 const CONTROLLER: &str = "kube-proxy";
 /// The longest note and the longest name of a reporting instance that the API accepts, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
-/// The `events.k8s.io/v1` object that is sent to report an event.
+/// Returns the `events.k8s.io/v1` object that is sent to report an event.
 pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
     let regarding = regarding(node, event);
-    // The conversion fails only for a time beyond the calendar, if the clock is not set; the event then gets the time 1970-01-01.
+    // The conversion fails only if the clock is not set and shows a year that a `Timestamp` cannot hold. The event then has the time
+    // 1970-01-01.
     let now = Timestamp::try_from(now).unwrap_or_default();
     Event {
         metadata: ObjectMeta {
@@ -38,7 +39,7 @@ pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Even
     }
 }
 
-/// The object that an event is about. As in upstream, `uid` holds its name.
+/// Returns the reference to the object that an event is about. As in upstream, field `uid` contains the object's name.
 pub(super) fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
     match event {
         ReportedEvent::Starting
@@ -84,7 +85,7 @@ fn action(event: &ReportedEvent) -> &'static str {
         ReportedEvent::AnotherProxy
         | ReportedEvent::ServiceNotProgrammed { .. }
         | ReportedEvent::FrontNotProgrammed { .. } => "Program",
-        // Upstream's action for its warning about mode ipvs.
+        // Upstream has this action in its warning about mode ipvs.
         ReportedEvent::Mode(_) => "ProxyModeCheck",
         _ => "StartKubeProxy",
     }
@@ -111,7 +112,7 @@ fn note(node: &str, event: &ReportedEvent) -> String {
     }
 }
 
-/// Cuts a text to at most `max` bytes, at the end of a character.
+/// Cuts a text to at most `max` bytes, but not within a character.
 fn truncated(mut text: String, max: usize) -> String {
     while text.len() > max {
         text.pop();
@@ -137,7 +138,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    // The start is reported as an event of the node (O11).
+    // The start is reported as an event about the node (O11).
     #[test]
     fn the_start_is_an_event_of_the_node() {
         let event = serde_json::to_value(object("node-1", &ReportedEvent::Starting, at(1))).unwrap();
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
     }
 
-    // A health check that cannot listen is reported as an event of its Service (K4).
+    // A health check that cannot listen is reported as an event about its Service (K4).
     #[test]
     fn a_health_check_that_cannot_listen_is_an_event_of_its_service() {
         let event = object("node-1", &failed("address in use"), at(1));
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(event.regarding.and_then(|about| about.name).as_deref(), Some("web"));
     }
 
-    // A healthz or metrics server that cannot listen ends the process, and is reported as an event of the node (O8).
+    // A healthz or metrics server that cannot listen ends the process, and is reported as an event about the node (O8).
     #[test]
     fn servers_that_end_the_process_are_events_of_the_node() {
         for (event, reason) in [

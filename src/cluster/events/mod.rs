@@ -1,12 +1,13 @@
-//! Events about this node and its Services, as `kubectl get events` shows them.
+//! Sends Kubernetes Events about this node and its Services, which `kubectl get events` shows.
 //!
-//! Takes [`ReportedEvent`]s from any thread, sends events.k8s.io/v1 objects to the API server, with upstream's reasons and actions. Events
-//! are not essential: recording one never waits, an error of the API server loses only the event, and an event that repeats is sent
-//! once in ten minutes.
+//! The module takes [`ReportedEvent`]s from any thread and sends events.k8s.io/v1 objects to the API server, with upstream's reasons and
+//! actions. Events are not essential: a thread that records an event never waits, an error of the API server loses only the event, and an
+//! event that occurs again is sent at most once in ten minutes.
 //!
-//! Any number of Services may be broken at once, and any user who can create Services can break them on purpose. So the number of events
-//! of each kind in ten minutes is limited, for each namespace and in total. Part of the queue is reserved for events about the node. When
-//! events about Services have filled the rest, the namespace with the most queued events loses its last one to a namespace with fewer.
+//! Any number of Services may be broken at once, and any user who can create Services can break them on purpose. So the number of events of
+//! each kind in ten minutes is limited, for each namespace and in total. A part of the queue is reserved for events about the node. When
+//! events about Services have filled the rest of the queue, a new event of a namespace with fewer queued events replaces the last event of
+//! the namespace with the most.
 
 mod content;
 
@@ -25,17 +26,17 @@ use tracing::{debug, warn};
 use content::object;
 use rules::model::ObjectName;
 
-/// Events that wait for the API server; further ones are dropped.
+/// The largest number of events that wait for the API server; further events are dropped.
 const QUEUE: usize = 64;
-/// Entries of the queue that are reserved for events about the node.
+/// The number of places in the queue that are reserved for events about the node.
 const QUEUE_OF_NODE: usize = 16;
-/// The time in which an equal event is not sent again.
+/// The time for which an equal event is not sent again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
-/// The most events of one kind that are sent within [`REPEAT_INTERVAL`].
+/// The largest number of events of one kind that are sent within [`REPEAT_INTERVAL`].
 const MAX_OF_KIND: usize = 256;
-/// The most events of one kind that are sent within [`REPEAT_INTERVAL`] about Services of one namespace.
+/// The largest number of events of one kind about Services of one namespace that are sent within [`REPEAT_INTERVAL`].
 const MAX_OF_NAMESPACE: usize = 32;
-/// How often sending an event is tried, and the time-out of each try.
+/// The number of attempts to send an event, and the time-out of each attempt.
 const TRIES: u32 = 5;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -48,37 +49,37 @@ pub enum ReportedEvent {
     HealthzFailed(String),
     /// The metrics server cannot listen, so the process ends (O8).
     MetricsFailed(String),
-    /// The mode of the configuration is not `nftables`.
+    /// The configured proxy mode is not `nftables`. Contains the text of the warning.
     Mode(String),
-    /// Another kube-proxy writes to the same tables.
+    /// Another kube-proxy writes to the tables that this process programs.
     AnotherProxy,
     /// The health check of a Service cannot listen on its port (K4).
     ServiceHealthCheckFailed {
         /// The Service.
         service: ObjectName,
-        /// Its health-check node port.
+        /// The health-check node port of the Service.
         port: u16,
-        /// The kernel's error.
+        /// The error that the kernel reported.
         error: String,
     },
-    /// A Service is left out, because the kernel refuses its rules or because it is too large.
+    /// The proxy does not serve a Service, because the kernel refuses its rules or because it has too many elements.
     ServiceNotProgrammed {
         /// The Service.
         service: ObjectName,
         /// The reason.
         error: String,
     },
-    /// A Service does not get an address and port, or a node port, that it asks for.
+    /// The proxy does not serve a Service at an address and port, or at a node port, that the Service specifies.
     FrontNotProgrammed {
         /// The Service.
         service: ObjectName,
-        /// The address or port that it does not get, and why.
+        /// The address or port, and why the proxy does not serve the Service there.
         reason: String,
     },
 }
 
 impl ReportedEvent {
-    /// The Service that the event is about, unless it is about the node.
+    /// Returns the Service that the event is about, unless it is about the node.
     const fn service(&self) -> Option<&ObjectName> {
         match self {
             Self::Starting | Self::HealthzFailed(_) | Self::MetricsFailed(_) | Self::Mode(_) | Self::AnotherProxy => {
@@ -94,7 +95,7 @@ impl ReportedEvent {
 /// Records events. Clones record for the same [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// Wakes the publisher when messages wait. Closed when the publisher is gone.
+    /// Wakes the publisher when messages wait. The channel is closed when the publisher was dropped.
     bell: mpsc::Sender<()>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -102,12 +103,12 @@ pub struct Recorder {
 #[derive(Debug)]
 enum Message {
     Event(ReportedEvent),
-    /// Answered when all earlier events were sent or dropped.
+    /// A request for an answer as soon as all earlier events were sent or dropped.
     Flush(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// The namespace of the Service that the message is about.
+    /// Returns the namespace of the Service that the message is about.
     fn namespace(&self) -> Option<&Arc<str>> {
         match self {
             Self::Event(event) => event.service().map(|service| &service.namespace),
@@ -124,7 +125,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Adds an event to the queue. Gives `false` if it is a repetition or over a limit.
+    /// Adds an event to the queue. Returns `false` if an equal event was sent recently, or if a limit is reached.
     fn add(&mut self, event: ReportedEvent, now: Instant) -> bool {
         if !self.recent.is_new(&event, now) {
             return false;
@@ -137,7 +138,7 @@ impl Waiting {
         match place {
             Place::None => return false,
             Place::Of(index) => {
-                // The dropped event was not sent, so it may be recorded again.
+                // The event that is dropped was not sent, so allow to record it again.
                 if let Some(Message::Event(dropped)) = self.messages.remove(index) {
                     self.recent.recorded.remove(&dropped);
                 }
@@ -149,8 +150,8 @@ impl Waiting {
         true
     }
 
-    /// Finds an event to drop in favour of this namespace: the last one of the namespace with the most events, if that namespace has more
-    /// events than this one would have.
+    /// Finds room in the queue for an event of `namespace`. If the queue is full, finds the last event of the namespace with the most
+    /// events, provided that it has more events than `namespace` would have with the new one.
     fn place_for(&self, namespace: &Arc<str>) -> Place {
         let mut counts: HashMap<&Arc<str>, usize> = HashMap::new();
         self.messages.iter().filter_map(Message::namespace).for_each(|of| *counts.entry(of).or_default() += 1);
@@ -164,24 +165,24 @@ impl Waiting {
 /// Whether the queue has room for a new event.
 enum Place {
     Free,
-    /// Only if the message with this index is dropped.
+    /// The queue has room if the message with this index is dropped.
     Of(usize),
     None,
 }
 
 impl Recorder {
-    /// Records an event. It is dropped when an equal one or too many like it were recorded lately, when too many wait already, or when
-    /// there is no API server.
+    /// Records an event. Drops it if an equal event or too many events of its kind or namespace were recorded recently, if the queue is
+    /// full, or if there is no API server.
     pub fn record(&self, event: ReportedEvent) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bell.is_closed() || !waiting.add(event, Instant::now()) {
             return debug!("No event is sent, because it or too many like it were sent lately, or too many wait");
         }
-        // If the channel is full, the publisher wakes up anyway.
+        // Ignore the error: if the channel is full, the publisher is about to wake up.
         let _ = self.bell.try_send(());
     }
 
-    /// Waits until the events so far are sent, but no longer than `at_most`.
+    /// Waits until the events recorded so far are sent, but not longer than `at_most`.
     pub async fn flush(&self, at_most: Duration) {
         let (done, published) = oneshot::channel();
         if self.bell.is_closed() {
@@ -195,7 +196,7 @@ impl Recorder {
     }
 }
 
-/// A recorder for the node of this name, and its publisher.
+/// Returns a recorder of events for node `node`, and the publisher that sends them.
 #[must_use]
 pub fn new(node: &str) -> (Recorder, Publisher) {
     let (bell, rung) = mpsc::channel(1);
@@ -209,13 +210,13 @@ pub struct Publisher {
     node: String,
     rung: mpsc::Receiver<()>,
     waiting: Arc<Mutex<Waiting>>,
-    /// The client and the URL of its server. Made for the first event, and again after a failure, because the credentials may have changed.
+    /// The client and the URL of its server; `None` before the first event, and after a failure, because the credentials may have changed.
     client: Option<(kube::Client, String)>,
 }
 
 impl Publisher {
-    /// Sends events until every recorder is dropped. `connect` makes a client, and gives the URL of its server. `answered` is called for
-    /// each request with the URL, the status if there was an answer, and the time that the request took.
+    /// Sends events until every recorder is dropped. `connect` makes a client and returns it with the URL of its server. Calls `answered`
+    /// for each request with the URL, the HTTP status if there was an answer, and the time that the request took.
     pub async fn run(
         mut self,
         connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
@@ -228,14 +229,14 @@ impl Publisher {
                     self.publish(&connect, &answered, &event).await;
                 }
                 Message::Flush(done) => {
-                    // The receiver is gone if the flush timed out.
+                    // Ignore the error: the receiver was dropped if the flush timed out.
                     let _ = done.send(());
                 }
             }
         }
     }
 
-    /// The next message; `None` when there is none and every recorder is dropped.
+    /// Waits for the next message and returns it; returns `None` if no message is left and every recorder was dropped.
     async fn next(&mut self) -> Option<Message> {
         loop {
             if let Some(message) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).messages.pop_front() {
@@ -291,7 +292,7 @@ impl Publisher {
     }
 }
 
-/// Whether the server would refuse the same request again.
+/// Returns whether the server would refuse the same request again.
 fn is_final(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => !matches!(status.code, 401 | 429 | 500..),
@@ -306,7 +307,7 @@ struct RecentEvents {
 }
 
 impl RecentEvents {
-    /// Whether an event may be recorded: it was not recorded recently, and its kind and its namespace are below their limits.
+    /// Returns whether an event may be recorded: it was not recorded recently, and its kind and its namespace are below their limits.
     fn is_new(&mut self, event: &ReportedEvent, now: Instant) -> bool {
         self.recorded.retain(|_, at| now.saturating_duration_since(*at) < REPEAT_INTERVAL);
         if self.recorded.contains_key(event) {
@@ -335,7 +336,7 @@ mod tests {
     }
 
     impl RecentEvents {
-        /// Records an event if it may be recorded. Gives whether it was.
+        /// Records an event if no limit forbids that. Returns whether the event was recorded.
         fn takes(&mut self, event: ReportedEvent, now: Instant) -> bool {
             let is_new = self.is_new(&event, now);
             if is_new {

@@ -1,11 +1,11 @@
-//! Where the cluster's objects come from: the API server (`api`) or a directory of manifests (`manifests`).
+//! Reads the cluster's objects from one of two sources: the API server (`api`) or a directory of manifests (`manifests`).
 //!
-//! Turns Kubernetes objects into [`Event`]s for `rules::model`, and logs each part of an object that cannot be used. `objects` holds
-//! the fields that the proxy reads of each kind, and `convert` makes events of them; both sources use these two. Besides
+//! The module converts Kubernetes objects to [`Event`]s for `rules::model`, and logs each part of an object that cannot be used. `objects`
+//! defines the fields of each kind that the proxy reads, and `convert` converts objects to events; `api` and `manifests` use both. Besides
 //! [`crate::events`], this is the only module that uses types of k8s-openapi.
 //!
-//! Invariants: an invalid object or field affects no other one, and is logged; a manifest that changed without changing its meaning
-//! for the proxy gives no event.
+//! Invariants: an invalid object or field is logged and affects no other object or field; a change of a manifest that does not matter to
+//! the proxy causes no event.
 
 pub mod api;
 pub mod convert;
@@ -24,16 +24,16 @@ pub use convert::ConvertOptions;
 /// The kinds of objects that are read from either source.
 pub const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 
-/// A problem with one object. A part of the object or the whole object is ignored, and nothing else.
+/// A problem with one object, because of which a part of the object or the complete object is ignored.
 ///
 /// Prints as `Service demo/web: spec.externalIPs[1]: "300.1.1.1" is not an IP address; ignored`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The object's kind.
     pub kind: &'static str,
-    /// `namespace/name`, or the name alone where there is no namespace.
+    /// The object as `namespace/name`, or only the name if the kind has no namespaces.
     pub object: String,
-    /// Path of the field, such as `spec.ports[0].port`.
+    /// The path of the field, such as `spec.ports[0].port`.
     pub field: String,
     /// What is wrong with the field, and how it is handled, such as `ignored`.
     pub text: String,
@@ -73,7 +73,7 @@ enum Key {
 }
 
 impl Key {
-    /// The object that an event is about; `None` for events that are not about an object.
+    /// Returns the object that an event is about; `None` for events that are not about an object.
     fn of(event: &Event) -> Option<Self> {
         Some(match event {
             Event::ServiceApplied(service) => Self::Service(service.name.clone()),
@@ -87,7 +87,7 @@ impl Key {
         })
     }
 
-    /// The event that deletes the object.
+    /// Returns the event that deletes the object.
     fn deletion(&self) -> Event {
         match self {
             Self::Node(name) => Event::NodeDeleted(Arc::clone(name)),

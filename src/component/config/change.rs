@@ -1,8 +1,9 @@
-//! Waits for a change of the configuration file, so that the process can end and be started again with the new content (O5).
+//! Waits for a change of the configuration file, so that the process can end and its supervisor can start it again with the new content
+//! (O5).
 //!
-//! Reads the file once a second and gives each content that differs from the previous one. So it finds every kind of change: a write in
-//! place, a file renamed over it, the swapped symlink of a ConfigMap volume, and a symlink into another directory. Invariant: only the
-//! content counts, not the file's time or inode.
+//! The module reads the file once a second and returns each content that differs from the previous one. A comparison of content finds every
+//! kind of change: a write in place, a rename of another file to this name, the swapped symlink of a ConfigMap volume, and a symlink into
+//! another directory. Invariant: only the content counts, not the file's time or inode.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 /// Time between two reads.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// New content counts only if it is still the same after this time, because its writer may not have finished.
+/// The time after which new content is read again. It counts only if it has not changed since, because its writer may not have finished
+/// before.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// A file and its content at the last read.
@@ -22,13 +24,14 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// `content` must be the text that the configuration was decoded from, so that any write after that is found.
+    /// Starts to watch a file. `content` must be the text from which the configuration was decoded, so that every later write counts as a
+    /// change.
     pub fn new(path: PathBuf, content: Vec<u8>) -> Self {
         Self { path, content }
     }
 
-    /// Blocks the thread until the file has new content, and returns it. A missing, unreadable or empty file is ignored: ConfigMap
-    /// volumes and editors remove a file for a moment, and an empty file is about to be written.
+    /// Blocks the thread until the file has new content, and returns the new content. Ignores a missing, unreadable or empty file, because
+    /// ConfigMap volumes and editors remove a file for a moment, and a program that writes a file often empties it first.
     pub fn wait_for_change(&mut self) -> &[u8] {
         loop {
             if let Some(new) = self.changed_content() {
@@ -56,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Watches the file `config.conf` in a directory, which has content `old` at first, and sends each new content to a channel.
+    /// Watches the file `config.conf` in a directory and sends each new content to a channel. The file's first content is `old`.
     fn changes(dir: &Path) -> Receiver<Vec<u8>> {
         let (sender, receiver) = channel();
         let mut file = ConfigFile::new(dir.join("config.conf"), b"old".to_vec());
@@ -72,7 +75,7 @@ mod tests {
         assert!(receiver.recv_timeout(INTERVAL * 2).is_err());
     }
 
-    // A plain write is seen (O5).
+    // A write to the file in place is reported (O5).
     #[test]
     fn a_plain_write_is_seen() {
         let dir = tempfile::tempdir().unwrap();
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!(next(&changes(dir.path())), b"new");
     }
 
-    // A file renamed over it is seen (O5).
+    // A file that is renamed to the watched file's name is reported (O5).
     #[test]
     fn a_file_renamed_over_it_is_seen() {
         let dir = tempfile::tempdir().unwrap();
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!(next(&changes), b"new");
     }
 
-    // A swapped ConfigMap is seen (O5).
+    // A ConfigMap volume whose symlink is swapped is reported (O5).
     #[test]
     fn a_swapped_config_map_is_seen() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A signed number of nanoseconds, as Go's `time.Duration`. Negative values parse, so that validation can refuse them by name.
+/// A signed number of nanoseconds, like Go's `time.Duration`. Negative values can be parsed, so that validation can refuse them with the
+/// name of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration {
     nanos: i64,
@@ -22,7 +23,7 @@ pub enum ParseDurationError {
     /// The text does not follow the grammar.
     #[error("invalid duration {0:?}: expected a number with a unit, such as \"30s\" or \"1h30m\"")]
     Syntax(String),
-    /// The value does not fit 64 bits of nanoseconds, about 292 years.
+    /// The value in nanoseconds does not fit into 64 bits, which hold about 292 years.
     #[error("invalid duration {0:?}: out of range")]
     Range(String),
 }
@@ -42,29 +43,29 @@ const UNITS: [(&str, i128); 8] = [
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
 impl GoDuration {
-    /// Zero; in most configuration fields it stands for the default.
+    /// Zero, which stands for the default in most fields of the configuration.
     pub(crate) const ZERO: Self = Self { nanos: 0 };
 
-    /// A number of nanoseconds.
+    /// Makes a duration from nanoseconds.
     #[must_use]
     pub(crate) const fn from_nanos(nanos: i64) -> Self {
         Self { nanos }
     }
 
-    /// A number of seconds, which must be within 292 years.
+    /// Makes a duration from seconds. Every `i32` fits.
     #[must_use]
     pub(crate) const fn from_secs(seconds: i32) -> Self {
-        // An i32 always fits the i64, and its nanoseconds do too.
+        // The cast and the product cannot overflow: an i32 of seconds is less than 69 years.
         Self { nanos: seconds as i64 * 1_000_000_000 }
     }
 
-    /// Whether this is exactly zero.
+    /// Returns whether the duration is zero.
     #[must_use]
     pub(crate) const fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// This duration as a [`Duration`]; `None` if it is negative.
+    /// Returns this duration as a [`Duration`]; `None` if it is negative.
     #[must_use]
     pub fn to_std(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
@@ -105,7 +106,7 @@ struct Number<'a> {
 }
 
 impl Number<'_> {
-    /// The number times `unit`, cut to whole nanoseconds; `None` if it cannot fit.
+    /// Returns the number times `unit` in whole nanoseconds, with fractions cut off. Returns `None` if the number is too large.
     fn in_nanos(&self, unit: i128) -> Option<i128> {
         let whole: i128 = if self.whole.is_empty() { 0 } else { self.whole.parse().ok()? };
         // Digits after the 18th decimal place are worth less than a nanosecond, even if the unit is hours.
@@ -116,7 +117,7 @@ impl Number<'_> {
     }
 }
 
-/// Splits `12.5ms` into the number and the rest; `None` without a digit.
+/// Splits a text such as `12.5ms` into the number and the rest; returns `None` if the text does not begin with a number.
 fn take_number(text: &str) -> Option<(Number<'_>, &str)> {
     let (whole, rest) = take_digits(text);
     let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), take_digits);
@@ -133,7 +134,8 @@ fn take_unit(text: &str) -> Option<(i128, &str)> {
 }
 
 impl fmt::Display for GoDuration {
-    /// As Go: below a second in one unit (`1.5ms`), else in hours, minutes and seconds, with no unit left out in between (`1h0m0s`).
+    /// Writes the duration as Go does: in one unit if it is below a second (`1.5ms`), otherwise in hours, minutes and seconds, without gaps
+    /// between the units (`1h0m0s`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos < 0 {
             f.write_str("-")?;
@@ -162,7 +164,7 @@ fn write_clock(f: &mut fmt::Formatter<'_>, nanos: u64) -> fmt::Result {
     write_decimal(f, nanos % MINUTE, 1_000_000_000, "s")
 }
 
-/// Writes `value / unit` with just the decimals it needs.
+/// Writes `value / unit` without trailing zeros, and then the unit's name.
 fn write_decimal(f: &mut fmt::Formatter<'_>, value: u64, unit: u64, name: &str) -> fmt::Result {
     write!(f, "{}", value / unit)?;
     if !value.is_multiple_of(unit) {

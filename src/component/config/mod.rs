@@ -1,4 +1,4 @@
-//! Reads the configuration from the command line and the file, and makes one validated [`Config`] of it.
+//! Reads the configuration from the command line and the file, and makes one validated [`Config`] of both.
 //!
 //! ```text
 //! arguments ── cli ──┐
@@ -6,9 +6,9 @@
 //! file ─── decode ───┘
 //! ```
 //!
-//! Only this module reads the command line. Invariants: a [`Config`] has been validated, and has every setting in the form in which the
-//! program uses it, so that no other module parses values of the file; feature gates are evaluated here, once. Nothing is logged here,
-//! because the log has not been started yet: warnings are collected in `Config::warnings`.
+//! Only this module reads the command line. Invariants: a [`Config`] has been validated, and has every setting with the type that the
+//! program uses, so that no other module parses values of the file or evaluates feature gates. This module does not log, because the log
+//! has not been started yet: it collects warnings in `Config::warnings`.
 
 mod change;
 mod cli;
@@ -45,13 +45,13 @@ pub enum Invocation {
     Render {
         /// The configuration; its `manifests` is not `None`.
         config: Config,
-        /// Whether `Config::node_name` comes from the configuration. If not, it is a placeholder and not the host name, so that every
-        /// machine prints the same ruleset; then the manifests have to tell the node.
+        /// Whether `Config::node_name` comes from the configuration. If not, `node_name` is a placeholder and not the host name, so that
+        /// the output does not depend on the machine; the manifests then may contain only one Node.
         is_named: bool,
         /// The arguments of `render` itself.
         args: RenderArgs,
     },
-    /// Write this text to this file and exit with 0.
+    /// Write `text` to `path` and exit with 0.
     WriteConfig {
         /// The file of `--write-config-to`.
         path: PathBuf,
@@ -60,27 +60,28 @@ pub enum Invocation {
         /// Warnings for the operator.
         warnings: Vec<String>,
     },
-    /// Do the privileged part of the start and exit.
+    /// Do only the part of the start that needs privileges, and exit.
     InitOnly(Config),
     /// Remove the rules of kube-proxy and exit.
     Cleanup {
-        /// The configuration: where a running kube-proxy may serve metrics and health, and how to log.
+        /// The configuration. The clean-up uses the log settings, and the addresses at which a running kube-proxy would serve metrics and
+        /// health.
         config: Config,
         /// Whether to remove the rules even if a kube-proxy is running.
         force: bool,
     },
     /// Print this text (help or version) to standard output and exit with 0.
     Print(String),
-    /// Run one of the commands that the caller added to the command line. Holds clap's matches of the whole line.
+    /// Run one of the subcommands that the caller added to the command line. Holds clap's matches of the whole command line.
     Command(clap::ArgMatches),
 }
 
-/// The validated configuration, in the form in which the program uses it.
+/// The validated configuration, with the types that the program uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Name of this node: the override or the host name, trimmed, lower case, never empty (M1).
+    /// The name of this node: `hostnameOverride` or the host name, trimmed and in lower case; never empty (M1).
     pub node_name: String,
-    /// Directory to read manifests from, instead of the API server.
+    /// The directory of manifests to read instead of the API server; `None` to use the API server.
     pub manifests: Option<PathBuf>,
     /// The longest time from a failed sync to the next one (G5); more than zero.
     pub sync_period: Duration,
@@ -88,13 +89,13 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// The bit of the packet mark that requests masquerading, `0..=31`.
     pub masquerade_bit: u8,
-    /// Masquerade all traffic to cluster IPs.
+    /// Whether to masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
-    /// The form of the ruleset: layout `maps` or `chains`.
+    /// How the rules of Services are laid out: `maps` or `chains`.
     pub ruleset_layout: RulesetLayout,
-    /// Whether ruleset layout `chains` has a chain for each endpoint.
+    /// Whether layout `chains` has a chain for each endpoint.
     pub endpoint_chains: bool,
-    /// The interfaces between which established connections bypass the rules, through a flowtable.
+    /// The interfaces between which packets of established connections bypass the rules, through a flowtable.
     pub flowtable: Flowtable,
     /// The packet counters in the rules: none, for Services, or for endpoints as well.
     pub counters: Counters,
@@ -102,49 +103,53 @@ pub struct Config {
     pub scheduler: Scheduler,
     /// The packet fields that schedulers `source-hash` and `maglev` hash.
     pub scheduler_hash: SchedulerHash,
-    /// The number of positions in a hash table of scheduler `maglev`; a prime number.
+    /// The number of positions in the hash table of scheduler `maglev`; a prime number.
     pub maglev_table_size: u32,
     /// The number of maps into which each map of endpoints is split, 1 to 64.
     pub endpoint_maps: u8,
-    /// The number of service ports with metrics of their own, if the rules have counters.
+    /// The number of service ports (ports of Services) with metrics of their own, if the rules have counters.
     pub metrics_services_limit: usize,
     /// How traffic of local pods is recognised.
     pub detect_local: DetectLocal,
-    /// Which addresses of the node accept node ports.
+    /// The node's addresses at which node ports are served.
     pub node_port_addresses: NodePortAddresses,
-    /// `bindAddress`: takes the place of the node's IP of the same family, and makes that family the primary one; an unspecified address
-    /// (`0.0.0.0`, `::`) changes nothing (M6). No socket is bound to it.
+    /// `bindAddress`, which replaces the node's IP of the address's family and makes that family the primary one. An unspecified address
+    /// (`0.0.0.0`, `::`) has no effect (M6). The proxy binds no socket to it.
     pub bind_address: IpAddr,
-    /// Where the metrics server listens.
+    /// The address at which the metrics server listens.
     pub metrics_bind_address: SocketAddr,
-    /// Where the healthz server listens, if it does.
+    /// The address at which the healthz server listens; `None` if there is no healthz server.
     pub healthz_bind_address: Option<SocketAddr>,
     /// Whether the process ends when the metrics or the healthz server cannot listen (O8).
     pub bind_address_hard_fail: bool,
-    /// Whether our tables have an owner (Linux 6.9 and later), so that the kernel refuses changes by other programs while this one runs.
+    /// Whether this program's tables have an owner (Linux 6.9 and later), so that the kernel refuses changes by other programs while this
+    /// program runs.
     pub own_tables: bool,
-    /// If a list from the API server lacks more than this percentage of the known objects of a kind, a second list has to confirm it.
+    /// The share of the known objects of a kind, in percent, that one list from the API server may remove. If a list lacks more of them,
+    /// the proxy removes them only after a second list without them.
     pub relist_removal_limit: u8,
-    /// The most elements of sets and maps that a Service may take; one that takes more is left out. `u64::MAX` for no limit.
+    /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more.
+    /// `u64::MAX` stands for no limit.
     pub service_elements_limit: u64,
-    /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on unless switched off).
+    /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on by default).
     pub allow_service_external_ips: bool,
-    /// Whether packets to node ports on loopback addresses are handled, that is, served or refused (feature gate
-    /// KubeProxyNFTablesLocalhostNodePorts, off by default). If not, no rule matches them (R1).
+    /// Whether the rules handle packets to node ports on loopback addresses, that is, serve or refuse them (feature gate
+    /// KubeProxyNFTablesLocalhostNodePorts, off by default). If it is off, no rule matches such packets (R1).
     pub localhost_node_ports: bool,
-    /// The text of the event to report if the configured proxy mode is not `nftables`.
+    /// The text of the Kubernetes Event that reports a configured proxy mode other than `nftables`; `None` for mode `nftables`.
     pub mode_warning: Option<String>,
-    /// How the API server is reached.
+    /// How the proxy reaches the API server.
     pub client: Client,
-    /// Connection tracking sysctls.
+    /// The sysctls of connection tracking.
     pub conntrack: Conntrack,
-    /// Written to `/proc/self/oom_score_adj`, `-1000..=1000`.
+    /// The value that the proxy writes to `/proc/self/oom_score_adj`, `-1000..=1000`.
     pub oom_score_adj: i32,
     /// Whether the metrics server has profiling handlers.
     pub profiling: bool,
-    /// The version to report in metrics, pages and the log (`--version=v...`); by default that of Kubernetes, with our own after a `+`.
+    /// The version to report in metrics, pages and the log (`--version=v...`). The default is the version of Kubernetes, followed by `+`
+    /// and the version of this program.
     pub version: String,
-    /// The path of the configuration file and its content when it was read; `None` without a file.
+    /// The path of the configuration file and its content when it was read; `None` if there is no file.
     pub config_file: Option<(PathBuf, Vec<u8>)>,
     /// Whether `/flagz` is served (feature gate ComponentFlagz, on by default).
     pub flagz: bool,
@@ -163,13 +168,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether endpoints are chosen by a hash of the client's address. Only this needs kernel module nft_hash.
+    /// Returns whether the scheduler hashes the client's address, which needs kernel module nft_hash.
     pub fn hashes_clients(&self) -> bool {
         matches!(self.scheduler, Scheduler::SourceHash | Scheduler::Maglev)
     }
 
-    /// Whether TCP node ports are served on loopback addresses of at least one family: the feature gate is on, and `node_port_addresses`
-    /// has a loopback range (R2).
+    /// Returns whether TCP node ports are served on loopback addresses of at least one family: the feature gate is on, and
+    /// `node_port_addresses` has a loopback range (R2).
     pub fn serves_localhost(&self) -> bool {
         self.localhost_node_ports && self.node_port_addresses.loopback().next().is_some()
     }
@@ -178,15 +183,15 @@ impl Config {
 /// A feature gate and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Upstream's name of the gate.
+    /// The gate's name in upstream.
     pub name: &'static str,
-    /// Upstream's stage of the feature.
+    /// The feature's stage in upstream.
     pub stage: Stage,
-    /// Whether it is on.
+    /// Whether the gate is on.
     pub enabled: bool,
 }
 
-/// Upstream's stage of a feature.
+/// The stage of a feature in upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// May be removed in any release; off by default.
@@ -199,29 +204,29 @@ pub enum Stage {
     Deprecated,
 }
 
-/// How the API server is reached.
+/// How the proxy reaches the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// The kubeconfig; without it and `master`, the in-cluster configuration.
+    /// The kubeconfig. If it and `master` are `None`, the in-cluster configuration is used.
     pub kubeconfig: Option<PathBuf>,
-    /// URL of the API server; overrides the kubeconfig's.
+    /// The URL of the API server, which overrides the URL in the kubeconfig.
     pub master: Option<String>,
     /// The `Accept` header of lists and watches.
     pub accept: String,
 }
 
-/// Connection tracking sysctls (N1 to N4). The default leaves all of them as the kernel has them.
+/// The wanted values for sysctls of connection tracking (N1 to N4). The default leaves all of them unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conntrack {
-    /// Connections to track for each CPU; 0 leaves the kernel's limit as it is, and `min` is ignored.
+    /// The limit of tracked connections for each CPU. 0 leaves the kernel's limit unchanged, and `min` then has no effect.
     pub max_per_core: u32,
-    /// The lowest limit of tracked connections, if there are few CPUs.
+    /// The lowest limit of tracked connections, for machines with few CPUs.
     pub min: u32,
-    /// Time-out of idle established TCP connections. `None` leaves the kernel's value, as for all time-outs here.
+    /// Time-out of idle established TCP connections. `None` leaves the kernel's value unchanged, as in all time-outs of this struct.
     pub tcp_established: Option<Duration>,
     /// Time-out of TCP connections in CLOSE_WAIT.
     pub tcp_close_wait: Option<Duration>,
-    /// Whether TCP packets outside of the window are valid.
+    /// Whether connection tracking treats TCP packets outside of the window as valid (`nf_conntrack_tcp_be_liberal`).
     pub tcp_be_liberal: bool,
     /// Time-out of UDP flows without an answer.
     pub udp: Option<Duration>,
@@ -232,7 +237,8 @@ pub struct Conntrack {
 /// How traffic of local pods is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DetectLocal {
-    /// Traffic is local if its source address is in the CIDR of its family. In a family without a CIDR no traffic is local (I1).
+    /// Traffic is local if its source address is in the CIDR of the address's family. If a family has no CIDR, no traffic of that family is
+    /// local (I1).
     ClusterCidr {
         /// The IPv4 CIDR.
         v4: Option<Ipv4Net>,
@@ -247,38 +253,40 @@ pub enum DetectLocal {
     InterfaceNamePrefix(String),
 }
 
-/// Which addresses of the node accept node ports.
+/// The node's addresses at which node ports are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// Whether the node's primary IP of each family accepts them (H1, H2).
+    /// Whether node ports are served at the node's primary IP of each family (H1, H2).
     pub primary: bool,
-    /// The node's addresses in these CIDRs accept them; host bits are cleared (H3 to H5). Keywords `localhost` and `all` are stored as
-    /// CIDRs (H6).
+    /// Node ports are served at the node's addresses in these CIDRs, whose host bits are cleared (H3 to H5). Keywords `localhost` and `all`
+    /// are stored as CIDRs (H6).
     pub ranges: Vec<IpNet>,
 }
 
 impl NodePortAddresses {
-    /// `primary` alone, which is the default (H1).
+    /// Keyword `primary` alone, which is the default (H1).
     pub(crate) const PRIMARY: Self = Self { primary: true, ranges: Vec::new() };
 
-    /// The ranges that contain loopback addresses only. Only these enable node ports on loopback; a wider range does not (R2).
+    /// Returns the ranges that contain only loopback addresses. A wider range, such as `0.0.0.0/0`, does not enable node ports on loopback
+    /// addresses (R2).
     pub fn loopback(&self) -> impl Iterator<Item = &IpNet> {
         self.ranges.iter().filter(|range| range.addr().is_loopback())
     }
 }
 
-/// The settings of the log. The default is text of verbosity 0 on standard error.
+/// The settings of the log. The default is format text, verbosity 0, and all records on standard error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoggingConfig {
     /// The format of each record.
     pub format: LogFormat,
     /// The verbosity as in klog, 0 or more.
     pub verbosity: u32,
-    /// Patterns of file names without `.rs`, and the verbosity of these files if it is higher.
+    /// Patterns of file names without `.rs`, each with the verbosity of the files that match, if it is higher than `verbosity`.
     pub vmodule: Vec<(String, u32)>,
-    /// The size in bytes of the buffer for informational records, if these go to standard output; else `None`.
+    /// The size in bytes of the buffer for informational records, if they go to standard output; `None` if all records go to standard
+    /// error.
     pub info_buffer: Option<usize>,
-    /// The longest time that a record stays in this buffer.
+    /// The longest time that a record stays in the buffer.
     pub flush_every: Duration,
 }
 
@@ -295,9 +303,9 @@ pub enum LogFormat {
 /// A field of the configuration with an invalid value; printed as `path: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Path of the field in the configuration file, such as `nftables.masqueradeBit`.
+    /// The path of the field in the configuration file, such as `nftables.masqueradeBit`.
     pub(crate) field: String,
-    /// The error, and which values are valid.
+    /// What is wrong with the value, and which values are valid.
     pub(crate) message: String,
 }
 
@@ -338,8 +346,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the error is about the file or its values, and not about the command line. Upstream has started its log when it finds
-    /// such an error, but not when the command line is wrong.
+    /// Returns whether the error is about the file or its values, and not about the command line. Upstream logs errors of the file, but
+    /// prints errors of the command line, because it has not started its log when it parses the command line.
     pub(crate) fn is_of_file(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Decode { .. } | Self::Invalid(_))
     }
@@ -352,15 +360,15 @@ fn lines(errors: &[FieldError]) -> String {
 /// Reads the command line of the proxy (the first argument is the program's name) and the file that it names.
 ///
 /// # Errors
-/// When flags, file or values are wrong; see [`Error`].
+/// Fails when flags, file or values are wrong; see [`Error`].
 pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Error> {
     load_with(args, |line| line)
 }
 
-/// As [`load`], for a command line to which `commands` adds subcommands.
+/// Does the same as [`load`], for a command line to which `commands` adds subcommands.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails for the same reasons as [`load`].
 pub fn load_with(
     args: impl IntoIterator<Item = OsString>,
     commands: fn(clap::Command) -> clap::Command,
@@ -384,21 +392,21 @@ pub fn load_with(
 }
 
 impl ProxyArgs {
-    /// The configuration of a proxy with these flags.
+    /// Returns the configuration of a proxy with these flags.
     ///
     /// # Errors
-    /// When the file or values are wrong; see [`Error`].
+    /// Fails when the file or values are wrong; see [`Error`].
     pub fn config(&self) -> Result<Config, Error> {
         configure(&self.0, hostname).map(|(config, _)| config)
     }
 
-    /// The configuration file, if one is given.
+    /// Returns the configuration file, if one is given.
     pub fn file(&self) -> Option<&str> {
         self.0.config_file()
     }
 }
 
-/// The action that the flags request. If several flags request one, the first in upstream's order counts.
+/// Returns the action that the flags request. If several flags request different actions, the first one in upstream's order counts.
 fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     let force = flags.is_on("cleanup-force");
     if force && !flags.is_on("cleanup") {
@@ -418,7 +426,8 @@ fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
     })
 }
 
-/// The validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is configured.
+/// Returns the validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is
+/// configured.
 fn configure(
     flags: &cli::Flags,
     hostname: impl FnOnce() -> io::Result<String>,
@@ -431,7 +440,7 @@ fn configure(
     warnings.extend(flags.warnings());
     flags.apply(&mut file).map_err(Error::Usage)?;
     if flags.is_on("cleanup") {
-        // Clean-up removes the rules of every mode, so the configured mode must cause no error and no warning.
+        // The clean-up removes the rules of every mode, so the configured mode must cause neither an error nor a warning.
         file.mode = "nftables".to_owned();
     }
     let context = Context {
@@ -448,10 +457,10 @@ fn configure(
 
 /// Checks the new content of a configuration file in the same way as at startup.
 ///
-/// The flags of the process are not applied: a file has to be valid by itself. Only a missing node name is no error.
+/// The flags of the process are not applied: a file has to be valid by itself, except that it may lack the node's name.
 ///
 /// # Errors
-/// All errors in the content, as text for the log.
+/// Returns all errors in the content, as text for the log.
 pub fn check_content(content: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
     let decoded = file::decode(text).map_err(|error| error.to_string())?;
@@ -479,7 +488,7 @@ fn decode(path: &str, text: &str) -> Result<Decoded, Error> {
     file::decode(text).map_err(|source| Error::Decode { path: path.to_owned(), source })
 }
 
-/// The host name, as the kernel has it.
+/// Returns the host name of the kernel, with a newline at its end.
 fn hostname() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/hostname")
 }

@@ -1,26 +1,27 @@
 //! Writes the configuration as text: the file of `--write-config-to` and the body of `/configz`.
 //!
-//! Takes a decoded configuration file with the flags applied, and writes v1alpha1 text in upstream's form: keys are in alphabetical
-//! order, empty fields that upstream marks with `omitempty` are left out, and settings that all modes share are only in the `nftables`
+//! Takes a decoded configuration file with the flags applied, and writes v1alpha1 text as upstream does: keys are in alphabetical order,
+//! and empty fields that upstream marks with `omitempty` are left out. Settings that all modes have in common are only in the `nftables`
 //! section. Invariant: the text decodes to a configuration with the same meaning.
 
 use serde_json::{Map, Value, json};
 
 use super::file::KubeProxyConfiguration;
 
-/// The body of `/configz`: an object whose only key is the API group.
+/// Returns the body of `/configz`: an object whose only key is the API group.
 ///
 /// # Errors
-/// None in practice: every value is a number, a text or a list of these.
+/// Fails if the configuration cannot be serialised. That does not happen in practice, because every value is a number, a text, a list or a
+/// map with text keys.
 pub(super) fn configz(file: &KubeProxyConfiguration) -> Result<String, String> {
     let document = document(file).map_err(|error| error.to_string())?;
     Ok(json!({ "kubeproxy.config.k8s.io": document }).to_string())
 }
 
-/// The text of `--write-config-to`.
+/// Returns the text of `--write-config-to`.
 ///
 /// # Errors
-/// As [`configz`].
+/// Fails for the same reasons as [`configz`].
 pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
     let document = document(file).map_err(|error| error.to_string())?;
     // Write each field on one line, even if its value is long.
@@ -28,7 +29,7 @@ pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
     serde_saphyr::to_string_with_options(&document, options).map_err(|error| error.to_string())
 }
 
-/// The configuration as a JSON value, with the defaults that upstream fills in on Linux.
+/// Returns the configuration as a JSON value with upstream's names and defaults for Linux.
 fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
     let mut file = file.clone();
     file.mode = "nftables".to_owned();
@@ -39,7 +40,7 @@ fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
         file.node_port_addresses = vec!["primary".to_owned()];
     }
     let mut document = serde_json::to_value(&file)?;
-    // Convert f32 to f64 through text: 0.1 then stays 0.1, and does not become 0.10000000149.
+    // Convert f32 to f64 through text, so that 0.1 stays 0.1 and does not become 0.10000000149.
     let qps: f64 = file.client_connection.qps.to_string().parse().unwrap_or_default();
     document["clientConnection"]["qps"] = qps.to_string().parse::<i64>().map_or(json!(qps), Value::from);
     for section in ["iptables", "ipvs"] {
@@ -52,14 +53,14 @@ fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
     Ok(sorted(document))
 }
 
-/// Go writes a list that is not set as null.
+/// Replaces an empty list by null, because Go writes null for a list that is not set.
 fn null_if_empty(list: &mut Value) {
     if list.as_array().is_some_and(Vec::is_empty) {
         *list = Value::Null;
     }
 }
 
-/// Drops the fields that upstream's types mark with `omitempty`.
+/// Removes empty fields that upstream's types mark with `omitempty`.
 fn omit_empty(document: &mut Value) {
     for (path, field) in [
         ("", "featureGates"),
@@ -86,7 +87,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Sorts the keys of all objects, for the case that serde_json keeps the order of insertion.
+/// Sorts the keys of all objects. It is needed if a dependency enables feature `preserve_order` of serde_json, which keeps the order of
+/// insertion.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);
     }
 
-    /// YAML 1.1 parsers, such as Go's, read some unquoted texts as numbers or booleans.
+    /// Texts that YAML 1.1 parsers, such as Go's, would read as numbers or booleans are written in quotes.
     #[test]
     fn texts_that_look_like_other_types_are_quoted() {
         let texts = [

@@ -1,4 +1,4 @@
-//! Tests of [`load`] as a whole: from arguments and file to [`Config`].
+//! Tests that call [`load`] with arguments and a file, and compare the [`Config`].
 
 use std::io::Write;
 
@@ -106,7 +106,7 @@ fn defaults_without_file_or_flags() {
     assert_eq!(config, expected);
 }
 
-/// A configuration file as the conformance tests write it.
+/// The file has the format of the configuration files in the conformance tests.
 #[test]
 fn the_file_of_a_conformance_case_works() {
     let body = serde_json::json!({
@@ -157,7 +157,7 @@ fn with_a_file_only_few_flags_count() {
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.manifests, Some(PathBuf::from("dir")));
     assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 5));
-    // Other flags have no effect beside a file, and a warning names each.
+    // All other flags have no effect if there is a file, and a warning names each of them.
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
     assert_eq!(config.node_port_addresses, NodePortAddresses::PRIMARY);
     assert!(!config.masquerade_all);
@@ -213,10 +213,10 @@ fn render_needs_manifests() {
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
 
-// If several flags request an action, the first in upstream's order counts (P3).
+// If several flags request different actions, the first one in upstream's order counts: `--write-config-to`, `--cleanup`, `--init-only`,
+// run (P3).
 #[test]
 fn what_to_do_follows_upstreams_order() {
-    // The order is `--write-config-to`, `--cleanup`, `--init-only`, run (P3).
     let name = "--proxy-mode=nftables";
     assert!(matches!(load_with(&[name, "--init-only"]), Ok(Invocation::InitOnly(_))));
     assert!(matches!(load_with(&[name, "--init-only", "--cleanup"]), Ok(Invocation::Cleanup { force: false, .. })));
@@ -225,13 +225,13 @@ fn what_to_do_follows_upstreams_order() {
     let args = [name, "--init-only", "--cleanup", "--write-config-to=f"];
     assert!(matches!(load_with(&args), Ok(Invocation::WriteConfig { .. })));
     assert!(matches!(load_with(&["--cleanup", "--oom-score-adj=2000"]), Err(Error::Invalid(_))));
-    // As upstream, the start fails without an address for the metrics.
+    // As in upstream, port 0 leaves no address for the metrics, so the start fails.
     assert!(matches!(load_with(&[name, "--metrics-port=0"]), Err(Error::Invalid(_))));
     assert_eq!(run(&[name, "--healthz-port=0"]).healthz_bind_address, None);
 }
 
-// Files of Kubernetes 1.36 and 1.37 as other programs write them are accepted with any mode (P1, P2, P12). They also pass the check of
-// new content (O5).
+// Configuration files that installers write for Kubernetes 1.36 and 1.37 are accepted with any mode (P1, P2, P12). They also pass the check
+// of a changed file (O5).
 #[test]
 fn files_of_clusters_are_taken_and_run_nftables() {
     let warned = |mode: &str| format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables");

@@ -1,12 +1,14 @@
 //! Limits the number of open connections, and chooses the connection to close when a new one would exceed the limit.
 //!
-//! Follows the progress of each connection: opened, request received, response written, closed. Gives each a [`Permit`], and chooses the
-//! connection to close when a new one needs its permit. Servers that share a [`ConnectionLimit`] have one limit together.
+//! The module tracks the progress of each connection: opened, request received, response written, closed. Each open connection has a
+//! [`Permit`]; when a new connection needs one and none is free, the module closes another connection. Servers with clones of one
+//! [`ConnectionLimit`] have one limit in common.
 //!
-//! Invariants: there are never more connections than the limit, and connections and listeners together never need more file descriptors
-//! than their limit. A new connection always gets a permit. If none is free, the connection that has waited longest for a request is
-//! closed, or else the one whose client has not read its response for the longest time. No connection loses its permit within
-//! [`PROTECTED`] of its start or of writing a part of a response, so a client that sends its request at once always gets a response.
+//! Invariants: there are never more connections than the limit, and connections and listeners together never use more file descriptors than
+//! the limit of descriptors. A new connection always gets a permit in the end. If no permit is free, the module closes the connection that
+//! has waited longest for a request; if none waits for a request, it closes the connection whose client has not read its response for the
+//! longest time. No connection loses its permit within [`PROTECTED`] of its start or of writing a part of a response, so a client that
+//! sends its request at once always gets a response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,71 +24,72 @@ use tokio::time::timeout;
 
 use super::listen::bind;
 
-/// For this time after its start or its last progress a connection is not closed, so that its request can arrive or its client can read.
+/// The time after the start or the last progress of a connection during which it is not closed, so that its request can arrive or its
+/// client can read.
 pub(super) const PROTECTED: Duration = Duration::from_millis(50);
 /// The number of file descriptors that listeners must leave free for connections.
 const FOR_CONNECTIONS: usize = 64;
 
-/// The limit of the connections of one server or of several. Clones share it.
+/// The limit of connections for one or several servers. Clones have the limit in common.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimit(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     table: Mutex<Table>,
-    /// Notified when a connection was closed.
+    /// Notified when a connection is closed.
     closed: Notify,
 }
 
 impl Default for ConnectionLimit {
-    /// Enough for a server with few clients.
+    /// Returns a limit of 64 connections, which is enough for a server with few clients.
     fn default() -> Self {
         Self::new(64, usize::MAX)
     }
 }
 
 impl ConnectionLimit {
-    /// A limit of `connections`, whose sockets and those of listeners together may take `descriptors` file descriptors.
+    /// Returns a limit of `connections` connections. Connections and listeners together may use at most `descriptors` file descriptors.
     #[must_use]
     pub fn new(connections: usize, descriptors: usize) -> Self {
         let table = Table::new(connections.max(1), descriptors);
         Self(Arc::new(Shared { table: Mutex::new(table), closed: Notify::new() }))
     }
 
-    /// Listens as [`bind`] does, if there is a file descriptor for one more listener.
+    /// Listens as [`bind`] does, if the limit of file descriptors allows one more listener.
     ///
     /// # Errors
-    /// EMFILE when there is none; else the kernel's error.
+    /// Returns EMFILE if the limit allows no further listener, or the error that the kernel reports.
     pub fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
         if self.table().may_listen() { bind(address) } else { Err(Errno::MFILE.into()) }
     }
 
-    /// Counts a listener until the value is dropped.
+    /// Counts a listener until the returned value is dropped.
     pub(super) fn listening(&self) -> Listening {
         self.table().listeners += 1;
         Listening(self.clone())
     }
 
-    /// A permit for a connection, and a channel that completes when the connection has to close. Waits while all connections are
-    /// protected.
+    /// Returns a permit for a connection, and a channel that completes when the connection has to close. Waits while no permit is free and
+    /// all connections made progress within [`PROTECTED`].
     pub(super) async fn acquire(&self) -> (Permit, oneshot::Receiver<()>) {
         loop {
             if let Some((id, evicted)) = self.table().acquire(Instant::now()) {
                 return (Permit { id, limit: self.clone(), has_response: AtomicBool::new(false) }, evicted);
             }
             self.table().evict(Instant::now());
-            // With a time-out, because the protection of a connection may end before any connection is closed.
+            // Wait with a time-out, because the time `PROTECTED` may pass for a connection before any connection is closed.
             let _ = timeout(PROTECTED / 5, self.0.closed.notified()).await;
         }
     }
 
-    /// Locks the table. After a panic of another thread it is still usable: at worst one permit is lost or counted twice.
+    /// Locks the table. Uses it even after another thread panicked with the lock held: at worst one permit is lost or counted twice.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Counts a listener until it is dropped.
+/// Counts a listener until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Listening(ConnectionLimit);
 
@@ -96,33 +99,35 @@ impl Drop for Listening {
     }
 }
 
-/// The permit of a connection. Drop it after the connection's socket, so that there is a file descriptor for the next connection.
+/// The permit of a connection. Drop the permit after the connection's socket, so that the file descriptor is free when the next connection
+/// gets the permit.
 #[derive(Debug)]
 pub(super) struct Permit {
     id: u64,
     limit: ConnectionLimit,
-    /// Whether the whole response to the last request was made. It may not have been written yet.
+    /// Whether the response to the last request is complete in memory. It may not have been written yet.
     has_response: AtomicBool,
 }
 
 impl Permit {
-    /// A request has arrived.
+    /// Notes that a request has arrived.
     pub(super) fn requested(&self) {
         self.has_response.store(false, Ordering::Relaxed);
         self.limit.table().progress(self.id, Phase::Responding, Instant::now());
     }
 
-    /// The response to the request is made.
+    /// Notes that the response to the request is complete in memory.
     pub(super) fn responded(&self) {
         self.has_response.store(true, Ordering::Relaxed);
     }
 
-    /// The client took a part of the response.
+    /// Notes that the client has read a part of the response.
     pub(super) fn wrote(&self) {
         self.limit.table().progress(self.id, Phase::Responding, Instant::now());
     }
 
-    /// All bytes were written. After a whole response the connection is not protected any more, so that a new client can get its permit.
+    /// Notes that all bytes were written. If they end the response, the connection waits for a request again and may be closed at once, so
+    /// that a new client can get its permit.
     pub(super) fn flushed(&self) {
         if self.has_response.swap(false, Ordering::Relaxed) {
             let now = Instant::now();
@@ -141,21 +146,21 @@ impl Drop for Permit {
 /// The phase of a connection. `Idle` connections are closed before `Responding` ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Waits for a request, the first or the next one.
+    /// The connection waits for its first or next request.
     Idle,
-    /// Has a request whose response is not written to its end.
+    /// The connection has a request whose response is not completely written.
     Responding,
 }
 
-/// The open connections, their phases, and when each made its last progress. Pure: the caller passes in the time.
+/// The open connections, their phases, and when each made its last progress. Reads no clock: the caller passes in the time.
 #[derive(Debug)]
 struct Table {
     connections: usize,
     descriptors: usize,
     listeners: usize,
-    /// The open connections, including those that were asked to close.
+    /// The open connections by number, including connections that were asked to close.
     open: BTreeMap<u64, OpenConnection>,
-    /// The connections of each phase that were not asked to close, by the time of their start or last progress.
+    /// For each phase, the connections that were not asked to close, ordered by the time of their start or last progress.
     order: [BTreeSet<(Instant, u64)>; 2],
     next: u64,
 }
@@ -164,7 +169,7 @@ struct Table {
 struct OpenConnection {
     phase: Phase,
     since: Instant,
-    /// Asks the connection to close; `None` after that.
+    /// The channel that asks the connection to close; `None` once it was used.
     close: Option<oneshot::Sender<()>>,
 }
 
@@ -178,9 +183,9 @@ impl Table {
         self.listeners + FOR_CONNECTIONS < self.descriptors
     }
 
-    /// A permit, if one is free.
+    /// Returns a permit, if one is free.
     fn acquire(&mut self, now: Instant) -> Option<(u64, oneshot::Receiver<()>)> {
-        // There is at least one permit, even if listeners take all file descriptors.
+        // There is at least one permit, even if listeners use all file descriptors.
         let limit = self.connections.min(self.descriptors.saturating_sub(self.listeners)).max(1);
         if self.open.len() >= limit {
             return None;
@@ -192,13 +197,13 @@ impl Table {
         Some((id, evicted))
     }
 
-    /// Asks one connection to close and gives its number; `None` if all of them made progress within [`PROTECTED`].
+    /// Asks one connection to close and returns its number; `None` if all connections made progress within [`PROTECTED`].
     fn evict(&mut self, now: Instant) -> Option<u64> {
         let is_protected = |since: Instant| now.saturating_duration_since(since) < PROTECTED;
         let order =
             self.order.iter_mut().find(|order| order.first().is_some_and(|(since, _)| !is_protected(*since)))?;
         let (_, id) = order.pop_first()?;
-        // The send fails if the connection has just ended by itself.
+        // Ignore the error: the send fails if the connection has just ended by itself.
         let _ = self.open.get_mut(&id)?.close.take()?.send(());
         Some(id)
     }
@@ -206,7 +211,7 @@ impl Table {
     /// Records that a connection made progress and is now in this phase.
     fn progress(&mut self, id: u64, phase: Phase, now: Instant) {
         let Some(connection) = self.open.get_mut(&id) else { return };
-        // A connection that was asked to close is in neither set of `order`, and is not added again.
+        // A connection that was asked to close is in no set of `order`, and must not be added again.
         if self.order[connection.phase as usize].remove(&(connection.since, id)) {
             self.order[phase as usize].insert((now, id));
         }
@@ -224,7 +229,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// A full table, whose connections were opened at these times, in milliseconds after `start`.
+    /// Returns a table without a free permit. `opened` are the times at which its connections were opened, in milliseconds after `start`.
     fn filled(start: Instant, opened: &[u64]) -> (Table, Vec<oneshot::Receiver<()>>) {
         let mut table = Table::new(opened.len(), usize::MAX);
         let acquire = |millis: &u64| table.acquire(start + Duration::from_millis(*millis)).unwrap().1;

@@ -1,4 +1,5 @@
-//! Opens listening sockets: on one IP family only, or on both as Go does; with one try, or with retries until it works.
+//! Opens listening sockets: for one IP family only, or for both families as Go does; with one attempt, or with retries until the socket
+//! listens.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -8,19 +9,19 @@ use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
-/// Time until the next try to listen (O8). Short, because a previous process may have the port for a moment, and load balancers that
-/// probe it should not find it closed for long.
+/// The time between two attempts to listen (O8). It is short, because a previous process may have the port only for a moment longer, and
+/// load balancers that probe the port should not find it closed for long.
 const RETRY: Duration = Duration::from_millis(100);
-/// The number of tries for each log record about the same failure: one record every 5 s.
+/// The number of attempts per log record while listening fails: one record every 5 s.
 const TRIES: u32 = 50;
-/// Connections that wait in the kernel until they are accepted, at most `net.core.somaxconn` (4096). When the queue is full, the kernel
-/// drops the SYN of a client, which tries again after a second.
+/// The number of connections that may wait in the kernel until the server accepts them. The kernel limits it to `net.core.somaxconn`, which
+/// is 4096 by default. When this queue is full, the kernel drops the SYN of a client, which tries again after a second.
 const BACKLOG: u32 = 4096;
 
 /// Listens on an address of one family only: an unspecified IPv6 address does not include IPv4.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -33,16 +34,16 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     listen(socket, address)
 }
 
-/// Listens as Go does: an unspecified address of either family means all addresses of both, where there is IPv6.
+/// Listens as Go does: an unspecified address of either family means all addresses of both families, if the kernel has IPv6.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub(crate) fn bind_like_go(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return bind(address);
     }
     match bind_both(address.port()) {
-        // A kernel without IPv6 has no such socket, or no such address.
+        // The kernel has no IPv6, or IPv6 is disabled: listen on IPv4 only.
         Err(error) if address.is_ipv4() && error.kind() != io::ErrorKind::AddrInUse => bind(address),
         outcome => outcome,
     }
@@ -55,16 +56,16 @@ fn bind_both(port: u16) -> io::Result<TcpListener> {
 }
 
 fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    // Connections of a previous process may still be in TIME_WAIT.
+    // Without this option, connections of a previous process in TIME_WAIT would keep the port busy.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Checks that a server could listen on the address, as Go does. Frees the port again.
+/// Checks that a server can listen on the address as Go does, and frees the port again.
 ///
 /// # Errors
-/// When it could not; the text names server and address, and says what to do.
+/// Fails when a server cannot listen. The error's text names server and address, and says what the operator can do.
 pub fn check(what: &str, address: SocketAddr) -> io::Result<()> {
     bind_like_go(address).map(drop).map_err(|error| failure(what, address, &error))
 }
@@ -82,11 +83,11 @@ fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen for {what} on {address}: {error}{remedy}"))
 }
 
-/// Listens as Go does. Without `hard_fail`, tries again ten times a second until it works, and logs the failure every 5 s (O8). `what` is
-/// the server's name for the log.
+/// Listens as Go does. If `hard_fail` is false, tries again ten times a second until listening succeeds, and logs the failure every 5 s
+/// (O8). `what` is the server's name for the log.
 ///
 /// # Errors
-/// With `hard_fail`, the first failure; its text names server and address.
+/// If `hard_fail` is true, returns the first failure. Its text names server and address.
 pub async fn bind_with_retry(what: &str, address: SocketAddr, hard_fail: bool) -> io::Result<TcpListener> {
     for tries in 0_u32.. {
         match bind_like_go(address) {

@@ -1,11 +1,11 @@
 //! A small HTTP/1.1 server with limits, for all pages that this program serves. Responses are made in memory.
 //!
-//! Takes a listener and a function from requests to responses; gives a running `Server`. Knows nothing of the pages.
+//! The module takes a listener and a function from requests to responses, and returns a running `Server`. It knows nothing about the pages.
 //!
-//! Invariants: a new client is accepted at once, and a server has no more connections than its `ConnectionLimit`: beyond it, the
-//! connection that has waited longest for its client is closed. A client that sends its header slowly, stays idle or does not read its
-//! response loses its connection after a bounded time. At most `MAX_BODY` bytes of a request's body are read, and none unless the
-//! page needs it. A server that is closed frees its port at once, and the requests that have arrived are answered.
+//! Invariants: a server accepts a new client at once and has no more connections than its `ConnectionLimit`: to accept a client beyond the
+//! limit, it closes the connection that has waited longest for its client. A client that sends its header slowly, stays idle or does not
+//! read its response loses its connection after a bounded time. A server reads at most `MAX_BODY` bytes of a request's body, and only if
+//! the page needs the body. A server that is closed frees its port at once, and answers the requests that have arrived.
 
 mod limit;
 mod listen;
@@ -25,7 +25,7 @@ pub use server::{Ends, Limits, Server};
 
 /// A request whose body has not been read.
 pub type Request = hyper::Request<Incoming>;
-/// A response whose body is whole and in memory.
+/// A response whose complete body is in memory.
 pub type Response = hyper::Response<Full<Bytes>>;
 
 /// Content type of a plain text.
@@ -35,10 +35,10 @@ pub const JSON: &str = "application/json";
 
 /// The largest body that [`small_body`] reads, in bytes.
 pub(crate) const MAX_BODY: usize = 1024;
-/// The longest that [`small_body`] waits for a body.
+/// The longest time that [`small_body`] waits for a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A response with the header that keeps browsers from guessing another content type.
+/// Returns a response with header `X-Content-Type-Options: nosniff`, so that browsers do not guess another content type.
 #[must_use]
 pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Full::new(body.into()));
@@ -49,19 +49,20 @@ pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<
     response
 }
 
-/// The response of Go's server for an unknown path.
+/// Returns the same response as Go's HTTP server for an unknown path.
 #[must_use]
 pub fn not_found() -> Response {
     response(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n")
 }
 
-/// Status 200 if `good`, else 503.
+/// Returns status 200 if `good`, else 503.
 #[must_use]
 pub const fn status(good: bool) -> StatusCode {
     if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// The body of a request as text; `None` when it is longer than `MAX_BODY`, not UTF-8, or does not arrive in time.
+/// Reads the body of a request and returns it as text; `None` if the body is longer than `MAX_BODY`, is not UTF-8, or does not arrive
+/// within `BODY_TIMEOUT`.
 pub async fn small_body(request: Request) -> Option<String> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
     let bytes = timeout(BODY_TIMEOUT, body).await.ok()?.ok()?.to_bytes();

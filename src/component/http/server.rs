@@ -1,4 +1,4 @@
-//! Accepting and serving connections within limits.
+//! Accepts and serves connections within limits.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,10 +22,10 @@ use tracing::debug;
 use super::limit::{ConnectionLimit, Permit};
 use super::{Request, Response};
 
-/// Pause after a failure to accept, such as too many open files.
+/// The pause after a failure to accept a connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The addresses of both ends of a connection. Each request has them as an extension.
+/// The addresses of both ends of a connection. Each request carries this value as an extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// The client's address.
@@ -35,7 +35,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Whether the client is on this host: its address is a loopback address, or is the server's own address.
+    /// Returns whether the client is on this host: its address is a loopback address, or is the server's own address.
     pub fn are_on_one_host(self) -> bool {
         let [client, server] = [self.client, self.server].map(|end| end.ip().to_canonical());
         client.is_loopback() || client == server
@@ -45,13 +45,15 @@ impl Ends {
 /// The limits of one listener.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The limit of its connections, which it may share with other listeners.
+    /// The limit of connections, which other listeners may use too.
     pub connections: ConnectionLimit,
-    /// Bytes of a request's header; a longer one gets status 431. At least 8,192.
+    /// The largest header of a request in bytes, at least 8,192 (the minimum of hyper). A request with a larger header gets status 431.
     pub header_bytes: usize,
-    /// A client that sends no whole header within this time loses its connection, also between two requests.
+    /// The longest time for a client to send a complete header, counted from the start of the connection or from the end of the last
+    /// response. After that the connection is closed.
     pub header_time: Duration,
-    /// A connection that is older takes no further request, so that a client that does not read its responses cannot keep it for ever.
+    /// The age after which a connection takes no further request, so that a client that does not read its responses cannot keep the
+    /// connection for ever.
     pub lifetime: Duration,
     /// How long a client may still read its last response after `lifetime` has passed or the server was closed.
     pub grace: Duration,
@@ -69,7 +71,7 @@ impl Default for Limits {
     }
 }
 
-/// A running server. Dropping it closes it as [`Server::close`] does, but does not wait.
+/// A running server. When this value is dropped, the server closes as with [`Server::close`], but nobody waits for it.
 #[derive(Debug)]
 pub struct Server {
     stop: watch::Sender<bool>,
@@ -87,10 +89,10 @@ impl Server {
         Self { stop, accepting: tokio::spawn(accept(listener, limits, respond, stopped)) }
     }
 
-    /// Waits for ever: for a server that runs as long as the process.
+    /// Waits for ever. Use it for a server that runs as long as the process.
     ///
     /// # Panics
-    /// When the task that accepts connections panicked.
+    /// Panics when the task that accepts connections panicked.
     pub async fn forever(mut self) {
         // The task ends only when the server is closed, or by a panic.
         if let Err(ended) = (&mut self.accepting).await
@@ -100,16 +102,16 @@ impl Server {
         }
     }
 
-    /// Whether connections are accepted: until the server is closed, unless the task that accepts them panicked.
+    /// Returns whether the server accepts connections: false after it was closed or after its accepting task panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.accepting.is_finished()
     }
 
-    /// Stops listening and waits until the port is free. A task of its own answers the requests that have arrived already.
+    /// Stops listening and waits until the port is free. A separate task answers the requests that have already arrived.
     pub async fn close(self) {
         self.stop.send_replace(true);
-        // The result does not matter: after a panic of the task the port is free as well.
+        // Ignore the result: the port is also free after a panic of the task.
         let _ended = self.accepting.await;
     }
 }
@@ -142,7 +144,7 @@ where
                 }
             },
             Some(_) = connections.join_next() => {}
-            // The server was closed, or it was dropped, which is an error here.
+            // The server was closed or dropped; `changed` returns an error if it was dropped.
             _ = stopped.changed() => break,
         }
     }
@@ -150,7 +152,7 @@ where
     tokio::spawn(async move { while connections.join_next().await.is_some() {} });
 }
 
-/// Serves one connection; ends within `lifetime + grace`.
+/// Serves one connection. Ends within `lifetime + grace`.
 async fn connection<A, F>(
     stream: TcpStream,
     permit: &Permit,
@@ -161,7 +163,7 @@ async fn connection<A, F>(
     A: Fn(Request) -> F,
     F: Future<Output = Response>,
 {
-    // Wait for the first byte before any buffer is allocated: a client that sends nothing then costs only its socket.
+    // Wait for the first byte before hyper allocates a buffer, so that a client that sends nothing costs only its socket.
     let mut byte = [0];
     tokio::select! {
         first = timeout(limits.header_time, stream.peek(&mut byte)) => if !matches!(first, Ok(Ok(1))) { return },
@@ -218,7 +220,7 @@ async fn exchange<A, F>(
     }
 }
 
-/// The stream of a connection. Tells the permit when a part of a response is written.
+/// The stream of a connection, which notes in the permit when a part of a response is written.
 struct Observed<'a> {
     io: TokioIo<TcpStream>,
     permit: &'a Permit,

@@ -1,4 +1,4 @@
-//! An HTTP client for tests, which gives the response as text.
+//! An HTTP client for tests, which returns the response as text.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// The whole response; empty when no server listens within a second.
+/// Sends a request and returns the complete response; an empty text if no server listens within a second.
 pub async fn exchange(address: SocketAddr, request: &str) -> String {
     for _ in 0..100 {
         if let Ok(mut stream) = TcpStream::connect(address).await {
@@ -20,23 +20,23 @@ pub async fn exchange(address: SocketAddr, request: &str) -> String {
     String::new()
 }
 
-/// The response to a GET on a connection of its own.
+/// Sends a GET on a new connection and returns the response.
 pub async fn get(address: SocketAddr, path: &str) -> String {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")).await
 }
 
-/// The response without the headers `Date` and `Connection`, which are not part of the page.
+/// Returns the response without the headers `Date` and `Connection`, which are not part of the page.
 pub fn without_date(answer: &str) -> String {
     let lines = answer.split_inclusive("\r\n");
     lines.filter(|line| !line.starts_with("Date: ") && !line.starts_with("Connection: ")).collect()
 }
 
-/// Whether a server listens.
+/// Returns whether a server listens on the address.
 pub async fn is_open(address: SocketAddr) -> bool {
     TcpStream::connect(address).await.is_ok()
 }
 
-/// A free port, another one each time. Below the range from which the kernel takes ports for clients.
+/// Returns a free port, a different one at each call. The ports are below the range from which the kernel takes ports for clients.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {

@@ -9,7 +9,7 @@ use super::listen::bind_like_go;
 use super::testing::{exchange, free_port, get, is_open};
 use super::*;
 
-/// Limits with short times.
+/// Returns limits with short times, so that the tests run quickly.
 fn quick() -> Limits {
     let millis = Duration::from_millis;
     Limits {
@@ -21,14 +21,14 @@ fn quick() -> Limits {
     }
 }
 
-/// A server whose every response is `body`.
+/// Returns a server whose every response is `body`.
 fn start(limits: Limits, body: &'static str) -> (SocketAddr, Server) {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     (address, Server::start(listener, limits, move |_| async move { response(status(true), PLAIN, body) }))
 }
 
-/// How long the server keeps a connection after the client sent `request`.
+/// Returns how long the server keeps a connection after the client sent `request`.
 async fn lifetime(address: SocketAddr, request: &str) -> Duration {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -61,14 +61,14 @@ async fn a_client_that_sends_its_header_byte_by_byte_loses_its_connection() {
     assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
 }
 
-/// A connection on which the client has sent `request`.
+/// Returns a connection on which the client has sent `request`.
 async fn connected(address: SocketAddr, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
 
-/// Whether the server has closed the connection.
+/// Returns whether the server has closed the connection.
 async fn is_closed(stream: &mut TcpStream) -> bool {
     match timeout(Duration::from_millis(100), stream.read(&mut [0; 1024])).await {
         Ok(Ok(count)) => count == 0,
@@ -160,7 +160,7 @@ async fn one_connection_beyond_the_limit_closes_the_one_that_waited_longest() {
     let limits = Limits { connections: ConnectionLimit::new(3, usize::MAX), ..Limits::default() };
     let (address, _server) = start(limits, "ok");
     let mut first = connected(address, "").await;
-    // Longer than `PROTECTED`, so that the connections can be closed, and `first` counts as the one that has waited longest.
+    // Wait longer than `PROTECTED`, so that the server may close the connections, and `first` is the connection that has waited longest.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut second = connected(address, "GET / HTTP/1.1\r\n").await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -274,7 +274,7 @@ async fn unspecified_addresses_take_both_families_as_in_go() {
     }
 }
 
-// If listening fails, it is tried again until it works (O8).
+// If listening fails, the server tries again until it succeeds (O8).
 #[tokio::test]
 async fn a_listener_that_fails_is_tried_again_until_it_works() {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -287,7 +287,7 @@ async fn a_listener_that_fails_is_tried_again_until_it_works() {
     assert_eq!(listener.local_addr().unwrap(), address);
 }
 
-// With `hard_fail`, listening is tried only once (O8).
+// With `hard_fail`, the server tries to listen only once (O8).
 #[tokio::test]
 async fn with_hard_fail_the_first_failure_is_the_last() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The buffer of an output stream of the log. Only the informational records of a log with two streams are buffered.
+//! The buffer of an output stream of the log. Only informational records are buffered, and only if the log has two streams (`splitStream`).
 //!
 //! Invariants: the buffer never holds more bytes than its size, and a line is never split: if it does not fit into the free space, the
 //! buffer is flushed first, and a line that is larger than the buffer is written directly.
@@ -9,27 +9,27 @@ use std::time::Duration;
 /// A stream and the bytes that wait to be written to it.
 pub(super) struct Buffer<W> {
     out: W,
-    /// The most bytes that are kept.
+    /// The largest number of bytes that the buffer keeps.
     size: usize,
     flush_every: Duration,
     kept: Vec<u8>,
 }
 
 impl<W: Write> Buffer<W> {
-    /// Keeps up to `size` bytes, for `flush_every` at most.
+    /// Makes a buffer that keeps up to `size` bytes, each for at most `flush_every`.
     pub(super) fn new(out: W, size: usize, flush_every: Duration) -> Self {
         Self { out, size, flush_every, kept: Vec::new() }
     }
 
-    /// A buffer that keeps nothing: each line is written at once.
+    /// Returns a buffer of size 0, which writes each line at once.
     pub(super) fn none(out: W) -> Self {
         Self::new(out, 0, Duration::ZERO)
     }
 
-    /// Takes a line.
+    /// Adds a line to the buffer. Writes earlier lines first if the line does not fit.
     ///
     /// # Errors
-    /// When the stream cannot be written to; the bytes to be written are lost then.
+    /// Fails when the stream cannot be written to. The bytes that were to be written are then lost.
     pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
         if self.kept.len() + line.len() > self.size {
             self.flush()?;
@@ -44,14 +44,14 @@ impl<W: Write> Buffer<W> {
     /// Writes the kept bytes.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// Fails for the same reasons as [`Self::write`].
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let written = if self.kept.is_empty() { Ok(()) } else { self.out.write_all(&self.kept) };
         self.kept.clear();
         written
     }
 
-    /// How long the kept bytes may stay; `None` if there are none.
+    /// Returns the longest time until the buffer has to be flushed; `None` if it is empty.
     pub(super) fn flush_within(&self) -> Option<Duration> {
         (!self.kept.is_empty()).then_some(self.flush_every)
     }

@@ -1,20 +1,21 @@
-//! Escapes control characters in lines for a terminal and in JSON records. (For records in text format, `text` does this itself.)
+//! Escapes control characters in lines for a terminal and in JSON records. (Module `text` escapes the records in text format itself.)
 //!
-//! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. Takes a
-//! formatted record and gives one line, in which characters that end a line, move a terminal's cursor or change the direction of writing
-//! are escaped. Pure. It works on whole records, so that no field can be forgotten.
+//! Names, values and error texts come from objects, files, the API server and the kernel, and may contain any characters. The module takes
+//! a formatted record and returns one line, in which it has escaped characters that end a line, move a terminal's cursor or change the
+//! direction of writing. It works on whole records, so that no field can be forgotten. It does no I/O.
 
 use std::fmt::Write as _;
 
 use crate::config::LogFormat;
 
-/// Control characters (C0, DEL and C1), the two line ends of Unicode, and its marks for the direction of writing.
+/// Returns whether a character is a control character (C0, DEL or C1), a Unicode line or paragraph separator, or a Unicode mark that
+/// changes the direction of writing.
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A record as one line that ends with a newline and has no other control character. Escaped JSON still decodes to the same values.
+/// Returns a record as one line that ends with a newline and has no other control character. Escaped JSON still decodes to the same values.
 pub(super) fn line(record: &str, format: LogFormat) -> String {
     let record = record.trim_end_matches('\n');
     let mut line = String::with_capacity(record.len() + 1);
@@ -26,7 +27,8 @@ pub(super) fn line(record: &str, format: LogFormat) -> String {
         let control = behind.next().into_iter();
         match format {
             LogFormat::Text => line.extend(control.flat_map(char::escape_default)),
-            // In JSON control characters occur only in strings, and each fits into `\uXXXX`. Writing to a String does not fail.
+            // In JSON, control characters occur only in strings, and each fits into `\uXXXX`. The result is ignored, because writing to a
+            // String cannot fail.
             LogFormat::Json => control.for_each(|c| _ = write!(line, "\\u{:04x}", u32::from(c))),
         }
         rest = behind.as_str();
@@ -36,7 +38,7 @@ pub(super) fn line(record: &str, format: LogFormat) -> String {
     line
 }
 
-/// Escapes text of several lines for a terminal: as [`line`], but newlines stay.
+/// Escapes text of several lines for a terminal: does the same as [`line`] for each line, so newlines stay.
 pub(super) fn lines(text: &str) -> String {
     text.lines().map(|one| line(one, LogFormat::Text)).collect()
 }

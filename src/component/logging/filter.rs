@@ -1,8 +1,8 @@
-//! Decides which records are logged, by the same rules as klog. Pure.
+//! Decides which records are logged, by the same rules as klog. Does no I/O.
 //!
 //! Warnings and errors are always logged, informational records only if `-v` is at least their verbosity. An item of `vmodule` can raise
-//! the verbosity of the files that its pattern matches, never lower it; the first item that matches counts. `RUST_LOG` decides about
-//! records of libraries.
+//! but not lower the verbosity for the files that its pattern matches; the first matching item counts. `RUST_LOG` decides about records of
+//! libraries.
 
 use std::str::Chars;
 
@@ -12,8 +12,8 @@ use tracing_subscriber::filter::Targets;
 
 use super::record::{Place, rank};
 
-/// Libraries whose own log is left out, because each failed request would be logged twice, once without the server's name.
-/// `RUST_LOG=kube_client=debug` shows it.
+/// Libraries whose records are not logged by default, because each failed request would be logged twice: by this program, and by the
+/// library without the server's name. `RUST_LOG=kube_client=debug` shows the records of kube_client.
 const LIBRARIES: [&str; 6] = ["kube_client", "hyper", "hyper_util", "rustls", "tower", "tower_http"];
 /// The crates of this program. Records of all other crates are records of libraries.
 const OURS: [&str; 7] = ["cluster", "component", "inspect", "kube_proxy", "nft", "node", "rules"];
@@ -21,13 +21,13 @@ const OURS: [&str; 7] = ["cluster", "component", "inspect", "kube_proxy", "nft",
 /// Decides what is logged.
 pub(super) struct Filter {
     pub(super) verbosity: u32,
-    /// Patterns of files with their verbosities.
+    /// Patterns of file names, each with the verbosity of the files that match.
     vmodule: Vec<(String, u32)>,
     libraries: Targets,
 }
 
 impl Filter {
-    /// `from_environment` is the value of `RUST_LOG`, which is ignored if it cannot be parsed.
+    /// Makes a filter. `from_environment` is the value of `RUST_LOG`, which is ignored if it cannot be parsed.
     pub(super) fn new(verbosity: u32, vmodule: Vec<(String, u32)>, from_environment: Option<&str>) -> Self {
         let libraries = from_environment.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
             let off = LIBRARIES.map(|library| (library, LevelFilter::OFF));
@@ -36,7 +36,7 @@ impl Filter {
         Self { verbosity, vmodule, libraries }
     }
 
-    /// Whether the records of a call site are logged.
+    /// Returns whether the records of a call site (a place in the source code that logs) are logged.
     pub(super) fn shows(&self, metadata: &Metadata<'_>) -> bool {
         let path = metadata.module_path().unwrap_or_default();
         if !OURS.contains(&path.split("::").next().unwrap_or_default()) {
@@ -46,7 +46,8 @@ impl Filter {
         verbosity <= self.verbosity || verbosity <= self.of_file(metadata.file().unwrap_or_default())
     }
 
-    /// The verbosity that `vmodule` sets for a file, or 0. A pattern for `sync/mod.rs` may match `sync`, its name in the log, or `mod`.
+    /// Returns the verbosity that `vmodule` sets for a file; 0 if no pattern matches. For file `sync/mod.rs` a pattern may match `sync`,
+    /// which is the file's name in the log, or `mod`.
     fn of_file(&self, file: &str) -> u32 {
         let module = Place { file, line: 0 }.module();
         let name = file.rsplit('/').next().and_then(|name| name.strip_suffix(".rs")).unwrap_or(file);
@@ -55,8 +56,9 @@ impl Filter {
     }
 }
 
-/// Whether a pattern of Go's `filepath.Match` matches a whole name without slashes: `*` any text, `?` any character, `[a-z]` and
-/// `[^a-z]` a character of a class, and `\` takes the next character as it is. An incomplete pattern, such as `[a`, matches nothing.
+/// Returns whether a pattern of Go's `filepath.Match` matches a whole name without slashes: `*` matches any text, `?` any character,
+/// `[a-z]` a character in a class, `[^a-z]` a character outside of a class, and `\` the character after it. An incomplete pattern, such as
+/// `[a`, matches nothing.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut rest = pattern.chars();
     let Some(first) = rest.next() else { return name.is_empty() };
@@ -75,7 +77,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     is_match && matches(rest.as_str(), name_rest.as_str())
 }
 
-/// Whether a character is in the class that begins after a `[`. Consumes the class from `text`; an incomplete one contains nothing.
+/// Returns whether a character is in the class that begins after a `[`. Consumes the class from `text`. An incomplete class contains
+/// nothing.
 fn class(text: &mut Chars<'_>, c: char) -> bool {
     let negated = text.as_str().starts_with('^');
     if negated {
@@ -97,7 +100,8 @@ fn class(text: &mut Chars<'_>, c: char) -> bool {
     found != negated
 }
 
-/// The next character of a class; a backslash before it is skipped.
+/// Returns the next character of a class, without a backslash before it; `None` for `-` and `]` without a backslash, and at the end of
+/// `text`.
 fn member(text: &mut Chars<'_>) -> Option<char> {
     match text.next()? {
         '-' | ']' => None,
@@ -162,7 +166,7 @@ mod tests {
         assert_eq!([only("sync"), only("flows")].map(|filter| filter.of_file("src/proxy/sync/flows.rs")), [0, 5]);
     }
 
-    /// For each target and level: whether the filter logs such a record of this file.
+    /// Lists whether the filter logs a record of this file with each of the given targets and levels.
     macro_rules! shown {
         ($filter:expr, $($target:expr, $level:ident);+) => {
             [$({

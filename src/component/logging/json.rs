@@ -1,12 +1,13 @@
-//! A record as component-base writes it for `--logging-format=json`:
+//! Formats a record as component-base does for `--logging-format=json`:
 //!
 //! ```text
 //! {"ts":1762860000123.456,"caller":"sync/mod.rs:228","msg":"Synced","v":4,"numServices":4,"elapsed":"1.2ms"}
 //! ```
 //!
-//! Milliseconds since 1970 with a fraction, the file with its folder and the line, the message, the verbosity, and then the fields. An
-//! error has no verbosity, and its text (`err`) is last. A warning has verbosity 0, because the format has no severities. As upstream,
-//! the name of a Kubernetes object is a JSON object with `name` and `namespace`. Takes a record, gives one line. Pure.
+//! The keys are: milliseconds since 1970 with a fraction, the file with its folder and the line, the message, the verbosity, and then the
+//! record's fields. An error has no verbosity, and its text (`err`) is last. A warning has verbosity 0, because the format has no
+//! severities. As in upstream, the name of a Kubernetes object is a JSON object with `name` and `namespace`. The module takes a record and
+//! returns one line. It does no I/O.
 
 use std::fmt::Write as _;
 
@@ -16,10 +17,10 @@ use super::escape;
 use super::record::{Record, Severity};
 use crate::config::LogFormat;
 
-/// Fields that upstream fills with the name of an object.
+/// The fields that upstream writes as a JSON object with the name of a Kubernetes object.
 const OBJECTS: [&str; 4] = ["endpointSlice", "node", "pod", "service"];
 
-/// A record as a line of JSON.
+/// Returns a record as a line of JSON.
 pub(super) fn record(record: &Record<'_>) -> String {
     let place = format!("{}:{}", short(record.place.file), record.place.line);
     let time = milliseconds(record.time.as_nanosecond());
@@ -38,13 +39,13 @@ pub(super) fn record(record: &Record<'_>) -> String {
     escape::line(&line, LogFormat::Json)
 }
 
-/// The name of the file with its last folder only, such as `sync/mod.rs`.
+/// Returns the last folder and the name of a file, such as `sync/mod.rs`.
 pub(super) fn short(file: &str) -> &str {
     file.rmatch_indices('/').nth(1).map_or(file, |(at, _)| &file[at + 1..])
 }
 
-/// Nanoseconds as milliseconds, exact to about a quarter of a microsecond.
-#[allow(clippy::cast_precision_loss, reason = "upstream divides as 64-bit floats too")]
+/// Converts nanoseconds since 1970 to milliseconds. The result is exact to about a quarter of a microsecond.
+#[allow(clippy::cast_precision_loss, reason = "upstream divides 64-bit floats, too")]
 pub(super) fn milliseconds(nanoseconds: i128) -> f64 {
     nanoseconds as f64 / 1e6
 }

@@ -1,12 +1,13 @@
-//! The log: records as text (klog's) or JSON (component-base's), at Kubernetes' verbosity, to standard error.
+//! The log: writes records to standard error, as klog's text or as component-base's JSON, with the verbosities of Kubernetes.
 //!
-//! Logs the events of `tracing`, panics, and the error that ends the process. With `splitStream` informational records go to standard
-//! output. `-v` and `--vmodule` decide what is logged (`filter`), and `RUST_LOG` decides about libraries.
+//! The module logs the events of `tracing`, panics, and the error that ends the process. With `splitStream`, informational records go to
+//! standard output. `-v` and `--vmodule` decide which records of this program are logged (`filter`), and `RUST_LOG` decides about records
+//! of libraries.
 //!
-//! Invariants: logging never waits for the reader of the log (`queue`), and only the first line of a record begins like a record
-//! (`text`). The time zone is read once, before the process drops its privileges. From `start_writing` on a thread for each stream writes
-//! the lines; [`FlushOnDrop`] writes the remaining ones at the end of the process. Nothing else in a running process may write to
-//! standard error, because the write could block.
+//! Invariants: a thread that logs never waits for the reader of the log (`queue`). Only the first line of a record looks like the beginning
+//! of a record (`text`). The time zone is read once, before the process drops its privileges. `start_writing` starts a thread for each
+//! stream, which writes the queued lines; [`FlushOnDrop`] waits at the end of the process until they are written. Nothing else in a running
+//! process may write to standard error, because the write could block.
 
 mod buffer;
 mod escape;
@@ -48,17 +49,17 @@ static ERRORS: Queue = Queue::new();
 static INFOS: Queue = Queue::new();
 /// Ensures that the threads that write the queues are started only once.
 static WRITERS: Once = Once::new();
-/// The format and the streams of the log. Records are text on standard error if the log was not started.
+/// The format and the streams of the log. Before the log is started, records are written as text to standard error.
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// How long the process waits for a slow reader before it ends: once before its last record, and once after it.
+/// How long the process waits for a slow reader of the log at its end: once before it logs its last record, and once after that.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The form of records, and where they go.
+/// The settings of the started log: the format of records, and the streams to which they are written.
 struct Form {
     format: LogFormat,
     zone: TimeZone,
-    /// How many bytes of informational records are buffered before standard output; `None` if everything goes to standard error.
+    /// The size in bytes of the buffer for informational records on standard output; `None` if all records go to standard error.
     info_buffer: Option<usize>,
     flush_every: Duration,
 }
@@ -74,7 +75,7 @@ impl Form {
     }
 
     fn write(&self, record: &Record<'_>) {
-        // As upstream: the JSON format has no severity for warnings, so they count as informational.
+        // The JSON format has no severity for warnings, so they count as informational, as in upstream.
         let (line, is_info) = match self.format {
             LogFormat::Text => (text::record(record, &self.zone, process::id()), record.severity == Severity::Info),
             LogFormat::Json => (json::record(record), record.severity != Severity::Error),
@@ -84,9 +85,9 @@ impl Form {
     }
 }
 
-/// The time of a record.
+/// Returns the current time.
 fn now() -> Timestamp {
-    // Fails only if the clock is outside of the years that a `Timestamp` can hold.
+    // The conversion fails only if the clock shows a year that a `Timestamp` cannot hold.
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()
 }
 
@@ -94,9 +95,10 @@ fn now() -> Timestamp {
 struct Log(Arc<RwLock<Filter>>);
 
 impl Subscriber for Log {
-    /// `tracing` calls this once for each call site, and again after a change of the verbosity.
+    /// Decides whether a record is logged. `tracing` calls this once for each place in the code that logs, and again after a change of the
+    /// verbosity.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // The macro `enabled!` passes metadata that is neither a span's nor an event's, so test for a span only.
+        // Refuse spans only: macro `enabled!` passes metadata that belongs to neither a span nor an event.
         !metadata.is_span() && self.0.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
     }
 
@@ -104,7 +106,7 @@ impl Subscriber for Log {
         Form::get().write(&Record::of(event, now()));
     }
 
-    // Spans, which only libraries have, are never enabled.
+    // `enabled` refuses all spans, which only libraries make, so the id does not matter.
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)
     }
@@ -118,12 +120,12 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Changes the verbosity of a log that is running.
+/// A handle that changes the verbosity of the running log.
 #[derive(Clone)]
 pub struct Verbosity(Arc<RwLock<Filter>>);
 
 impl Verbosity {
-    /// Sets the verbosity for all threads. `vmodule` stays as it is.
+    /// Sets the verbosity for all threads. Does not change `vmodule`.
     pub fn set(&self, verbosity: u32) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).verbosity = verbosity;
         callsite::rebuild_interest_cache();
@@ -136,7 +138,8 @@ impl fmt::Debug for Verbosity {
     }
 }
 
-/// Starts the log. Lines are kept in memory until `start_writing`. Later calls change nothing, and their result has no effect.
+/// Starts the log. Lines are kept in memory until [`start_writing`] is called. Only the first call has an effect; the [`Verbosity`] that a
+/// later call returns changes nothing.
 pub fn init(config: &LoggingConfig) -> Verbosity {
     let from_environment = std::env::var("RUST_LOG").ok();
     let filter = Filter::new(config.verbosity, config.vmodule.clone(), from_environment.as_deref());
@@ -165,10 +168,10 @@ fn place<'a>(location: &'a Location<'a>) -> Place<'a> {
     Place { file: location.file(), line: location.line() }
 }
 
-/// Starts the threads that write the log, unless they run already. They inherit the privileges of the calling thread.
+/// Starts the threads that write the log, unless they run already. The threads inherit the privileges of the calling thread.
 pub fn start_writing() {
     WRITERS.call_once(|| {
-        // With a handle of its own a thread does not hold the lock of standard error while it waits for a slow reader.
+        // Duplicate the file descriptor, so that the thread does not hold the lock of `std::io::Stderr` while it waits for a slow reader.
         if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
             write("log", &ERRORS, Buffer::none(File::from(stderr)));
         }
@@ -180,26 +183,26 @@ pub fn start_writing() {
     });
 }
 
-/// Starts a thread that writes a queue.
+/// Starts a thread that writes the lines of a queue to `out`.
 fn write(name: &str, queue: &'static Queue, out: Buffer<File>) {
     let report = |lines| warn!(lines, "Dropped log lines because the reader of the log was too slow");
-    // If no thread can be started, nothing else works either, and the error cannot be logged.
+    // Ignore the error: it could not be logged without this thread, and a process that cannot start threads fails soon anyway.
     let _ = thread::Builder::new().name(name.to_owned()).spawn(move || queue.write_to(out, report));
 }
 
-/// Sets the function that counts dropped lines, and calls it for those dropped so far. It must not block or log.
+/// Sets the function that counts dropped lines, and calls it with the number of lines dropped so far. `count` must neither block nor log.
 pub fn count_dropped(count: impl Fn(u64) + Clone + Send + 'static) {
     [&ERRORS, &INFOS].into_iter().for_each(|queue| queue.on_drop(Box::new(count.clone())));
 }
 
-/// Logs the error that ends the process: as a record, or as a line for a terminal if the command line is wrong, as upstream does.
+/// Logs the error that ends the process: as a record, or as a plain line for a terminal if the command line is wrong, as upstream does.
 #[track_caller]
 pub fn fatal(error: &anyhow::Error) {
     let is_of_log = FORM.get().is_some() || error.downcast_ref().is_some_and(config::Error::is_of_file);
     if !is_of_log {
         return complain(error);
     }
-    // A full queue would drop the record, so give the reader a moment first.
+    // A full queue would drop the record, so first give the reader time to empty the queue.
     flush();
     let mut record = Record::error(now(), place(Location::caller()), "Error running ProxyServer");
     record.fields.push(("err", format!("{error:#}").into()));
@@ -211,13 +214,13 @@ pub fn complain(error: &anyhow::Error) {
     ERRORS.push(escape::lines(&format!("kube-proxy: {error:#}")));
 }
 
-/// Text from outside of the program as one line for a terminal, with control characters escaped.
+/// Returns text from outside of the program as one line for a terminal, with control characters escaped.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     escape::line(text, LogFormat::Text).trim_end().to_owned()
 }
 
-/// Flushes the log when it is dropped: queued lines are written, unless the reader is too slow.
+/// Flushes the log when this value is dropped: waits until queued lines are written, but not longer than 0.5 s.
 #[derive(Debug)]
 pub struct FlushOnDrop;
 

@@ -1,18 +1,18 @@
-//! Remembers logged messages, so that a condition that lasts is logged once and not with each attempt.
+//! Remembers logged messages, so that a lasting condition is logged once and not at each attempt.
 //!
-//! Takes messages and gives those that are new. It does not log them itself: the caller does, because it knows the level and the fields.
+//! The module takes messages and tells which of them are new. The caller logs them, because it knows the level and the fields.
 //!
-//! Invariant: the same message is new again only after [`Once::reset`] or [`OncePerKey::forget`], or after another message in between.
+//! Invariant: a message that was logged is new again only after [`Once::reset`] or [`OncePerKey::forget`], or after a different message.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::hash::Hash;
 
-/// How many keys of deleted objects [`OncePerKey`] remembers.
+/// How many keys of deleted objects [`OncePerKey`] remembers, to bound its memory.
 const RETIRED: usize = 1024;
 
-/// The last message about one condition. Use `Once<()>` if the message is always the same.
+/// The last message about one condition. Use `Once<()>` for a condition with a constant message.
 #[derive(Debug)]
 pub struct Once<T>(Option<T>);
 
@@ -23,7 +23,7 @@ impl<T> Default for Once<T> {
 }
 
 impl<T: PartialEq> Once<T> {
-    /// Whether `message` differs from the last message. Remembers it as the last message.
+    /// Returns whether `message` differs from the last message, and remembers `message` as the last message.
     pub fn is_new(&mut self, message: T) -> bool {
         let is_new = self.0.as_ref() != Some(&message);
         self.0 = Some(message);
@@ -37,7 +37,7 @@ impl<T: PartialEq> Once<T> {
 }
 
 impl Once<String> {
-    /// The text of the error, if it differs from the last error. After a success, the next error is new.
+    /// Returns the text of the error if it differs from the last error. A success makes the next error new.
     pub fn new_error<T>(&mut self, outcome: &Result<T, impl Display>) -> Option<String> {
         let Err(error) = outcome else {
             self.reset();
@@ -48,11 +48,12 @@ impl Once<String> {
     }
 }
 
-/// The last messages about each of many objects. Memory: the keys that have messages, and at most 1,024 keys that were retired.
+/// The last messages about each of many objects, by key. It holds the keys of existing objects that have messages, and at most 1,024 keys
+/// of deleted objects.
 #[derive(Debug)]
 pub struct OncePerKey<K, T> {
     last: HashMap<K, Vec<T>>,
-    /// Retired keys, the latest last.
+    /// The keys of deleted objects, in the order of deletion.
     retired: VecDeque<K>,
 }
 
@@ -63,10 +64,10 @@ impl<K, T> Default for OncePerKey<K, T> {
 }
 
 impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
-    /// The `messages` that the previous call for the same key did not have. An empty list forgets the key.
+    /// Returns those of `messages` that were not in the previous call for this key. An empty list forgets the key.
     pub fn new_messages(&mut self, key: K, messages: Vec<T>) -> Vec<T> {
         if messages.is_empty() && self.last.is_empty() {
-            // The usual case. Return early, so that the key is not hashed.
+            // Return early in this usual case, so that the key is not hashed.
             return messages;
         }
         let last = self.last.remove(&key).unwrap_or_default();
@@ -77,8 +78,8 @@ impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
         new
     }
 
-    /// Notes that the object was deleted, but remembers its messages until 1,024 others were retired: a controller that deletes and
-    /// creates the same object again and again must not fill the log.
+    /// Notes that the object was deleted, but remembers its messages until 1,024 further objects were deleted: a controller that repeatedly
+    /// deletes and creates the same object must not fill the log.
     pub fn retire(&mut self, key: &K) {
         if !self.last.contains_key(key) {
             return;

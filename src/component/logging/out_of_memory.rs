@@ -1,7 +1,8 @@
 //! Logs the last record of a process that ends because an allocation failed.
 //!
-//! Writes one line in the format of the log. Nothing here may allocate: the line is made on the stack, and written directly to standard
-//! error after the queued lines. It waits at most three times for a slow reader, each time for at most [`FLUSH_TIMEOUT`].
+//! Writes one line in the format of the log. No function of this module may allocate memory: the line is made on the stack, and written
+//! directly to standard error after the queued lines. The module waits at most three times for a slow reader, each time for at most
+//! [`FLUSH_TIMEOUT`].
 
 use std::fmt;
 use std::io;
@@ -15,25 +16,26 @@ use super::{ERRORS, FLUSH_TIMEOUT, FORM, Form, INFOS, json, now, text};
 use crate::config::LogFormat;
 
 const MESSAGE: &str = "The process ends because it ran out of memory";
-/// Does not mention the memory limit of a container: when that is reached, the kernel kills the process and no allocation fails.
+/// What the operator can do. It does not mention the memory limit of a container, because the kernel kills a process at that limit, and no
+/// allocation fails.
 const REASON: &str = "the system refused memory; raise the limit of the address space (RLIMIT_AS, `ulimit -v`, LimitAS= of systemd), \
                       or give the node more memory if vm.overcommit_memory is 2";
 
-/// Logs that the process ends because the system refused this many bytes. Allocates nothing.
+/// Logs that the process ends because the system refused to allocate this many bytes. Allocates no memory.
 pub fn out_of_memory(bytes: usize) {
     [&ERRORS, &INFOS].into_iter().for_each(|queue| queue.drain_if_free(FLUSH_TIMEOUT));
     let mut line = Line::default();
     // Ignore the error: a line that is too long is cut.
     let _ = write_line(&mut line, FORM.get(), now(), process::id(), bytes);
     let stderr = io::stderr();
-    // Write only when it does not block: otherwise a full pipe would keep the process from ending.
+    // Write only if that does not block, because a full pipe would keep the process from ending.
     let timeout = Timespec::try_from(FLUSH_TIMEOUT).ok();
     if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], timeout.as_ref()) == Ok(1) {
         let _ = rustix::io::write(&stderr, line.bytes());
     }
 }
 
-/// Writes the line; if the log was not started, as plain text for a terminal, like other errors.
+/// Writes the line in the format of the log. Writes it as plain text for a terminal if the log was not started.
 fn write_line(out: &mut impl fmt::Write, form: Option<&Form>, time: Timestamp, pid: u32, bytes: usize) -> fmt::Result {
     let place = Place { file: file!(), line: line!() };
     match form {
@@ -51,7 +53,7 @@ fn write_line(out: &mut impl fmt::Write, form: Option<&Form>, time: Timestamp, p
     }
 }
 
-/// A line on the stack. Text that does not fit is left out.
+/// A line on the stack. Text that does not fit is cut off.
 struct Line {
     text: [u8; 512],
     len: usize,
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_longest_line_fits_and_is_what_the_log_makes_of_such_a_record() {
-        // The reason why the process ends is logged in the format of the log (O19).
+        // The record on the stack is equal to the record that the log would write (O19).
         for format in [LogFormat::Text, LogFormat::Json] {
             let made = line(Some(&form(format)));
             let at = made.split("out_of_memory.rs:").nth(1).unwrap().split(|c: char| !c.is_ascii_digit()).next();

@@ -1,12 +1,14 @@
-//! The queue between the threads that log and the stream of the log, whose reader may be slow or may not read at all.
+//! The queue between the threads that log and an output stream of the log, whose reader may be slow or may not read at all.
 //!
-//! Takes lines (whole records, which may have several lines) from any thread and never makes a thread wait: lines that do not fit are
-//! dropped and counted. One thread writes the lines ([`Queue::write_to`]), and waits for the reader.
+//! "Line" means a formatted record, even if it has several lines of text. The queue takes lines from any thread and never makes the thread
+//! wait: it drops and counts lines that do not fit. One thread, the writer, writes the lines ([`Queue::write_to`]) and waits for the
+//! reader.
 //!
-//! Invariants: lines are written whole, in the order of their arrival, with one write each, so that a pipe keeps lines of up to 4,096
-//! bytes together. After a line was dropped, all further lines are dropped until the queue is empty: so there is one gap, and a line in
-//! its place tells the number of dropped lines. At most [`BYTES`] and [`LINES`] are kept, except for a single line that is larger. The
-//! writer's buffer is flushed when it is full, when its time is up, and at the end of the process.
+//! Invariants: lines are written whole, in the order of their arrival, with one write each, so that a pipe does not mix lines of up to
+//! 4,096 bytes (`PIPE_BUF`) with the output of other processes. After a line was dropped, all further lines are dropped until the queue is
+//! empty: so the log has one gap instead of many, and a line in the gap tells the number of dropped lines. The queue keeps at most
+//! [`BYTES`] bytes and [`LINES`] lines, except for a single line that is larger. The writer's buffer is flushed when it is full, when its
+//! flush time has passed, and at the end of the process.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -15,42 +17,41 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 
-/// The most bytes of lines that are kept for a slow reader: many seconds of a busy log.
+/// The largest number of bytes that the queue keeps for a slow reader: enough for many seconds of a busy log.
 pub(super) const BYTES: usize = 4 << 20;
-/// The most lines that are kept, because each takes some bytes in addition to its text.
+/// The largest number of lines that the queue keeps. The limit bounds the memory that each line needs in addition to its text.
 pub(super) const LINES: usize = 16_384;
 
-/// Receives the number of lines that were dropped since its last call. Called while other threads wait for the queue, so it must not
+/// A function that receives the number of lines that were dropped since its last call. It is called with the queue locked, so it must not
 /// block.
 pub(super) type OnDrop = Box<dyn Fn(u64) + Send>;
 
-/// The queue.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Notified when the writer has work.
+    /// Notified when the writer has something to write.
     filled: Condvar,
-    /// Notified when the writer has no work left.
+    /// Notified when everything is written.
     drained: Condvar,
 }
 
 struct State {
     lines: VecDeque<String>,
     bytes: usize,
-    /// The writer has taken a line, or a number of dropped lines, and has not written it yet.
+    /// Whether the writer has taken a line or a number of dropped lines from the queue, and has not written it yet.
     writing: bool,
     /// The number of lines dropped since the last log line about dropped lines.
     unreported: u64,
     /// The number of lines dropped before `on_drop` was set.
     uncounted: u64,
     on_drop: Option<OnDrop>,
-    /// When the writer's buffer has to be written; `None` when it is empty.
+    /// When the writer's buffer has to be flushed; `None` if it is empty.
     flush_at: Option<Instant>,
-    /// The process is about to end, so the writer's buffer is flushed at once.
+    /// Whether the process is about to end, so that the writer's buffer is flushed at once.
     ending: bool,
 }
 
 impl State {
-    /// Whether nothing is left to be written.
+    /// Returns whether everything is written.
     fn is_drained(&self) -> bool {
         self.lines.is_empty() && self.unreported == 0 && !self.writing && self.flush_at.is_none()
     }
@@ -63,7 +64,7 @@ impl State {
     }
 }
 
-/// The next work of the writer.
+/// What the writer does next.
 enum Work {
     Write(String),
     ReportDropped(u64),
@@ -85,7 +86,7 @@ impl Queue {
         Self { state: Mutex::new(state), filled: Condvar::new(), drained: Condvar::new() }
     }
 
-    /// Locks the state. After a panic of another thread it is still usable: at worst a line is missing.
+    /// Locks the state. Uses it even after another thread panicked with the lock held: at worst a line is missing.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,8 +112,8 @@ impl Queue {
         state.on_drop = Some(count);
     }
 
-    /// Writes lines for ever. `report` logs how many were dropped. A line that cannot be written counts as dropped, but is not reported,
-    /// because the report could not be written either.
+    /// Writes lines for ever. `report` logs the number of dropped lines. A line that cannot be written counts as dropped, but `report` is
+    /// not called for it, because its record could not be written either.
     pub(super) fn write_to(&self, mut out: Buffer<impl Write>, report: impl Fn(u64)) -> ! {
         loop {
             let written = match self.next() {
@@ -151,7 +152,8 @@ impl Queue {
         }
     }
 
-    /// Notes that the work was done. `flush_within` is the longest time until the writer's buffer has to be flushed; `None` if it is empty.
+    /// Notes that the writer has written what it took from the queue. `flush_within` is the longest time until the writer's buffer has to
+    /// be flushed; `None` if it is empty.
     fn written(&self, ok: bool, flush_within: Option<Duration>) {
         let mut state = self.lock();
         state.writing = false;
@@ -167,13 +169,14 @@ impl Queue {
         }
     }
 
-    /// Waits until all lines are written, at most for this time. The process is about to end: from now on the writer's buffer is flushed
-    /// at once.
+    /// Waits until all lines are written, but not longer than `at_most`. Call this at the end of the process: from now on the writer's
+    /// buffer is flushed at once.
     pub(super) fn drain(&self, at_most: Duration) {
         self.drain_from(self.lock(), at_most);
     }
 
-    /// Like [`Self::drain`], but does nothing if the state is locked, perhaps by this same thread, if it ran out of memory in `push`.
+    /// Does the same as [`Self::drain`], but nothing if the state is locked: this thread may hold the lock itself, if it ran out of memory
+    /// in `push`.
     pub(super) fn drain_if_free(&self, at_most: Duration) {
         if let Ok(state) = self.state.try_lock() {
             self.drain_from(state, at_most);
@@ -183,7 +186,7 @@ impl Queue {
     fn drain_from(&self, mut state: MutexGuard<'_, State>, at_most: Duration) {
         state.ending = true;
         self.filled.notify_one();
-        // Whether the wait timed out does not matter, because the process ends in either case.
+        // Ignore whether the wait timed out, because the process ends in either case.
         let _ = self.drained.wait_timeout_while(state, at_most, |state| !state.is_drained());
     }
 }
@@ -199,7 +202,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A queue that counts what it drops.
+    /// Returns a queue and the counter of its dropped lines.
     fn counting() -> (&'static Queue, Arc<AtomicU64>) {
         let (queue, dropped) = (Box::leak(Box::new(Queue::new())), Arc::new(AtomicU64::new(0)));
         let counter = Arc::clone(&dropped);

@@ -1,9 +1,9 @@
-//! One record of the log, before it is formatted as text or JSON.
+//! A record of the log before it is formatted as text or JSON.
 //!
-//! It is made from an event of `tracing`, from a panic, or from the error that ends the process, and has severity, verbosity, place,
-//! message and fields. Fields keep their types: `%value` and text are strings, numbers and booleans stay what they are, and [`list`]
-//! makes a list. The level of an informational record sets its verbosity: 0 for `info!`, 4 for `debug!`, 6 for `trace!`; a target such
-//! as [`V2`] sets another verbosity for `info!`.
+//! A record is made from an event of `tracing`, from a panic, or from the error that ends the process. It has a severity, a verbosity, a
+//! place in the source code, a message and fields. Fields keep their types: `%value` and text become strings, numbers and booleans keep
+//! their type, and [`list`] makes a list. The level of an informational record sets its verbosity: 0 for `info!`, 4 for `debug!`, 6 for
+//! `trace!`; a target such as [`V2`] sets another verbosity for `info!`.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +21,7 @@ pub const V1: &str = "v1";
 /// The target of an `info!` that is logged from verbosity 2 on.
 pub const V2: &str = "v2";
 
-/// The severities of klog, without F (fatal), because Kubernetes components log the error that ends them with severity E.
+/// The severities of klog except F (fatal), because Kubernetes components log the error that ends them with severity E.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Info,
@@ -29,16 +29,16 @@ pub(super) enum Severity {
     Error,
 }
 
-/// The file and line in the source code that logs.
+/// The file and line of the source code that logs the record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// The path of the file, as the compiler gives it.
+    /// The path of the file, as macro `file!` returns it.
     pub(super) file: &'a str,
     pub(super) line: u32,
 }
 
 impl<'a> Place<'a> {
-    /// The name of the module: the file's name without `.rs`, or the name of its folder for `mod.rs` and `lib.rs`.
+    /// Returns the name of the module: the file's name without `.rs`, or the name of its folder for `mod.rs` and `lib.rs`.
     pub(super) fn module(self) -> &'a str {
         let mut parts = self.file.strip_suffix(".rs").unwrap_or(self.file).rsplit('/');
         let name = parts.next().unwrap_or_default();
@@ -51,16 +51,16 @@ impl<'a> Place<'a> {
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     pub(super) severity: Severity,
-    /// The lowest `-v` with which it is logged; 0 for warnings and errors.
+    /// The lowest `-v` with which the record is logged; 0 for warnings and errors.
     pub(super) verbosity: u32,
     pub(super) time: Timestamp,
     pub(super) place: Place<'a>,
     pub(super) message: String,
-    /// Keys and values in the order of the call.
+    /// The keys and values, in the order in which the logging code lists them.
     pub(super) fields: Vec<(&'static str, Value)>,
 }
 
-/// The severity of a record, and the lowest `-v` with which it is logged.
+/// Returns the severity of a record, and the lowest `-v` with which the record is logged.
 pub(super) fn rank(metadata: &Metadata<'_>) -> (Severity, u32) {
     match *metadata.level() {
         Level::ERROR => (Severity::Error, 0),
@@ -76,17 +76,17 @@ pub(super) fn rank(metadata: &Metadata<'_>) -> (Severity, u32) {
 }
 
 impl<'a> Record<'a> {
-    /// A record of severity error that is not made from an event of `tracing`.
+    /// Returns a record of severity error that is not made from an event of `tracing`.
     pub(super) fn error(time: Timestamp, place: Place<'a>, message: &str) -> Self {
         let message = message.to_owned();
         Self { severity: Severity::Error, verbosity: 0, time, place, message, fields: Vec::new() }
     }
 
-    /// The record of an event.
+    /// Returns the record of an event.
     pub(super) fn of(event: &Event<'_>, time: Timestamp) -> Record<'static> {
         let metadata = event.metadata();
         let (severity, verbosity) = rank(metadata);
-        // klog also writes `???` and line 1 if the place is unknown.
+        // Use `???` and line 1 for an unknown place, as klog does.
         let place = Place { file: metadata.file().unwrap_or("???"), line: metadata.line().unwrap_or(1) };
         let mut record = Record { severity, verbosity, time, place, message: String::new(), fields: Vec::new() };
         event.record(&mut Fields(&mut record));
@@ -139,7 +139,7 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// A list as the value of a field. It implements `Error`, because of all values only errors can be downcast in `tracing`.
+/// A list as the value of a field. It implements `Error`, because `tracing` passes only errors in a type that can be downcast.
 #[derive(Debug)]
 struct List(Vec<String>);
 
@@ -151,13 +151,13 @@ impl fmt::Display for List {
 
 impl Error for List {}
 
-/// A duration as the value of a field, as Go writes it: `1.5ms`, `1m0s`.
+/// Returns a duration as the value of a field, as Go writes it: `1.5ms`, `1m0s`.
 #[must_use]
 pub fn duration(duration: Duration) -> GoDuration {
     GoDuration::from_nanos(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// A list of texts as the value of a field: `["a","b"]` in both formats.
+/// Returns a list of texts as the value of a field: `["a","b"]` in both formats.
 #[must_use]
 pub fn list<T: fmt::Display>(members: impl IntoIterator<Item = T>) -> Box<dyn Error> {
     Box::new(List(members.into_iter().map(|member| member.to_string()).collect()))

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::record::{Place, Record, Severity};
 
-/// A record of 2025-11-22 11:42:34.588089 UTC.
+/// Returns a record with time 2025-11-22 11:42:34.588089 UTC.
 pub(super) fn record(
     severity: Severity,
     verbosity: u32,

@@ -1,7 +1,7 @@
 //! Drops the privileges that the running proxy does not need.
 //!
-//! Called once, after the privileged part of the start (sysctls, OOM score, configuration) and before any other thread exists, so that
-//! every later thread inherits the restrictions. In order:
+//! The process calls [`drop_all`] once, after the part of the start that needs privileges (sysctls, OOM score, configuration) and before
+//! any other thread exists, so that every later thread inherits the restrictions. The function does the following, in this order:
 //!
 //! 1. sets no_new_privs: a program that is run later cannot have more privileges than this process;
 //! 2. makes files read-only, and refuses signals to other processes and connections to their abstract Unix sockets (Landlock, where the
@@ -26,20 +26,21 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// The capabilities that are kept, with their names: for nf_tables and conntrack, and for health-check node ports below 1024.
+/// The capabilities that the process keeps, with their names: NET_ADMIN for nf_tables and conntrack, and NET_BIND_SERVICE for health-check
+/// node ports below 1024.
 const KEPT: [(CapabilitySet, &str); 2] =
     [(CapabilitySet::NET_ADMIN, "NET_ADMIN"), (CapabilitySet::NET_BIND_SERVICE, "NET_BIND_SERVICE")];
-/// An upper bound for the numbers of capabilities in any kernel.
+/// An upper bound for the number of capabilities: the kernel keeps a set of capabilities in 64 bits.
 const CAPABILITIES: u32 = 64;
-/// The newest version of Landlock that this program uses; an older kernel enforces the rights that it knows.
+/// The newest version of Landlock's interface that this program uses. An older kernel enforces only the rights that it knows.
 const RIGHTS: ABI = ABI::V6;
 
 /// The privileges that the process still needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// To run other programs, such as the credential plugin of a kubeconfig.
+    /// Whether the process runs other programs, such as the credential plugin of a kubeconfig.
     pub programs: bool,
-    /// To move bytes between sockets within the kernel, for node ports on loopback addresses.
+    /// Whether the process moves bytes between sockets with system call splice, for node ports on loopback addresses.
     pub splice: bool,
 }
 
@@ -57,11 +58,11 @@ pub struct Dropped {
 /// The state of a restriction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restriction {
-    /// The kernel enforces it.
+    /// The kernel enforces the restriction, or the part of it that the kernel knows.
     Enforced,
-    /// The kernel does not have it, or not all of it.
+    /// The kernel does not support the restriction.
     Unavailable,
-    /// Left out, because other programs may have to run.
+    /// The restriction was not applied, because the process has to run other programs.
     LeftOut,
 }
 
@@ -75,7 +76,7 @@ impl fmt::Display for Restriction {
     }
 }
 
-/// The process lacks capability CAP_NET_ADMIN. Fatal.
+/// The error that the process lacks capability CAP_NET_ADMIN. Ends the start of the proxy.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "not allowed to program nf_tables, because this process has not got capability CAP_NET_ADMIN: run it as root, in a container with \
@@ -83,8 +84,8 @@ impl fmt::Display for Restriction {
 )]
 pub struct NotPermitted;
 
-/// Checks that this thread has the capability that a proxy needs. Passes if the capabilities cannot be read, because the probe of
-/// nf_tables checks again.
+/// Checks that this thread has CAP_NET_ADMIN. Succeeds if the capabilities cannot be read, because the start later checks whether the
+/// kernel accepts nf_tables commands.
 ///
 /// # Errors
 /// See [`NotPermitted`].
@@ -107,7 +108,7 @@ pub enum Error {
     Syscalls(#[from] syscalls::Error),
 }
 
-/// Drops every privilege that is not needed, for this thread and all threads that it starts.
+/// Drops every privilege that the process does not need, for this thread and all threads that it starts.
 ///
 /// # Errors
 /// See [`Error`]. Privileges that were dropped before the error stay dropped.
@@ -119,11 +120,12 @@ pub fn drop_all(needs: Needs) -> Result<Dropped, Error> {
     Ok(Dropped { capabilities, files, syscalls })
 }
 
-/// Takes every right to write, make, move or remove files from this thread, and limits its signals and abstract Unix sockets to this
-/// process and its children (ABI 6, Linux 6.12).
+/// Forbids this thread to write, make, move or remove files. On Linux 6.12 and later (Landlock ABI 6) also forbids signals to processes,
+/// and connections to abstract Unix sockets of processes, other than this process and its children.
 fn make_files_read_only() -> Result<Restriction, RulesetError> {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
-    // A right that is handled and granted nowhere is refused everywhere.
+    // Landlock refuses each right that a ruleset handles and that no rule grants. This ruleset has no rules, so it refuses all rights that
+    // it handles.
     let ruleset = ruleset.handle_access(AccessFs::from_write(RIGHTS))?.scope(Scope::from_all(RIGHTS))?;
     let status = ruleset.create()?.restrict_self()?;
     Ok(match status.ruleset {
@@ -132,15 +134,16 @@ fn make_files_read_only() -> Result<Restriction, RulesetError> {
     })
 }
 
-/// Drops every capability that is not in [`KEPT`] from all sets of this thread. Gives the names of the remaining ones.
+/// Drops every capability that is not in [`KEPT`] from all sets of this thread. Returns the names of the remaining capabilities.
 fn keep_network_capabilities() -> Result<Vec<&'static str>, Errno> {
     let held = capabilities(None)?.permitted;
     let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (capability, _)| all | *capability);
-    // The bounding set needs CAP_SETPCAP, so it comes first; without that capability it stays, which no_new_privs makes harmless.
+    // Limit the bounding set first, because that needs CAP_SETPCAP. Without that capability the bounding set stays, which is harmless
+    // because of no_new_privs.
     if held.contains(CapabilitySet::SETPCAP) {
         limit_bounding_set(kept)?;
     }
-    // Kernels without ambient capabilities have none to clear.
+    // Ignore EINVAL, which is the error of kernels that have no ambient capabilities.
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
@@ -158,7 +161,7 @@ fn limit_bounding_set(kept: CapabilitySet) -> Result<(), Errno> {
         match capability_is_in_bounding_set(capability) {
             Ok(true) => remove_capability_from_bounding_set(capability)?,
             Ok(false) => {}
-            // The first number that this kernel does not know.
+            // The kernel has no capability with this number or a higher one.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
-//! Allows only the system calls that the running proxy uses; every other one fails with EPERM.
+//! Allows only the system calls that the running proxy uses; every other system call fails with EPERM.
 //!
-//! The list has the calls that strace shows in the tests, from the proxy, its libraries and glibc, and the calls that other versions of
-//! glibc and aarch64 use instead. If a call is missing here, the feature that uses it gets an error, and the process goes on.
+//! The list contains the calls of the proxy, its libraries and glibc that strace showed in the tests, and the calls that other versions of
+//! glibc and aarch64 use instead. If the list lacks a call, the feature that uses the call gets an error, and the process continues.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -20,12 +20,12 @@ pub enum Error {
     /// The filter is not valid.
     #[error(transparent)]
     Build(#[from] seccompiler::BackendError),
-    /// The kernel does not accept it.
+    /// The kernel does not accept the filter.
     #[error(transparent)]
     Apply(seccompiler::Error),
 }
 
-/// The calls that are allowed with any arguments.
+/// The system calls that are allowed with any arguments.
 #[rustfmt::skip] // one line for each would hide the groups
 const FREE: &[c_long] = &[
     // Reading files, and using open file descriptors.
@@ -34,7 +34,7 @@ const FREE: &[c_long] = &[
     libc::SYS_readlinkat, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_fcntl, libc::SYS_dup, libc::SYS_dup3,
     libc::SYS_pipe2, libc::SYS_ioctl, libc::SYS_flock, libc::SYS_getcwd, libc::SYS_fstatfs,
     libc::SYS_inotify_init1, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
-    // Sockets; the function `rules` restricts which ones can be made.
+    // Sockets. Function `rules` restricts which sockets the process can create.
     libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4, libc::SYS_connect, libc::SYS_shutdown, libc::SYS_getsockname,
     libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_sendto, libc::SYS_sendmsg,
     libc::SYS_sendmmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg,
@@ -54,7 +54,7 @@ const FREE: &[c_long] = &[
     libc::SYS_clock_getres, libc::SYS_gettimeofday, libc::SYS_times,
 ];
 
-/// Older system calls that x86_64 has in addition to those of every architecture.
+/// Older system calls that only x86_64 has, allowed with any arguments.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const FREE_HERE: &[c_long] = &[
@@ -64,9 +64,10 @@ const FREE_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const FREE_HERE: &[c_long] = &[];
 
-/// The domains of sockets: for name resolution and HTTP. Name resolution works without the daemons that have Unix sockets.
+/// The domains of sockets that the process can create, for name resolution and HTTP. Unix sockets to nscd or systemd-resolved are not
+/// allowed, because name resolution works without these daemons.
 const DOMAINS: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
-/// The netlink protocols: one for addresses and interfaces, which name resolution uses too, and one for nf_tables and conntrack.
+/// The allowed netlink protocols: one for addresses and interfaces, which name resolution uses too, and one for nf_tables and conntrack.
 const NETLINKS: [i32; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 
 /// Enforces the filter for this thread and all threads that it starts. `splice` allows system call splice.
@@ -85,7 +86,8 @@ pub(super) fn filter(splice: bool) -> Result<Restriction, Error> {
 }
 
 fn programs(arch: TargetArch, splice: bool) -> Result<[BpfProgram; 2], Error> {
-    // A filter cannot read the arguments of clone3. ENOSYS makes glibc use clone, whose flags show whether it makes a thread.
+    // A filter cannot read the arguments of clone3, because they are in memory. The error ENOSYS makes glibc use clone instead, whose flags
+    // show whether the call makes a thread.
     let unsupported = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let no_clone3 = SeccompFilter::new(unsupported, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
     let allowed = SeccompFilter::new(rules(splice)?, errno(libc::EPERM), SeccompAction::Allow, arch)?;

@@ -12,10 +12,10 @@ use super::*;
 
 /// `AF_ALG`.
 const ALG: u16 = 38;
-/// `AF_TIPC`, besides `AF_UNIX` the only domain with `socketpair`.
+/// `AF_TIPC`, which is the only domain besides `AF_UNIX` that supports `socketpair`.
 const TIPC: u16 = 30;
 
-/// Runs `work` on a new thread that has dropped its privileges.
+/// Runs `work` on a new thread that has dropped its privileges, and returns the result of `work`.
 fn confined<T: Send + 'static>(needs: Needs, work: impl FnOnce(Dropped) -> T + Send + 'static) -> T {
     thread::spawn(move || work(drop_all(needs).expect("privileges can be given up"))).join().unwrap()
 }
@@ -86,7 +86,7 @@ fn files_are_read_only_where_the_kernel_can_do_that() {
         let made = fs::write(&other, "text");
         match dropped.files {
             Restriction::Enforced => assert_eq!(error_of(made), io::ErrorKind::PermissionDenied),
-            // Check in another way that the kernel does not have Landlock.
+            // Check that the kernel's list of security modules does not contain Landlock either.
             Restriction::Unavailable => assert!(!has_landlock(), "the kernel has Landlock and it was not used"),
             Restriction::LeftOut => panic!("nothing was left out"),
         }
@@ -147,7 +147,7 @@ fn netlink_sockets_are_only_for_netfilter_and_routes() {
     });
 }
 
-/// Whether Landlock has scopes in this kernel: they came with Linux 6.12, as version 6 of its interface.
+/// Returns whether Landlock has scopes in this kernel: they came with Linux 6.12, as version 6 of its interface.
 fn knows_scopes() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().unwrap_or(0));
@@ -160,7 +160,7 @@ fn other_processes_cannot_be_reached_where_the_kernel_can_do_that() {
     let _listener = UnixListener::bind_addr(&name).unwrap();
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = Pid::from_child(&child);
-    // Apply Landlock only: the filter of system calls would refuse both the connection and the signal in any case.
+    // Apply only Landlock, because the filter of system calls would refuse the connection and the signal before Landlock could.
     let tried = thread::spawn(move || {
         let restriction = make_files_read_only().unwrap();
         let own = UnixListener::bind_addr(&SocketAddr::from_abstract_name(b"kube-proxy-test-own").unwrap()).unwrap();

@@ -1,8 +1,9 @@
 //! Adds up the kernel's counters to totals that never decrease as long as the Service has a counter.
 //!
-//! Takes whole readings of the kernel's counters and gives the totals of each service port. A counter starts at zero when its element or
-//! its rule is written again, so the kernel's numbers cannot be shown as they are: the differences between two readings are added up.
-//! Memory is bounded: totals of service ports and endpoints that are not in the latest reading are removed. Pure.
+//! A service port is one port of a Service. A reading holds the value of every counter at one time; the module takes readings and returns
+//! the totals of each service port. A counter starts at zero when its element or its rule is written again, so the metrics cannot show the
+//! kernel's numbers directly: the module adds up the differences between successive readings. Memory is bounded: totals of service ports
+//! and endpoints that are not in the latest reading are removed. The module does no I/O.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use super::{Counted, ServiceCounts};
 use rules::model::Family;
 use rules::ruleset::counters::Meaning;
 
-/// The largest number of endpoints of a service port that have numbers of their own.
+/// The largest number of endpoints per service port whose connections are reported separately.
 const MAX_ENDPOINTS: usize = 100;
 
 /// Identifies a counter in the kernel.
@@ -27,7 +28,7 @@ pub(super) enum CounterId {
     Chain(Family, Arc<str>),
 }
 
-/// The counts of one service port, or the sums of several.
+/// The counts of one service port, or the sums over several service ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Numbers {
     connections: u64,
@@ -86,8 +87,9 @@ impl Port {
         }
     }
 
-    /// Updates the numbers that are shown, and gives how much they grew. Not all counters are read at the same moment, so a drop may be
-    /// known before its connection: then the shown number of connections stays as it is.
+    /// Updates the numbers that the metrics show, and returns how much they grew. The counters are not all read at the same moment, so a
+    /// reading may contain a dropped connection before it contains the connection itself: then the shown number of connections stays
+    /// unchanged.
     fn show(&mut self) -> Numbers {
         let before = self.shown;
         let connections = self.raw.connections.saturating_sub(self.dropped_later).max(before.connections);
@@ -101,19 +103,19 @@ impl Port {
 pub(super) struct Ledger {
     seen: HashMap<(CounterId, Meaning), u64>,
     ports: BTreeMap<Arc<str>, Port>,
-    /// The sums of what service ports counted while they had no numbers of their own.
+    /// The sums over service ports that were not among the busiest ones: what each counted while it was not reported separately.
     others: Numbers,
     unused_port: u64,
     unused_address: u64,
 }
 
 impl Ledger {
-    /// Adds the growth since the last reading to the totals; gives the totals of the `limit` busiest service ports.
+    /// Adds the growth since the last reading to the totals; returns the totals of the `limit` busiest service ports.
     pub(super) fn take(&mut self, reading: HashMap<(CounterId, Meaning), u64>, limit: usize) -> Counted {
         let mut present = HashSet::default();
         for ((id, meaning), now) in &reading {
             let before = self.seen.get(&(id.clone(), meaning.clone())).copied().unwrap_or(0);
-            // If the number is lower than before, the counter was created again and began at zero.
+            // A lower value than in the last reading means that the counter was created again and began at zero.
             let more = if *now < before { *now } else { now - before };
             match meaning {
                 Meaning::UnusedPort => self.unused_port += more,
@@ -151,7 +153,8 @@ impl Ledger {
         let new: Vec<(Arc<str>, Numbers)> =
             self.ports.iter_mut().map(|(label, port)| (Arc::clone(label), port.show())).collect();
         let mut order: Vec<(&Arc<str>, &Port)> = self.ports.iter().collect();
-        // The sort is stable and the labels are sorted already, so equal numbers give the same service ports each time.
+        // The sort is stable and the labels are sorted already, so service ports with equal counts keep their order from one reading to the
+        // next.
         order.sort_by_key(|(_, port)| std::cmp::Reverse(port.shown.all()));
         order.truncate(limit);
         let own: HashSet<&str> = order.iter().map(|(label, _)| &***label).collect();
@@ -253,7 +256,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let counted = ledger.take(of([1, 5, 3]), 2);
         assert_eq!((connections(&counted), counted.others.connections), (vec![("ns/s2", 5), ("ns/s3", 3)], 1));
-        // The sum of the other service ports never decreases, even when one of them gets numbers of its own.
+        // The sum of the other service ports never decreases, even when one of them starts to be reported separately.
         let counted = ledger.take(of([11, 5, 4]), 2);
         assert_eq!((connections(&counted), counted.others.connections), (vec![("ns/s1", 11), ("ns/s2", 5)], 2));
         assert_eq!(ledger.take(of([11, 5, 4]), 0).services, []);

@@ -1,8 +1,8 @@
 //! Reads the counters of the rules (`nftables.counters`).
 //!
-//! Gives the totals of the busiest service ports. The counters are read every [`INTERVAL`] and not at each scrape of the metrics, so that
-//! the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. A dump of a set does not wait for
-//! a transaction and does not delay one.
+//! Returns the totals of the busiest service ports (ports of Services). The counters are read every [`INTERVAL`] and not at each scrape of
+//! the metrics, so that the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. Dumping a set
+//! neither waits for a transaction nor delays one.
 
 mod ledger;
 mod refused;
@@ -24,17 +24,17 @@ use rules::table::SetName;
 
 /// The time between two readings.
 pub const INTERVAL: Duration = Duration::from_secs(10);
-/// The time between two readings while the tables have no counters yet.
+/// The time between two readings before the first sync, while the tables have no counters yet.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The counts of one service port, or the sums of several. Numbers never decrease.
+/// The counts of one service port, or the sums over several service ports. Numbers never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounts {
-    /// New connections that went on to an endpoint.
+    /// New connections that were forwarded to an endpoint.
     pub connections: u64,
     /// Packets that were refused because there are no endpoints.
     pub no_endpoints: u64,
-    /// Packets that were dropped because no endpoint is on this node and the policy is Local.
+    /// Packets that were dropped because the traffic policy is Local and no endpoint is on this node.
     pub no_local_endpoints: u64,
     /// Packets that were dropped because their source is not in the Service's source ranges.
     pub source_ranges: u64,
@@ -58,7 +58,7 @@ pub struct Counted {
 /// Reads the counters of the IPv4 table and of the IPv6 table.
 pub struct Reader {
     connection: Connection,
-    /// The most service ports that get metrics of their own.
+    /// The largest number of service ports that get metrics of their own.
     limit: usize,
     /// The sets with counters.
     sets: Vec<(SetName, SetKind)>,
@@ -66,17 +66,18 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a socket of its own.
+    /// Opens a netlink socket. `limit` is the largest number of service ports that get metrics of their own.
     ///
     /// # Errors
-    /// The error that the kernel answers.
+    /// Returns the error that the kernel reports.
     pub fn open(limit: usize, endpoint_maps: u8) -> std::io::Result<Self> {
         let kind = |name: SetName| SetKind::of(&name).map(|kind| (name, kind));
         let sets = counters::sets(endpoint_maps).into_iter().filter_map(kind).collect();
         Ok(Self { connection: Connection::open()?, limit, sets, ledger: Ledger::default() })
     }
 
-    /// Reads all counters; gives the totals, and the time until the next reading. Before the first sync there are no counters.
+    /// Reads all counters. Returns the totals, and the time until the next reading. The totals are `None` before the first sync, because
+    /// the tables have no counters yet.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -91,8 +92,8 @@ impl Reader {
         Ok((Some(self.ledger.take(reading, self.limit)), INTERVAL))
     }
 
-    /// Reads the rules before the maps: a packet is counted in a map of Services first and by the rule that drops it after that, so in this
-    /// order there are never more drops than connections.
+    /// Reads the counters of one family. Reads the rules before the maps: a packet is counted first in a map of Services and later by the
+    /// rule that drops it, so in this order a reading never contains more drops than connections.
     fn read_family(
         &mut self,
         family: Family,
@@ -104,8 +105,8 @@ impl Reader {
                 *reading.entry((CounterId::Chain(family, chain.into()), meaning)).or_default() += count.packets;
             }
         })?;
-        // The label (`namespace/name:port`) of each frontend, from the comments of elements. The sets with comments are read first, and the
-        // elements of later sets get their labels from here.
+        // The label (`namespace/name:port`) of each frontend, from the comments of elements. `self.sets` lists the sets with comments
+        // first; elements of later sets have no comment and get their labels from this map.
         let mut labels: HashMap<Frontend, Arc<str>> = HashMap::default();
         for (number, (set, kind)) in (0..).zip(&self.sets) {
             let mut found = Vec::new();

@@ -17,16 +17,17 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Opens a socket of its own.
+    /// Opens a netlink socket.
     ///
     /// # Errors
-    /// The error that the kernel answers.
+    /// Returns the error that the kernel reports.
     pub fn open() -> io::Result<Self> {
         Ok(Self { connection: Connection::open()?, before: HashMap::default() })
     }
 
-    /// Calls `add` with the number of packets that each rule counted since the last call. The first call gives all that the rules ever
-    /// counted, because rules outlive the process that wrote them. If a count is lower than before, the rule is a new one.
+    /// Calls `add` with the number of packets that each rule counted since the last call. The first call passes everything that the rules
+    /// have counted since they were created, because rules outlive the process that wrote them. A count that is lower than at the last call
+    /// means that the rule was created again and began at zero.
     ///
     /// # Errors
     /// See [`ReadError`]; the counts that were read before the error were given to `add`.

@@ -1,9 +1,9 @@
 //! Watches for changes of the node's addresses.
 //!
 //! A thread receives the kernel's notifications about addresses, and the sync loop asks for [`AddressNews`] in each of its passes. The
-//! thread does not decode the notifications, because the sync loop lists the addresses after a change anyway. After each change the
-//! thread pauses for a moment, so that a node that starts hundreds of pods, each with addresses of its own, lists its addresses at most
-//! ten times a second.
+//! thread does not decode the notifications, because the sync loop lists the addresses after a change anyway. After each change the thread
+//! pauses for a moment, so that a node that starts hundreds of pods, each with addresses of its own, lists its addresses at most ten times
+//! a second.
 //!
 //! Invariant: without a subscription the sync loop gets [`AddressNews::Unwatched`], and after a new subscription
 //! [`AddressNews::Changed`], so no change is lost between two subscriptions.
@@ -19,9 +19,9 @@ use nft::socket::{Bus, Socket};
 
 /// `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
 const GROUPS: [u32; 2] = [5, 9];
-/// The shortest time between two changes that are reported.
+/// The shortest time between two reported changes: at most ten lists of addresses a second.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most datagrams that count as one change.
+/// The largest number of datagrams that count as one change.
 const AT_ONCE: usize = 1024;
 /// The time from a failed subscription to the next try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -48,10 +48,11 @@ struct Shared {
 }
 
 impl AddressWatch {
-    /// Starts the thread, in the network namespace of the calling thread. When this value was dropped, it ends at its next notification.
+    /// Starts the thread in the network namespace of the calling thread. After this value is dropped, the thread ends at its next
+    /// notification.
     ///
     /// # Errors
-    /// When the system cannot start another thread.
+    /// Fails when the system cannot start another thread.
     pub(super) fn new() -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let weak = Arc::downgrade(&shared);
@@ -59,7 +60,7 @@ impl AddressWatch {
         Ok(Self(shared))
     }
 
-    /// The kernel's reports since the last call.
+    /// Returns the kernel's reports since the last call.
     pub(super) fn news(&self) -> AddressNews {
         let has_changed = self.0.has_changed.swap(false, Ordering::AcqRel);
         match (has_changed, self.0.is_subscribed.load(Ordering::Acquire)) {
@@ -70,7 +71,7 @@ impl AddressWatch {
     }
 }
 
-/// Subscribes, and subscribes again after a socket failed, until the [`AddressWatch`] is dropped.
+/// Subscribes to notifications, and again whenever the socket fails, until the [`AddressWatch`] is dropped.
 fn follow(shared: &Weak<Shared>) {
     loop {
         if let Ok(socket) = subscribe()
@@ -92,9 +93,9 @@ fn subscribe() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Notes each notification, until the socket fails. `None` after the [`AddressWatch`] was dropped.
+/// Reports each notification to the sync loop, until the socket fails. Returns `None` once the [`AddressWatch`] is dropped.
 fn read(mut socket: Socket, shared: &Weak<Shared>) -> Option<()> {
-    // The kernel did not report changes before the subscription, so assume that there was one.
+    // Addresses may have changed before the subscription, so report a change.
     note(shared)?;
     loop {
         thread::sleep(PAUSE);
@@ -128,7 +129,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    // A new subscription reports a change first. (`tests/packets` tests addresses that are added and removed.)
+    // A new subscription first reports a change. (`tests/packets` tests that added and removed addresses are reported.)
     #[test]
     fn the_first_news_is_a_change() {
         let watch = AddressWatch::new().unwrap();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 /// A connection that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The IANA number of its protocol.
+    /// The IANA number of the transport protocol.
     pub protocol: u8,
     /// Source and destination of the client's packets, before address translation.
     pub original: Ends,
@@ -13,13 +13,13 @@ pub struct Connection {
     pub reply: Ends,
     /// The status bits (`IPS_*`).
     pub status: u32,
-    /// Whether it is unanswered, open or ended.
+    /// Whether the connection is unanswered, open or ended.
     pub phase: Phase,
-    /// Its mark, if the kernel has one for connections and it is not 0.
+    /// The connection mark (`CONFIG_NF_CONNTRACK_MARK`); `None` if it is 0 or the kernel has no connection marks.
     pub mark: Option<u32>,
     /// The kernel's id for the connection, which never changes.
     pub id: u32,
-    /// Packets and bytes from the client, and to the client; `None` if accounting was off when the connection began.
+    /// Packets and bytes from the client, then to the client; `None` if accounting (`nf_conntrack_acct`) was off when the connection began.
     pub counters: Option<(Counters, Counters)>,
 }
 

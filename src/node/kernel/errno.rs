@@ -1,4 +1,4 @@
-//! Error numbers as netlink carries them: plain integers.
+//! Error numbers as plain integers, which is how netlink messages carry them.
 
 use rustix::io::Errno;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rules::model::Family;
 
-/// IPv4 always; IPv6 when the kernel has it and it is not disabled for all interfaces.
+/// Returns IPv4 always, and IPv6 if the kernel has it and it is not disabled for all interfaces.
 #[must_use]
 pub fn supported() -> Vec<Family> {
     let mut families = vec![Family::V4];
@@ -13,12 +13,12 @@ pub fn supported() -> Vec<Family> {
     families
 }
 
-/// The node's addresses are of a family that the kernel does not have. Fatal (M9).
+/// The error that the kernel lacks the IP family of the node's primary address. It ends the start of the proxy (M9).
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the node's primary IP family is {0}, which this kernel does not support or has switched off (disable_ipv6)")]
 pub struct Unsupported(pub Family);
 
-/// The families to serve: all that are supported, if the primary one is among them (M9, M10).
+/// Returns the families to serve: all that are supported, if the primary one is among them (M9, M10).
 ///
 /// # Errors
 /// See [`Unsupported`].
@@ -35,7 +35,7 @@ fn has_ipv6(proc: &Path) -> bool {
 mod tests {
     use super::*;
 
-    // The primary family must be among those served (M9, M10).
+    // The primary family must be among the served families (M9, M10).
     #[test]
     fn the_primary_family_must_be_among_those_served() {
         assert_eq!(served(Family::V6, &Family::BOTH), Ok(Family::BOTH.to_vec()));
@@ -44,7 +44,7 @@ mod tests {
         assert!(error.to_string().contains("IPv6"), "{error}");
     }
 
-    // IPv6 needs the kernel, and must not be disabled (M9).
+    // IPv6 is served only if the kernel supports it and it is not disabled (M9).
     #[test]
     fn ipv6_needs_the_kernel_and_must_not_be_disabled() {
         let dir = tempfile::tempdir().unwrap();

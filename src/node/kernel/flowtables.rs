@@ -1,5 +1,5 @@
-//! Access to the table of the fast path (`--flowtable`). It uses a socket of its own and not [`super::Kernel`], so that an error there
-//! does not affect the Services' tables.
+//! Access to the nf_tables table of the fast path (`--flowtable`). It uses a separate socket and not [`super::Kernel`], so that a failing
+//! socket does not affect the tables of the Services.
 
 use std::io;
 use std::sync::Arc;
@@ -10,44 +10,44 @@ use super::own_writes::OwnWrites;
 use super::reconnect::{Reconnecting, is_broken};
 use super::rtnetlink;
 
-/// The operations that the fast path needs. Tests have another implementation.
+/// The kernel operations that the fast path needs. Unit tests implement it with a simulated kernel.
 pub trait FlowtableKernel {
-    /// The names of the node's interfaces except loopback, sorted.
+    /// Returns the names of the node's interfaces except loopback, sorted.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>>;
 
-    /// The generation of the ruleset, a number that changes with each transaction of any program.
+    /// Returns the generation of the ruleset, a number that changes with each transaction of any program.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn generation(&mut self) -> Result<u32, ReadError>;
 
-    /// A table with its flowtables; `None` when there is no such table.
+    /// Returns a table with its flowtables; `None` if the table does not exist.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn read(&mut self, table: &TableName) -> Result<Option<(TableDump, Vec<Flowtable>)>, ReadError>;
 
-    /// Commits all commands, or none.
+    /// Commits the commands as one transaction: all of them or none.
     ///
     /// # Errors
     /// See [`CommitError`].
     fn commit(&mut self, commands: &[Command]) -> Result<(), CommitError>;
 }
 
-/// The kernel of the calling thread's network namespace. A socket that fails is opened again at its next use.
+/// The kernel in the network namespace of the thread that opened it. A socket that failed is opened again at its next use.
 pub struct Flowtables {
     connection: Reconnecting<Connection>,
     own: OwnWrites,
 }
 
 impl Flowtables {
-    /// Opens the socket. Transactions that are committed through it are recorded in `own`.
+    /// Opens the socket. `own` records the transactions that are committed through it.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     pub fn open(own: OwnWrites) -> io::Result<Self> {
         let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;

@@ -1,26 +1,25 @@
-//! Detects writes of other programs to our tables.
+//! Detects writes of other programs to our tables, which are the nf_tables tables of this program.
 //!
-//! Follows the generation, a number that grows by one with each transaction of any program in this network namespace: asking for it
-//! takes the kernel 3 us and no lock, so the sync loop asks at each of its passes. Only the notifications of nf_tables tell which tables a
-//! transaction changed and which program sent it, but they are not received all the time. The kernel has one list of subscribers for all
-//! network namespaces (`netlink_has_listeners`), and while there is one in any of them, it makes a notification of some 8 kB for each
-//! object of every transaction in every namespace: a node that always subscribes would make the first sync of each other node on the
-//! machine several times slower (kind and k3d have several). The kernel has no other sign of a transaction: the notification of the
-//! generation is sent to the same group, and the audit log, tracepoints and BPF need more privileges than this process keeps.
+//! The module follows the generation, a number that the kernel raises by one with each transaction of any program in this network
+//! namespace. To ask for it takes 3 us (measured) and no lock, so the sync loop asks each time it runs. Only the notifications of nf_tables
+//! tell which tables a transaction changed and which program sent it, but a permanent subscription costs too much. The kernel keeps one
+//! list of subscribers for all network namespaces (`netlink_has_listeners`). While any namespace has a subscriber, the kernel makes a
+//! notification of some 8 kB for each object of every transaction in every namespace. A node that always subscribes would make the first
+//! sync of every other node on the machine several times slower (kind and k3d run several nodes on one machine). Nothing else reports
+//! transactions: the kernel sends the notification of the generation to the same multicast group, and the audit log, tracepoints and BPF
+//! need more privileges than this process keeps.
 //!
-//! So there are two states. In the quiet state there is no subscription. If another program has raised the generation, our tables may have
-//! been changed, and the caller has to compare them. In the other state notifications are received: each transaction of another program
-//! is known with its tables and its sender, and a transaction that does not touch our tables causes no comparison. Notifications are
-//! received when that is cheaper than to compare ([`Pace`]): for a short time when transactions follow each other closely; for
-//! [`LISTENING`] after a change of our tables, to name the sender of further changes; and as long as another program writes in [`OFTEN`]
-//! different seconds of each minute. A program that writes to its own tables less often causes a comparison each time, and no
-//! subscription. One that writes more often causes a subscription for as long as it does: a comparison reads both tables, and needs a
-//! subscription itself meanwhile.
+//! So the module subscribes for limited times only. Without a subscription, a generation that another program raised means that our tables
+//! may have been changed, and the caller has to compare them with the wanted content. With a subscription, the tables and the sender of
+//! each transaction are known, and a transaction that does not touch our tables causes no comparison. The module subscribes when that is
+//! cheaper than comparisons, which read both tables ([`Pace`]): for [`BURST`] when transactions follow each other closely; for
+//! [`LISTENING`] after a change of our tables, to name the sender of further changes; and as long as other programs write in [`OFTEN`]
+//! different seconds of each minute. A program that writes to its own tables less often causes a comparison each time, and no subscription.
 //!
-//! While a large transaction of our own is committed, the subscription is suspended, because it makes our transaction slower too; the
-//! generation shows whether another program wrote meanwhile. The subscription stays during small transactions of our own, which are
-//! recognised by the port of the socket that sent them. Transactions for the flowtable go through another socket, and are recognised by
-//! [`OwnWrites`].
+//! While this program commits a large transaction, the subscription is suspended, because it would slow the transaction down; the
+//! generation shows whether another program wrote in the meantime. The subscription stays during small transactions of this program, which
+//! the module recognises by the netlink port of the socket that sent them. Transactions for the flowtable go through another socket;
+//! [`OwnWrites`] records them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,21 +30,22 @@ use nft::{Command, CommitError, Connection, Monitor, ReadError, TableName};
 
 use super::own_writes::OwnWrites;
 
-/// How long notifications are received after another program changed our tables, and while it writes often.
+/// The length of a subscription after another program changed our tables, or while other programs write often. Each further write extends
+/// it.
 const LISTENING: Duration = Duration::from_secs(60);
 
-/// How long notifications are received if a transaction follows the previous one within this same time.
+/// The length of a subscription after two transactions less than [`BURST`] apart.
 const BURST: Duration = Duration::from_secs(3);
 
 /// Other programs write often if they write in at least this many different seconds of [`LISTENING`].
 const OFTEN: usize = 5;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The most transactions that one check examines; further ones count as unknown.
+/// The largest number of transactions that one check examines. If there are more, the check reports that other programs may have written.
 const MAX_TRANSACTIONS: usize = 10_000;
 
-/// The subscription stays during a transaction of our own with at most this many commands and elements. Each of them then costs some
-/// microseconds more.
+/// The subscription stays during a transaction of this program with at most this many commands and elements: the notification of each costs
+/// only some microseconds.
 const SMALL: usize = 16;
 
 /// The writes of other programs to our tables since the last check.
@@ -54,7 +54,7 @@ pub enum ForeignWrites {
     /// No other program wrote.
     #[default]
     None,
-    /// Other programs wrote. The list has those that the kernel names.
+    /// Other programs wrote. The list contains the processes that the kernel names.
     By(Vec<Process>),
     /// Other programs may have written.
     Unknown,
@@ -63,15 +63,16 @@ pub enum ForeignWrites {
 /// Detects writes in one network namespace.
 #[derive(Default)]
 pub(super) struct Detector {
-    /// The notifications, while they are received.
+    /// The subscription to notifications, if there is one.
     listener: Option<Listener>,
     /// The generation after the last check or commit; `None` before the first.
     generation: Option<u32>,
-    /// Another program committed a transaction of which nothing else is known.
+    /// Whether another program committed a transaction whose tables and sender are unknown.
     unknown: bool,
-    /// Our tables may have been changed even if they have an owner, because the owner's socket was closed since the last check.
+    /// Whether our tables were without an owner since the last check, because the socket that owned them was closed, so that other programs
+    /// could write to them.
     lost: bool,
-    /// The caller found that an unknown program changed our tables.
+    /// Whether the caller found that an unknown program changed our tables.
     changed: bool,
     pace: Pace,
     own: OwnWrites,
@@ -80,20 +81,21 @@ pub(super) struct Detector {
 /// A subscription to notifications.
 struct Listener {
     monitor: Monitor,
-    /// When the subscription ends, unless another program writes before.
+    /// When the subscription ends, unless another program writes before that time.
     until: Instant,
 }
 
-/// Counts how often other programs write, to decide whether it is cheaper to receive notifications than to compare tables. Pure.
+/// Counts how often other programs write, to decide whether a subscription is cheaper than comparisons of the tables. Does no I/O.
 #[derive(Debug, Default)]
 struct Pace {
     last: Option<Instant>,
-    /// The beginnings of the last seconds in which other programs wrote, at most [`OFTEN`].
+    /// The start times of the last seconds in which other programs wrote, at most [`OFTEN`] of them.
     seconds: VecDeque<Instant>,
 }
 
 impl Pace {
-    /// Notes that another program wrote. Gives the time until which to receive notifications; `None` if that is not worth it.
+    /// Notes that another program wrote. Returns the time at which a subscription should end; `None` if comparisons are cheaper than a
+    /// subscription.
     fn wrote(&mut self, now: Instant) -> Option<Instant> {
         let is_within = |then: &Instant, time| now.saturating_duration_since(*then) < time;
         let is_close = self.last.replace(now).is_some_and(|last| is_within(&last, BURST));
@@ -114,28 +116,29 @@ impl Pace {
 }
 
 impl Detector {
-    /// A detector that knows the transactions of other threads of this process.
+    /// Returns a detector that does not report the transactions in `own`, which other threads of this process committed.
     pub(super) fn knowing(own: OwnWrites) -> Self {
         Self { own, ..Self::default() }
     }
 
-    /// Notes that the caller found a change of our tables by another program: the next check subscribes, to name who makes further ones.
+    /// Notes that the caller found a change of our tables by another program: the next check subscribes, to learn which program makes
+    /// further changes.
     pub(super) fn changed(&mut self) {
         self.changed = true;
     }
 
-    /// Notes that another program could write to any table since the last check.
+    /// Notes that our tables had no owner for a while since the last check, so that other programs could write to them.
     pub(super) fn lost(&mut self) {
         self.lost = true;
     }
 
-    /// Notes that the caller is about to read all tables, where it will see all earlier writes.
+    /// Notes that the caller is about to read all our tables, and so will see all earlier writes.
     pub(super) fn reading(&mut self, connection: &mut Connection) {
         self.generation = connection.generation().ok();
         (self.unknown, self.lost) = (false, false);
     }
 
-    /// Runs `write`, which commits these commands of our own.
+    /// Runs `write`, which commits the given commands of this program, and does not report them as writes of another program.
     pub(super) fn during<T>(
         &mut self,
         connection: &mut Connection,
@@ -158,11 +161,11 @@ impl Detector {
         result
     }
 
-    /// The writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so that other
-    /// programs cannot write to them; then the result only tells whether they were without their owner since the last call.
+    /// Returns the writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so that
+    /// other programs cannot write to them; then the result tells only whether our tables were without an owner since the last call.
     ///
     /// # Errors
-    /// When a socket fails; then the next call says that other programs may have written.
+    /// Fails when a socket fails; then the next call returns [`ForeignWrites::Unknown`].
     pub(super) fn foreign_writes(
         &mut self,
         connection: &mut Connection,
@@ -178,7 +181,7 @@ impl Detector {
             self.listener = None;
             return Ok(if lost { ForeignWrites::Unknown } else { ForeignWrites::None });
         }
-        // No notifications were received about transactions before the subscription.
+        // A transaction is also unknown if it was committed before the subscription began.
         let unknown = unknown || raised && (is_new || self.listener.is_none());
         if unknown
             && let Some(until) = self.pace.wrote(now)
@@ -203,7 +206,8 @@ impl Detector {
         if let Some(until) = until {
             listener.until = listener.until.max(until);
         } else if listener.until <= now {
-            // A transaction after the generation was read above may not be received any more, but the next check sees its generation.
+            // The notification of a transaction that was committed after the generation was read above may be lost here, but the next check
+            // sees the raised generation.
             self.listener = None;
         }
         let touching = || foreign().filter(|write| tables.iter().any(|table| write.tables.contains(table)));
@@ -220,8 +224,8 @@ impl Detector {
         })
     }
 
-    /// Receives notifications at least until this time. Returns whether the subscription is new. If the kernel refuses it, each raised
-    /// generation still means that the tables may have been changed.
+    /// Subscribes to notifications at least until this time. Returns whether the subscription is new. If the kernel refuses the
+    /// subscription, every raised generation still counts as a possible change of our tables.
     fn listen_until(&mut self, until: Instant) -> bool {
         if let Some(listener) = &mut self.listener {
             listener.until = listener.until.max(until);
@@ -238,9 +242,10 @@ impl Detector {
     }
 }
 
-/// Whether the generations show that since `from` no other program committed a transaction. `before` and `after` are the generations right
-/// before and after a transaction of our own with these commands, and `error` is its error. A transaction without an acknowledgement may
-/// have been committed. One that only destroys elements may have changed nothing, and then has not raised the generation.
+/// Returns whether the generations show that no other program has committed a transaction since `from`. `before` and `after` are the
+/// generations right before and after this program's transaction with these commands, and `error` is its error. A transaction without an
+/// acknowledgement may have been committed. A transaction that only destroys elements may have changed nothing, and then has not raised the
+/// generation.
 fn is_ours(
     commands: &[Command],
     error: Option<&CommitError>,
@@ -263,8 +268,8 @@ fn is_ours(
 mod tests {
     use super::*;
 
-    /// The share of ten minutes in which notifications are received, if a program writes in bursts: `writes` writes with `apart` between
-    /// them, one burst in each period of `every`.
+    /// Returns the share of ten minutes with a subscription, if another program writes in bursts: `writes` writes with `apart` between
+    /// them, and one burst in each period of `every`.
     fn listened(writes: u32, apart: Duration, every: Duration) -> f64 {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let (mut listened, mut until) = (Duration::ZERO, start);
@@ -283,7 +288,7 @@ mod tests {
         listened.as_secs_f64() / all.as_secs_f64()
     }
 
-    // Rare writes of a program to its own tables cause no subscription, and frequent writes do (G10).
+    // Rare writes of another program to its own tables cause no subscription; frequent writes do (G10).
     #[test]
     fn notifications_are_received_for_as_long_as_that_is_cheaper_than_to_compare() {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
@@ -300,7 +305,7 @@ mod tests {
         }
     }
 
-    // Of many writes in a row the first causes a comparison, and notifications report the others (G10).
+    // Of many writes in a row, only the first causes a comparison; notifications report the later ones (G10).
     #[test]
     fn of_writes_that_follow_each_other_only_the_first_is_compared() {
         let (mut pace, start) = (Pace::default(), Instant::now());
@@ -312,7 +317,8 @@ mod tests {
         assert_eq!(pace.seconds.len(), 2);
     }
 
-    // Our own transaction is no foreign write if its acknowledgement is lost, so that the next try is not reported as a repair (G10).
+    // A transaction of this program whose acknowledgement is lost is no foreign write; otherwise its next try would be reported as a repair
+    // (G10).
     #[test]
     fn a_transaction_of_which_the_acknowledgement_is_lost_is_ours() {
         let ours = |error: Option<&CommitError>, from, before, after| {

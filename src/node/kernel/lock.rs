@@ -1,15 +1,16 @@
-//! The lock that lets one process of this program write the rules of a network namespace.
+//! The lock that allows only one process of this program at a time to write the rules of a network namespace.
 //!
 //! The lock is an empty table with the flag `owner` (kernel 5.12 and later; `nft_rcv_nl_event` and `nft_table_lookup` in
-//! `net/netfilter/nf_tables_api.c`): the kernel refuses to create it for a second netlink socket, keeps it when another program flushes
-//! the ruleset, and removes it when the owner's socket closes, also after SIGKILL. Creating it takes CAP_NET_ADMIN, so that a pod in the
-//! host's network cannot block the proxy without it. The table's comment names the holder by process id and command line. `/proc` could
-//! not tell these, because a process in another container may not see the holder, or see another process under its id.
+//! `net/netfilter/nf_tables_api.c`): the kernel refuses to create it for a second netlink socket, keeps it when another program flushes the
+//! ruleset, and removes it when the owner's socket closes, also after SIGKILL. Creating it needs CAP_NET_ADMIN, so a pod in the host's
+//! network without that capability cannot block the proxy. The table's comment names the holder by process id and command line. `/proc`
+//! cannot name the holder, because a process in another container may not see the holder, or may see another process under the holder's id.
 //!
-//! [`Lock::take`] takes the lock if it is free, and gives whether this process or another one holds it.
+//! [`Lock::take`] takes the lock if it is free, and returns whether this process or another one holds it.
 //!
 //! Invariant: the socket of a lock that is held is not closed before the process ends, because the process may have threads that still
-//! write. The exception is an error of [`Lock::take`]: then this process does not write until it has the lock again.
+//! write. The exception is an error of [`Lock::take`], which closes the socket: then this process does not write until it has the lock
+//! again.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -22,7 +23,8 @@ use tracing::info;
 /// The table's name, in family `inet`.
 pub const TABLE: &str = "kube-proxy-lock";
 
-/// How much of the command line fits beside the process id: a comment has 127 bytes.
+/// The number of bytes of the command line that the table's comment contains: nft reads at most 127 bytes, and the process id needs some of
+/// them.
 const COMMAND: usize = 100;
 
 /// Which process may write rules.
@@ -37,9 +39,9 @@ pub enum WriterLockState {
 /// Another process that holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The comment of its table: `pid 4711: kube-proxy --config ...`, with the process id in the host's namespace.
+    /// The comment of the table: `pid 4711: kube-proxy --config ...`, with the process id in the host's PID namespace.
     comment: Option<Arc<str>>,
-    /// The port of its netlink socket.
+    /// The port of the holder's netlink socket.
     port: u32,
 }
 
@@ -52,12 +54,12 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Whether this process holds the lock, for other threads than the one that takes it.
+/// Tells other threads than the one that takes the lock whether this process holds it.
 #[derive(Clone, Debug, Default)]
 pub struct Held(Arc<AtomicBool>);
 
 impl Held {
-    /// Whether this process held the lock at the last call of [`Lock::take`].
+    /// Returns whether this process held the lock at the last call of [`Lock::take`].
     #[must_use]
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -70,7 +72,7 @@ pub enum LockError {
     /// The table cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The table cannot be made.
+    /// The table cannot be created.
     #[error(transparent)]
     Commit(#[from] CommitError),
 }
@@ -79,16 +81,17 @@ pub enum LockError {
 pub struct Lock {
     /// The comment that names this process.
     comment: Arc<str>,
-    /// The socket that owns the table, or tries to. See the module's invariant.
+    /// The socket that owns the table if this process holds the lock. It is not closed when it is dropped, as the module's invariant
+    /// requires.
     connection: Option<ManuallyDrop<Connection>>,
     held: Held,
-    /// Whether this kernel has no tables with an owner.
+    /// Whether this kernel has no tables with an owner. Then every process counts as the holder of the lock.
     unsupported: bool,
 }
 
 impl Lock {
-    /// A lock that is not taken yet. Call this on the main thread: the kernel gives the id of the calling thread in the host's PID
-    /// namespace, which for the main thread is the process id. `pid` is used if the kernel does not give one.
+    /// Returns a lock that is not taken yet. Call this on the main thread: the kernel reports the id of the calling thread in the host's
+    /// PID namespace, which is the process id for the main thread. The lock's comment contains `pid` if the kernel reports no id.
     #[must_use]
     pub fn new(pid: u32, command_line: &[String]) -> Self {
         let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());
@@ -97,16 +100,17 @@ impl Lock {
         Self { comment, connection: None, held: Held::default(), unsupported: false }
     }
 
-    /// A view of the lock for other threads.
+    /// Returns a handle by which other threads see whether this process holds the lock.
     #[must_use]
     pub fn held(&self) -> Held {
         self.held.clone()
     }
 
-    /// Takes the lock if it is free, and gives which process holds it. While this does not change, a call costs one short netlink request.
+    /// Takes the lock if it is free, and returns which process holds it. While the holder does not change, a call costs one short netlink
+    /// request.
     ///
     /// # Errors
-    /// See [`LockError`]; then the lock is not held.
+    /// See [`LockError`]; after an error this process does not hold the lock.
     pub fn take(&mut self) -> Result<WriterLockState, LockError> {
         let outcome = self.try_take();
         if outcome.is_err() {
@@ -116,7 +120,7 @@ impl Lock {
         outcome
     }
 
-    /// The other process that holds the lock at this moment, if there is one. Does not take the lock.
+    /// Returns the other process that holds the lock at this moment, if there is one. Does not take the lock.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -147,7 +151,8 @@ impl Lock {
                 return Ok(WriterLockState::HeldBy(Holder { comment: table.comment, port }));
             }
             None => vec![Command::LockTable(table.clone())],
-            // A table without an owner, such as one that was loaded from a file, is no lock and cannot become one.
+            // The table exists without an owner, such as after it was loaded from a file. It locks nothing, and a table can get an owner
+            // only when it is created.
             Some(_) => vec![Command::DeleteTable(table.name.clone()), Command::LockTable(table.clone())],
         };
         match connection.commit(&commands) {
@@ -171,7 +176,7 @@ fn table_name() -> TableName {
     TableName::new(Family::Inet, TABLE)
 }
 
-/// The comment that names a process: text that nft can print between quotes and read again.
+/// Returns the comment that names a process: text without the characters that nft cannot read back between quotes.
 fn comment(pid: u32, command_line: &[String]) -> String {
     let plain = |character: char| match character {
         '"' | '\\' => '\'',

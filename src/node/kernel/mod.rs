@@ -1,7 +1,8 @@
 //! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and deletes UDP flows.
 //!
-//! Takes commands and gives an acknowledgement or a typed error. The caller decides when to try again. The sockets belong to the network
-//! namespace of the thread that opens them, and stay on that thread: a commit blocks it.
+//! Takes commands and returns an acknowledgement or a typed error. The caller decides when to try again. The sockets belong to the network
+//! namespace of the thread that opens them, and are used only by that thread; a commit blocks the thread. "Our tables" are the nf_tables
+//! tables of this program.
 
 mod address_watch;
 pub mod connections;
@@ -52,31 +53,32 @@ pub use own_writes::OwnWrites;
 pub use rtnetlink::address;
 pub use rtnetlink::addresses;
 
-/// The operations that the sync loop needs. Tests have other implementations.
+/// The kernel operations that the sync loop needs. Tests have other implementations.
 pub trait Kernel {
-    /// Commits all commands, or none.
+    /// Commits the commands as one transaction: all of them or none.
     ///
     /// # Errors
     /// See [`CommitError`].
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError>;
 
-    /// Everything in a table; `None` when there is no such table.
+    /// Returns everything in a table; `None` if the table does not exist.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError>;
 
-    /// Notes that the caller is about to read all tables. It will see what other programs wrote before, so this need not be reported.
+    /// Notes that the caller is about to read all our tables: earlier writes of other programs are then no longer reported, because the
+    /// caller sees them.
     fn reading(&mut self) {}
 
-    /// The elements of a set as they are now; none when there is no such set.
+    /// Returns the present elements of a set; none if the set does not exist.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
 
-    /// The writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so only this
-    /// process may change them; then the result only tells whether they may have been without their owner since the last call.
+    /// Returns the writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so only
+    /// this process may change them; then the result tells only whether our tables were without an owner since the last call.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -85,47 +87,47 @@ pub trait Kernel {
     /// Notes that a comparison found a change of our tables by another program.
     fn changed_by_others(&mut self) {}
 
-    /// Takes the writer lock if it is free, and gives which process may write to our tables. Without a lock, it is always this one.
+    /// Takes the writer lock if it is free, and returns which process may write to our tables. Without a lock, it is always this process.
     ///
     /// # Errors
-    /// See [`LockError`]; then this process may not write.
+    /// See [`LockError`]; after an error this process may not write.
     fn take_writer_lock(&mut self) -> Result<WriterLockState, LockError> {
         Ok(WriterLockState::Ours)
     }
 
-    /// The UDP flows of a family that the kernel tracks.
+    /// Returns the UDP flows of a family that the kernel tracks.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>>;
 
-    /// Deletes flows and gives the number of those that still existed.
+    /// Deletes flows. Returns how many of them still existed.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
 
-    /// The addresses of all interfaces of this node.
+    /// Returns the addresses of all interfaces of this node.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>>;
 
-    /// Whether the node's addresses changed since the last call, according to the kernel's notifications.
+    /// Returns whether the node's addresses changed since the last call, according to the kernel's notifications.
     fn address_news(&mut self) -> AddressNews {
         AddressNews::Unwatched
     }
 }
 
-/// The kernel of the calling thread's network namespace. A socket that fails is opened again at its next use.
+/// The kernel in the network namespace of the thread that opened it. A socket that failed is opened again at its next use.
 pub struct Netfilter {
     connection: Reconnecting<Connection>,
     foreign_writes: Detector,
     /// The table with the flowtable of the fast path, if there is one.
     fast_path: Option<TableName>,
-    /// The lock for writers. Without it two processes may write at the same time.
+    /// The lock for writers. If it is `None`, two processes may write at the same time.
     lock: Option<Lock>,
-    /// Receives the kernel's notifications about addresses. Without it, changes of the node's addresses are not reported.
+    /// Receives the kernel's notifications about addresses. If it is `None`, changes of the node's addresses are not reported.
     address_watch: Option<AddressWatch>,
 }
 
@@ -133,7 +135,7 @@ impl Netfilter {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     pub fn open() -> io::Result<Self> {
         let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;
@@ -153,7 +155,7 @@ impl Netfilter {
         Self { foreign_writes: Detector::knowing(own), ..self }
     }
 
-    /// Starts a thread that watches the node's addresses. If it cannot be started, the addresses are listed once a second.
+    /// Starts a thread that watches the node's addresses. If the thread cannot be started, the sync loop lists the addresses once a second.
     #[must_use]
     pub fn watching_addresses(self) -> Self {
         Self { address_watch: AddressWatch::new().ok(), ..self }
@@ -171,16 +173,17 @@ impl Netfilter {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         };
         info!("This kernel does not delete flows that are in a flowtable: all flows are removed from it for a moment");
-        // The table is added first, because another program may have deleted it.
+        // Add the table first, because the deletion of a missing table would fail: another program may have deleted it.
         let commands = [Command::AddTable(Table { name: name.clone(), comment: None }), Command::DeleteTable(name)];
         self.commit(&commands).map(drop).map_err(io::Error::other)
     }
 }
 
-/// The number of elements of a command that are logged; further ones are only counted.
+/// The largest number of elements of a command that the log shows; the log only counts further elements.
 const LOGGED: usize = 64;
 
-/// A command in nft syntax. If it has many elements, only the first ones are shown, and the number of the others.
+/// Returns a command in nft syntax. If the command has more than [`LOGGED`] elements, the text shows the first ones and the number of the
+/// rest.
 fn shortened(command: &Command) -> String {
     let first = |elements: &Elements| elements.iter().take(LOGGED).collect();
     let short = match command {
@@ -215,7 +218,7 @@ impl Kernel for Netfilter {
 
     fn reading(&mut self) {
         let detector = &mut self.foreign_writes;
-        // Ignore the error: if the socket fails here, reading the tables fails too.
+        // Ignore the error: if the socket fails here, the caller's read of the tables fails too.
         let _ = self.connection.with(is_broken, |connection| {
             detector.reading(connection);
             Ok::<(), ReadError>(())

@@ -1,16 +1,17 @@
-//! Records the transactions that other threads of this process commit through sockets of their own, so that they are not mistaken for
-//! transactions of another program.
+//! Records the transactions that threads other than the sync loop commit through their own sockets, so that the sync loop does not take
+//! them for transactions of another program.
 //!
-//! Each transaction raises the ruleset's generation by one; the generations that this process made are recorded. Invariants: memory is
-//! bounded; a generation is recorded only when it is certain that no other program made it.
+//! Each transaction raises the ruleset's generation by one; the module records the generations that this process made. Invariants: memory
+//! is bounded; a generation is recorded only if no other program can have made it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of generations that are remembered. It can be small, because such transactions are rare and the record is read often.
+/// The largest number of recorded generations. It can be small, because other threads rarely commit transactions and the sync loop reads
+/// the record often.
 const REMEMBERED: usize = 64;
 
-/// The record of transactions, which the threads share.
+/// The record of transactions, which all threads share.
 #[derive(Clone, Debug, Default)]
 pub struct OwnWrites(Arc<Mutex<Noted>>);
 
@@ -22,12 +23,13 @@ struct Noted {
 }
 
 impl OwnWrites {
-    /// A transaction is about to be committed through the socket of this port.
+    /// Notes that a transaction is about to be committed through the socket with this netlink port.
     pub(super) fn begins(&self, port: u32) {
         self.noted().port = Some(port);
     }
 
-    /// The transaction was committed. `before` and `after` are the generations that were read right before and after it.
+    /// Records that the transaction was committed, if no other program committed one at the same time. `before` and `after` are the
+    /// generations right before and after the transaction.
     pub(super) fn committed(&self, before: u32, after: u32) {
         if after.wrapping_sub(before) != 1 {
             return;
@@ -39,7 +41,8 @@ impl OwnWrites {
         noted.generations.push_back(after);
     }
 
-    /// The last generation of the unbroken series of generations after `from` that this process made; `from` if there is none.
+    /// Returns the last of the consecutive generations after `from` that this process made; `from` if another program made the next
+    /// generation.
     pub(super) fn since(&self, from: u32) -> u32 {
         let noted = self.noted();
         let mut last = from;
@@ -49,7 +52,7 @@ impl OwnWrites {
         last
     }
 
-    /// Whether the last recorded transaction of this process was sent from the netlink socket with this port.
+    /// Returns whether the last recorded transaction of this process was sent from the netlink socket with this port.
     pub(super) fn has_port(&self, port: u32) -> bool {
         self.noted().port == Some(port)
     }
@@ -71,7 +74,7 @@ mod tests {
         own.committed(8, 9);
         own.committed(11, 12);
         assert_eq!((own.since(7), own.since(8), own.since(9), own.since(11)), (9, 9, 9, 12));
-        // Another program committed at the same time.
+        // Another program committed at the same time, so it is unknown which generation this process made.
         own.committed(12, 14);
         own.committed(14, 14);
         assert_eq!(own.since(12), 12);

@@ -1,9 +1,10 @@
-//! Checks whether this kernel lets this process program nf_tables, and changes nothing (O3). Runs at every start, and with `--init-only`,
-//! before anything is changed.
+//! Checks whether this kernel lets this process program nf_tables, without a change to the kernel (O3). The check runs first at every
+//! start, and with `--init-only`.
 //!
-//! Sends one batch that makes for each family a table with a nat chain, a map, and a rule with each statement of our rules. The batch ends
-//! with an impossible command, so that the kernel checks all commands and keeps none of them. The impossible command must be the only one
-//! that it refuses. The kernel waits some 15 ms before it frees a refused batch (`synchronize_rcu`), so all families share one batch.
+//! The check sends one batch, which makes a table for each family, with a nat chain, a map, and rules with every statement that the proxy
+//! uses. The batch ends with a command that cannot succeed ("the impossible command"), so that the kernel checks all commands and keeps
+//! none of them. The check succeeds if the kernel refuses only that command. The kernel waits some 15 ms before it frees a refused batch
+//! (`synchronize_rcu`), so all families share one batch.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +19,7 @@ use nft::{
 use crate::kernel::errno::{ENOENT, EPERM};
 use rules::model::Family;
 
-/// The kernel does not accept our rules. Fatal.
+/// Why this process cannot program nf_tables on this kernel. Ends the start of the proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The capability is missing, or is valid in another user namespace only.
@@ -50,15 +51,16 @@ pub enum ProbeError {
     Socket(#[from] io::Error),
 }
 
-/// What a command of the batch tests: the kernel's support for this family and module.
+/// The family and the kernel module whose support a command of the batch tests.
 #[derive(Clone, Copy)]
 struct Trial {
     family: Family,
-    /// The kernel module that it needs.
+    /// The kernel module that the command needs.
     module: &'static str,
 }
 
-/// Probes the kernel for these families in the calling thread's network namespace. `hashes`: also for the hash that some schedulers need.
+/// Checks the kernel for these families in the calling thread's network namespace. If `hashes` is true, checks also for the hash expression
+/// that some schedulers need.
 ///
 /// # Errors
 /// See [`ProbeError`].
@@ -77,7 +79,7 @@ pub fn probe(families: &[Family], hashes: bool) -> Result<(), ProbeError> {
 /// The kernel module of nf_tables itself.
 const CORE: &str = "nf_tables";
 
-/// The commands, each with its trial; the last one is the impossible command.
+/// Returns the commands of the batch, each with what it tests. The last one is the impossible command.
 fn commands(families: &[Family], hashes: bool) -> Vec<(Command, Trial)> {
     let of_family = |family: &Family| {
         let with_family = |(command, module)| (command, Trial { family: *family, module });
@@ -89,12 +91,12 @@ fn commands(families: &[Family], hashes: bool) -> Vec<(Command, Trial)> {
     commands
 }
 
-/// The commands that test a family, each with the kernel module that it needs.
+/// Returns the commands that test a family, each with the kernel module that it needs.
 fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     let table = TableName::new(family.into(), "kube-proxy-probe");
     let base = BaseChain { kind: ChainType::Nat, hook: Hook::Prerouting, priority: -100 };
     let nat = Chain { name: "nat".into(), base: Some(base), comment: None };
-    // A chain without a hook, so that the kernel does not check whether each statement fits the hook.
+    // This chain has no hook, so that the kernel does not check whether each statement is allowed at a hook.
     let chain = Chain { name: "statements".into(), base: None, comment: None };
     let random = Field::NumgenRandom(2);
     let map = Set::map("slots", Types::Of(vec![random]), ValueType::Verdict);

@@ -10,14 +10,14 @@ use tracing::warn;
 
 /// The environment variable that, when not empty, makes [`check_kernel`] accept every kernel (O4).
 pub const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
-/// The oldest kernel that mode nftables is known to work on.
+/// The oldest kernel on which mode nftables is known to work, as in upstream's `pkg/proxy/nftables`.
 const OLDEST: (u32, u32) = (5, 13);
 const ATTEMPTS: u32 = 2;
-/// The most file descriptors that a proxy needs: for connections of health probes and listeners on some thousand health-check node ports.
-/// Not more, because a credential plugin inherits the limit, and old programs close each possible descriptor when they start.
+/// The limit of file descriptors: enough for the connections of health probes, and listeners on some thousand health-check node ports. It
+/// is not larger, because a credential plugin inherits the limit, and old programs close each possible descriptor when they start.
 const OPEN_FILES: u64 = 65_536;
 
-/// The kernel is too old, or its version is unknown. Fatal.
+/// The error that the kernel is too old, or that its version is unknown. Ends the start of the proxy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "mode nftables needs Linux 5.13 or newer, and this node runs {release:?}; to start on it anyway, set {SKIP_VERSION_CHECK}=1"
@@ -27,7 +27,7 @@ pub struct KernelTooOld {
     pub(crate) release: String,
 }
 
-/// Checks the kernel's version, unless `skip`, the value of [`SKIP_VERSION_CHECK`], is there and not empty.
+/// Checks the kernel's version, unless `skip`, the value of [`SKIP_VERSION_CHECK`], is set and not empty.
 ///
 /// # Errors
 /// See [`KernelTooOld`].
@@ -35,7 +35,7 @@ pub fn check_kernel(skip: Option<&OsStr>) -> Result<(), KernelTooOld> {
     check_release(&release(), skip)
 }
 
-/// The kernel's release, such as `5.15.0-91-generic`; empty if it is unknown.
+/// Returns the kernel's release, such as `5.15.0-91-generic`; empty if it is unknown.
 pub fn release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
@@ -47,13 +47,14 @@ fn check_release(release: &str, skip: Option<&OsStr>) -> Result<(), KernelTooOld
     Err(KernelTooOld { release: release.to_owned() })
 }
 
-/// Major and minor number: `5.15.0-91-generic` is 5 and 15.
+/// Returns major and minor version: 5 and 15 for `5.15.0-91-generic`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Sets this process's `oom_score_adj`, -1000 to 1000; the kernel kills a process with a lower score later. A failure is only logged (O6).
+/// Sets this process's `oom_score_adj`, -1000 to 1000. When memory runs out, the kernel kills processes with a higher score first. A
+/// failure is only logged (O6).
 pub fn set_oom_score(score: i32) {
     set_oom_score_below(Path::new("/proc"), score);
 }
@@ -75,8 +76,8 @@ fn set_oom_score_below(proc: &Path, score: i32) {
     }
 }
 
-/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, to `OPEN_FILES`, or to the hard limit if
-/// that is lower. Gives the new soft limit. A failure is only logged.
+/// Raises the soft limit of open files (RLIMIT_NOFILE), which is 1,024 on many systems, to `OPEN_FILES`, or to the hard limit if that is
+/// lower. Returns the new soft limit. A failure is only logged.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let (now, most) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));

@@ -1,7 +1,7 @@
 //! A connection that is opened again after it failed.
 //!
-//! When an error shows that the connection is broken, it is closed. The next use opens a new connection, and fails if it cannot be
-//! opened.
+//! When an error shows that the connection is broken, the connection is closed. The next use opens a new connection, or fails if that is
+//! impossible.
 
 use std::io;
 
@@ -12,15 +12,15 @@ pub(super) struct Reconnecting<T> {
 }
 
 impl<T> Reconnecting<T> {
-    /// A connection that is not open yet. `open` opens it when it is used.
+    /// Returns a connection that is not open yet. `open` opens it when it is used.
     pub(super) fn new(open: fn() -> io::Result<T>) -> Self {
         Self { open, present: None }
     }
 
-    /// Opens the connection unless it is open. Returns true if it was opened now.
+    /// Opens the connection unless it is open already. Returns whether this call opened it.
     ///
     /// # Errors
-    /// When the socket cannot be opened.
+    /// Fails when the socket cannot be opened.
     pub(super) fn ensure(&mut self) -> io::Result<bool> {
         if self.present.is_some() {
             return Ok(false);
@@ -32,7 +32,7 @@ impl<T> Reconnecting<T> {
     /// Calls `using` with the connection. Closes the connection after an error for which `is_broken` is true.
     ///
     /// # Errors
-    /// When the socket cannot be opened, and any error of `using`.
+    /// Fails when the socket cannot be opened, and returns any error of `using`.
     pub(super) fn with<R, E: From<io::Error>>(
         &mut self,
         is_broken: impl FnOnce(&E) -> bool,
@@ -50,7 +50,7 @@ impl<T> Reconnecting<T> {
     }
 }
 
-/// Whether a new socket may help after this error.
+/// Returns whether a new socket may help after this error.
 pub(super) fn is_broken(error: &nft::ReadError) -> bool {
     matches!(error, nft::ReadError::Socket(_))
 }

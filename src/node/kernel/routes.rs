@@ -1,6 +1,6 @@
 //! Asks the kernel over rtnetlink where it would send a packet, and for the names of interfaces.
 //!
-//! Takes the addresses of a packet, and the input interface if the packet arrives from outside; gives the result of a look-up in the
+//! Takes the addresses of a packet, and the input interface if the packet arrives from outside. Returns the result of a look-up in the
 //! routing rules and tables. Changes nothing.
 
 use std::io;
@@ -13,7 +13,7 @@ use nft::wire::{Attrs, Writer};
 
 use super::rtnetlink::{ip, kind};
 
-/// `linux/netlink.h`, `linux/rtnetlink.h`, `linux/if_link.h`.
+/// Constants of `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_link.h`.
 mod number {
     /// `NLM_F_REQUEST`.
     pub(super) const REQUEST: u16 = 1;
@@ -28,7 +28,7 @@ mod number {
     pub(super) const RTA_OIF: u16 = 4;
     pub(super) const RTA_PREFSRC: u16 = 7;
     pub(super) const RTA_MARK: u16 = 16;
-    /// Bytes of `nlmsghdr` and `rtmsg` together.
+    /// The length of `nlmsghdr` and `rtmsg` together, in bytes.
     pub(super) const ROUTE_HEADERS: usize = 16 + 12;
     /// The offset of `rtm_type`.
     pub(super) const ROUTE_TYPE: usize = 16 + 7;
@@ -36,7 +36,7 @@ mod number {
     pub(super) const RTM_NEWLINK: u16 = 16;
     pub(super) const RTM_GETLINK: u16 = 18;
     pub(super) const IFLA_IFNAME: u16 = 3;
-    /// Bytes of `nlmsghdr` and `ifinfomsg` together.
+    /// The length of `nlmsghdr` and `ifinfomsg` together, in bytes.
     pub(super) const LINK_HEADERS: usize = 16 + 16;
     /// The offset of `ifi_index`.
     pub(super) const LINK_INDEX: usize = 16 + 4;
@@ -47,7 +47,7 @@ mod number {
 
 /// The type of a route to an address of this host (`RTN_LOCAL`).
 pub const LOCAL: u8 = 2;
-/// The type of a route to somewhere else (`RTN_UNICAST`).
+/// The type of a route to another host (`RTN_UNICAST`).
 pub const UNICAST: u8 = 1;
 
 /// The packet for which to look up the route.
@@ -59,37 +59,37 @@ pub struct RouteQuery {
     pub source: Option<IpAddr>,
     /// The index of the interface at which the packet arrives; `None` for a packet that this host sends.
     pub input: Option<u32>,
-    /// The packet's mark.
+    /// The packet's mark (`fwmark`), by which routing rules may choose a table.
     pub mark: u32,
 }
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Its type (`RTN_*`).
+    /// The type of the route (`RTN_*`).
     pub kind: u8,
     /// The index of the interface through which the packet leaves.
     pub output: Option<u32>,
-    /// The source address that a packet gets which this host sends, if it has none yet.
+    /// The source address that the kernel gives to a packet of this host that has no source address yet.
     pub(crate) source: Option<IpAddr>,
 }
 
-/// Asks for routes and interfaces, in the network namespace of the thread that opened it.
+/// A socket for questions about routes and interfaces, in the network namespace of the thread that opened it.
 pub struct Routes(Socket);
 
 impl Routes {
     /// Opens a socket.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     pub fn open() -> io::Result<Self> {
         Socket::open(Bus::Route).map(Self)
     }
 
-    /// The route of a packet.
+    /// Returns the route of a packet.
     ///
     /// # Errors
-    /// The kernel's error. A packet without a route is an error as well, such as `ENETUNREACH`.
+    /// Returns the error that the kernel reports. For a packet without a route the kernel also reports an error, such as `ENETUNREACH`.
     pub fn route(&mut self, query: &RouteQuery) -> io::Result<Route> {
         self.0.send(&request(query))?;
         loop {
@@ -104,10 +104,10 @@ impl Routes {
         }
     }
 
-    /// The index and the name of each interface.
+    /// Returns the index and the name of each interface.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     pub fn interfaces(&mut self) -> io::Result<Vec<(u32, Arc<str>)>> {
         let headers = vec![0; number::LINK_HEADERS - 16];
         self.0.send(&message(number::RTM_GETLINK, number::REQUEST_DUMP, &headers))?;
@@ -149,7 +149,7 @@ fn request(query: &RouteQuery) -> Vec<u8> {
     message(number::RTM_GETROUTE, number::REQUEST, payload.bytes())
 }
 
-/// The route in a message; `None` for a message of another type.
+/// Returns the route in a message; `None` for a message of another type.
 fn route(message: &[u8]) -> Option<Route> {
     if kind(message)? != number::RTM_NEWROUTE {
         return None;
@@ -162,7 +162,7 @@ fn route(message: &[u8]) -> Option<Route> {
     })
 }
 
-/// The index and the name in a message; `None` for a message of another type.
+/// Returns the index and the name of the interface in a message; `None` for a message of another type.
 fn interface(message: &[u8]) -> Option<(u32, Arc<str>)> {
     if kind(message)? != number::RTM_NEWLINK {
         return None;

@@ -1,11 +1,11 @@
-//! The addresses and the interfaces of this network namespace, over rtnetlink.
+//! Lists the addresses and the interfaces of the calling thread's network namespace over rtnetlink.
 //!
 //! Each list is made with one dump request. It is sorted and has no duplicates.
 //!
-//! No library is used for this. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the addresses: the
-//! sync loop lists the addresses when one changes, and on a node with hundreds of pods the list of links is many times longer and holds
-//! the kernel's RTNL lock. `netlink-packet-route` parses all of rtnetlink, and only three attributes are needed here. The socket and the
-//! parser of attributes come from crate `nft`.
+//! The module uses no library for rtnetlink. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the
+//! addresses. On a node with hundreds of pods the list of links is many times longer than the list of addresses, and the kernel holds its
+//! RTNL lock to make it; the sync loop lists the addresses each time one changes. `netlink-packet-route` parses all of rtnetlink, and this
+//! module needs only three attributes. The socket and the parser of attributes come from crate `nft`.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs};
 
-/// `linux/netlink.h`, `linux/rtnetlink.h`, `linux/if_addr.h`, `linux/if_link.h`, `linux/if.h`.
+/// Constants of `linux/netlink.h`, `linux/rtnetlink.h`, `linux/if_addr.h`, `linux/if_link.h` and `linux/if.h`.
 mod number {
     /// `NLM_F_REQUEST | NLM_F_DUMP`.
     pub(super) const REQUEST_DUMP: u16 = 0x301;
@@ -23,14 +23,14 @@ mod number {
     pub(super) const RTM_NEWADDR: u16 = 20;
     pub(super) const RTM_GETADDR: u16 = 22;
     pub(super) const IFA_ADDRESS: u16 = 1;
-    /// The interface's own address; differs from `IFA_ADDRESS` on point-to-point links.
+    /// The interface's own address. On point-to-point links `IFA_ADDRESS` is the address of the peer.
     pub(super) const IFA_LOCAL: u16 = 2;
-    /// The offset of `ifa_flags`. It has the lower eight of the flags, and the three below are among these.
+    /// The offset of `ifa_flags`, which holds only the lower eight flags. The three flags below are among them.
     pub(super) const ADDRESS_FLAGS: usize = 16 + 2;
     pub(super) const IFA_F_OPTIMISTIC: u8 = 0x04;
     pub(super) const IFA_F_DADFAILED: u8 = 0x08;
     pub(super) const IFA_F_TENTATIVE: u8 = 0x40;
-    /// Bytes of `nlmsghdr` and `ifaddrmsg` together.
+    /// The length of `nlmsghdr` and `ifaddrmsg` together, in bytes.
     pub(super) const ADDRESS_HEADERS: usize = 16 + 8;
     /// The offset of `ifa_index`.
     pub(super) const ADDRESS_INDEX: usize = 16 + 4;
@@ -38,26 +38,27 @@ mod number {
     pub(super) const RTM_NEWLINK: u16 = 16;
     pub(super) const RTM_GETLINK: u16 = 18;
     pub(super) const IFLA_IFNAME: u16 = 3;
-    /// Bytes of `nlmsghdr` and `ifinfomsg` together.
+    /// The length of `nlmsghdr` and `ifinfomsg` together, in bytes.
     pub(super) const LINK_HEADERS: usize = 16 + 16;
     /// The offset of `ifi_flags`.
     pub(super) const LINK_FLAGS: usize = 16 + 8;
     pub(super) const IFF_LOOPBACK: u32 = 8;
 }
 
-/// The addresses of all interfaces in the calling thread's network namespace that the kernel uses. Leaves out those whose duplicate
-/// address detection is under way or has failed: the kernel takes no packets to them, and no program can listen on them.
+/// Returns the addresses of all interfaces in the calling thread's network namespace that the kernel uses. Leaves out an address whose
+/// duplicate address detection is under way or has failed: the kernel accepts no packets to such an address, and no program can listen on
+/// it.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub fn addresses() -> io::Result<Vec<IpAddr>> {
     dump(number::RTM_GETADDR, number::ADDRESS_HEADERS, address)
 }
 
-/// The addresses of the interface with this index in the calling thread's network namespace.
+/// Returns the addresses of the interface with this index in the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub(super) fn addresses_of(index: u32) -> io::Result<Vec<IpAddr>> {
     let with_index = |message: &[u8]| {
         let index = u32::from_ne_bytes(*message.get(number::ADDRESS_INDEX..)?.first_chunk()?);
@@ -67,15 +68,15 @@ pub(super) fn addresses_of(index: u32) -> io::Result<Vec<IpAddr>> {
     Ok(all.into_iter().filter(|(of, _)| *of == index).map(|(_, address)| address).collect())
 }
 
-/// The names of all interfaces in the calling thread's network namespace except loopback.
+/// Returns the names of all interfaces in the calling thread's network namespace except loopback.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub(super) fn interfaces() -> io::Result<Vec<Arc<str>>> {
     dump(number::RTM_GETLINK, number::LINK_HEADERS, interface)
 }
 
-/// The address in a message; `None` for one that the kernel does not use, and for a message of another type.
+/// Returns the address in a message; `None` for an address that the kernel does not use, and for a message of another type.
 #[must_use]
 pub fn address(message: &[u8]) -> Option<IpAddr> {
     if kind(message)? != number::RTM_NEWADDR || !is_used(*message.get(number::ADDRESS_FLAGS)?) {
@@ -85,19 +86,20 @@ pub fn address(message: &[u8]) -> Option<IpAddr> {
     attrs.find(number::IFA_LOCAL).or_else(|| attrs.find(number::IFA_ADDRESS)).and_then(ip)
 }
 
-/// Whether the kernel uses an address with these flags. It uses an optimistic one while duplicate detection is under way (RFC 4429).
+/// Returns whether the kernel uses an address with these flags. The kernel uses an optimistic address already while duplicate address
+/// detection is under way (RFC 4429).
 const fn is_used(flags: u8) -> bool {
     let is_awaited = flags & number::IFA_F_TENTATIVE != 0 && flags & number::IFA_F_OPTIMISTIC == 0;
     !is_awaited && flags & number::IFA_F_DADFAILED == 0
 }
 
-/// The IP in an attribute of 4 or 16 bytes.
+/// Returns the IP in an attribute of 4 or 16 bytes.
 pub(super) fn ip(attr: Attr<'_>) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(attr.payload).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(attr.payload).map(IpAddr::from)).ok()
 }
 
-/// The name in a message; `None` for loopback, and for a message of another type.
+/// Returns the name of the interface in a message; `None` for loopback, and for a message of another type.
 fn interface(message: &[u8]) -> Option<Arc<str>> {
     let flags = message.get(number::LINK_FLAGS..number::LINK_FLAGS + 4)?;
     let is_loopback = u32::from_ne_bytes(flags.try_into().ok()?) & number::IFF_LOOPBACK != 0;
@@ -108,13 +110,13 @@ fn interface(message: &[u8]) -> Option<Arc<str>> {
     name.str().map(Arc::from)
 }
 
-/// The type of a message.
+/// Returns the type of a netlink message.
 pub(super) fn kind(message: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?))
 }
 
-/// The items that `parse` finds in the messages of a dump. `kind` is the request's type, `headers` the length in bytes of `nlmsghdr` and
-/// the header that follows it.
+/// Requests a dump, and returns the items that `parse` finds in its messages, sorted and without duplicates. `kind` is the type of the
+/// request, and `headers` is the length in bytes of `nlmsghdr` and the header that follows it.
 fn dump<T: Ord>(kind: u16, headers: usize, parse: fn(&[u8]) -> Option<T>) -> io::Result<Vec<T>> {
     let mut socket = Socket::open(Bus::Route)?;
     socket.send(&request(kind, headers))?;
@@ -134,7 +136,7 @@ fn dump<T: Ord>(kind: u16, headers: usize, parse: fn(&[u8]) -> Option<T>) -> io:
     }
 }
 
-/// A request for everything: length, type and flags, and zeros for the rest of the headers.
+/// Returns the request for a dump of all objects: length, type and flags, and zeros for the rest of the headers.
 fn request(kind: u16, headers: usize) -> Vec<u8> {
     let len = u32::try_from(headers).unwrap_or_default();
     let mut bytes = len.to_ne_bytes().to_vec();
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(addresses_of(u32::MAX).unwrap(), [] as [IpAddr; 0]);
     }
 
-    // Addresses that the kernel does not use accept no node port and have no health-check node port (H5, K5).
+    // The proxy serves no node port and no health-check node port at an address that the kernel does not use (H5, K5).
     #[test]
     fn an_address_that_is_tentative_or_failed_duplicate_detection_is_not_used() {
         let message = |flags: u8| {

@@ -1,9 +1,10 @@
-//! The kernel's connection-tracking settings, written once at start and with `--init-only` (N1 to N4).
+//! Sets the kernel's sysctls of connection tracking, once at start and with `--init-only` (N1 to N4).
 //!
-//! Compares each value of [`Conntrack`] with the kernel's, and writes those that differ. A value that is right is not written, so that a
-//! process without permission to write (an unprivileged container after `--init-only`) starts as well. The limit of connections
-//! (`nf_conntrack_max`) is one value for the whole machine: in the network namespace of a container that is a node, such as of kind, it
-//! cannot be set, and stays, with a warning. It is never lowered: the machine's operator or another program may need the larger value.
+//! The module compares each value of [`Conntrack`] with the kernel's value, and writes the values that differ. It does not write a value
+//! that is right already, so that a process without permission to write (an unprivileged container after `--init-only`) can start. The
+//! limit of connections (`nf_conntrack_max`) is one value for the whole machine. In the network namespace of a container that acts as a
+//! node, as in kind, it cannot be set: the module logs a warning and leaves it. The module never lowers the limit, because the machine's
+//! operator or another program may need the larger value.
 
 use std::fs;
 use std::io;
@@ -15,14 +16,14 @@ use tracing::{info, warn};
 
 use component::config::Conntrack;
 
-/// The cap of the limit that the number of CPUs gives (N1).
+/// The largest value of `nf_conntrack_max` that the product of `maxPerCore` and the number of CPUs may set (N1).
 const MAX: u64 = 1 << 20;
 const LIMIT: &str = "nf_conntrack_max";
 
-/// Why a value could not be set. Fatal (N4).
+/// Why a sysctl could not be set. Ends the start of the proxy (N4).
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
-    /// The kernel has no such value.
+    /// The kernel has no such sysctl.
     #[error("{} does not exist, so it cannot be set to {value}: load kernel module nf_conntrack on the node", path.display())]
     Missing {
         /// The file.
@@ -64,20 +65,20 @@ pub struct Setting {
     pub path: PathBuf,
     /// The wanted value.
     pub wanted: u64,
-    /// Whether a larger value is right, too.
+    /// Whether a larger value than the wanted one is right, too.
     pub at_least: bool,
     /// The present value, or why it cannot be read.
     pub present: Result<u64, NoValue>,
-    /// Whether it can be written.
+    /// Whether the value can be written.
     pub writable: Writable,
 }
 
 /// Why a value cannot be read, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoValue {
-    /// This process may not read it.
+    /// This process may not read the value.
     Forbidden(String),
-    /// The kernel does not have it, or reading it failed for another reason.
+    /// The kernel does not have the sysctl, or could not read it for another reason.
     Missing(String),
 }
 
@@ -95,16 +96,16 @@ impl From<SysctlError> for NoValue {
 /// Whether a value can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writable {
-    /// This process can write it.
+    /// This process can write the value.
     Yes,
-    /// This process cannot write it.
+    /// This process cannot write the value.
     No,
-    /// No process of this network namespace can write it, because it is one value for the whole machine.
+    /// No process in this network namespace can write the value, because it is one value for the whole machine.
     Never,
 }
 
 impl Setting {
-    /// Whether the present value meets the configuration.
+    /// Returns whether the present value meets the configuration.
     #[must_use]
     pub fn is_right(&self) -> bool {
         let wanted = self.wanted;
@@ -112,7 +113,7 @@ impl Setting {
     }
 }
 
-/// The sysctls that a proxy with these settings sets at its start, with their present values. Writes nothing.
+/// Returns the sysctls that a proxy with these settings sets at its start, with their present values. Writes nothing.
 #[must_use]
 pub fn look(settings: &Conntrack) -> Vec<Setting> {
     look_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
@@ -143,11 +144,11 @@ fn look_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Vec<Setting>
     found
 }
 
-/// Sets the values that differ, below `/proc/sys` and `/sys`. Gives the files that were written, with their values.
+/// Sets the sysctls below `/proc/sys` and `/sys` whose values differ from `settings`. Returns the written files with their new values.
 ///
 /// # Errors
-/// See [`SysctlError`]. Nothing is written if a file does not exist or may not be written. If the kernel refuses a value, the values before
-/// it have been written.
+/// See [`SysctlError`]. Writes nothing if a file does not exist or this process may not write it. If the kernel refuses a value, the
+/// earlier values have been written already.
 pub fn apply(settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
     apply_below(settings, Path::new("/proc/sys"), Path::new("/sys"))
 }
@@ -155,7 +156,7 @@ pub fn apply(settings: &Conntrack) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
 fn apply_below(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<(PathBuf, u64)>, SysctlError> {
     let changes = differing(settings, proc_sys, sys)?;
     for Change { path, value, present } in &changes {
-        // Check the permission only: opening a file does not change its value.
+        // Open each file only to check the permission, which does not change its value.
         let opened = fs::OpenOptions::new().write(true).open(path);
         opened.map_err(|error| SysctlError::Write {
             path: path.clone(),
@@ -179,7 +180,7 @@ struct Change {
     present: String,
 }
 
-/// The values that differ from the kernel's, in the order in which they are written (N4).
+/// Returns the changes for the values that differ from the kernel's, in the order in which they are written (N4).
 fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Change>, SysctlError> {
     let directory = proc_sys.join("net/netfilter");
     let mut changes = Vec::new();
@@ -196,7 +197,7 @@ fn differing(settings: &Conntrack, proc_sys: &Path, sys: &Path) -> Result<Vec<Ch
 }
 
 /// Adds the changes of `nf_conntrack_max` and of the hash table's size, which are only raised (N2). If this network namespace cannot set
-/// the limit, it cannot set the size either: the kernel refuses that outside of the first network namespace.
+/// the limit, the function leaves the size alone too, because the kernel refuses both changes outside of the first network namespace.
 fn differing_limit(
     path: PathBuf,
     value: u64,
@@ -230,7 +231,7 @@ fn differing_limit(
     Ok(())
 }
 
-/// The sysctls to set, as (file name, value), in the order in which they are written (N1, N3).
+/// Returns the sysctls to set, as (file name, value), in the order in which they are written (N1, N3).
 fn wanted(settings: &Conntrack, cpus: u64) -> Vec<(&'static str, u64)> {
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
     let values = [
@@ -244,7 +245,8 @@ fn wanted(settings: &Conntrack, cpus: u64) -> Vec<(&'static str, u64)> {
     values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The value for `nf_conntrack_max`; `None` leaves the kernel's. The minimum counts only if the value by CPUs is not above the cap (N1).
+/// Returns the value for `nf_conntrack_max`: `max_per_core` times the number of CPUs, or [`MAX`] if the product is larger. If the product
+/// is at most [`MAX`], the value is at least `min`. Returns `None` if `max_per_core` is 0, which leaves the kernel's value (N1).
 fn limit(settings: &Conntrack, cpus: u64) -> Option<u64> {
     let scaled = u64::from(settings.max_per_core) * cpus;
     match scaled {
@@ -254,7 +256,8 @@ fn limit(settings: &Conntrack, cpus: u64) -> Option<u64> {
     }
 }
 
-/// The number of CPUs that are online and have a directory `topology`; if there are none, of those that this process may use.
+/// Returns the number of CPUs that are online and have a directory `topology` in `/sys`. If `/sys` shows none, returns the number of CPUs
+/// that this process may use.
 fn cpus(sys: &Path) -> u64 {
     let entries = fs::read_dir(sys.join("devices/system/cpu")).into_iter().flatten().flatten();
     let online = entries.filter(|entry| is_cpu(&entry.file_name().to_string_lossy()) && is_online(&entry.path()));
@@ -273,7 +276,8 @@ fn is_online(cpu: &Path) -> bool {
     cpu.join("topology").is_dir() && !offline
 }
 
-/// Whether no process may write the file. The kernel makes machine-wide values read-only in all network namespaces except the first.
+/// Returns whether the file's mode allows no process to write it. The kernel makes machine-wide values read-only in all network namespaces
+/// except the first.
 fn is_fixed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
 }
@@ -311,7 +315,7 @@ mod tests {
         tcp_be_liberal: false,
     };
 
-    /// A directory that stands for `/proc/sys` and `/sys` of a machine.
+    /// A temporary directory that replaces `/proc/sys` and `/sys` in these tests.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -349,7 +353,7 @@ mod tests {
         limit(&Conntrack { max_per_core, min, ..SETTINGS }, cpus)
     }
 
-    // The limit follows the CPUs, between minimum and cap (N1).
+    // The limit of connections is proportional to the number of CPUs, between the configured minimum and the cap of 1,048,576 (N1).
     #[test]
     fn the_limit_follows_the_cpus_between_minimum_and_cap() {
         assert_eq!(limit_of(32_768, 131_072, 2), Some(131_072));
@@ -373,7 +377,7 @@ mod tests {
         assert!(cpus(Path::new("/nowhere")) > 0);
     }
 
-    // Values that differ are written (N2, N3).
+    // Only values that differ from the kernel's are written (N2, N3).
     #[test]
     fn values_that_differ_are_written() {
         let machine = Machine::new(
@@ -399,7 +403,7 @@ mod tests {
         assert_eq!(machine.apply(&SETTINGS).unwrap(), [], "a second time nothing differs");
     }
 
-    // A limit that is larger than configured stays, wherever it comes from; the other values are set (N2).
+    // A limit of connections that is larger than configured stays; the other values are set (N2).
     #[test]
     fn a_larger_limit_of_connections_is_never_set_down() {
         let machine = Machine::new(
@@ -414,7 +418,7 @@ mod tests {
         let expected = [("hashsize", 65_536), ("nf_conntrack_tcp_timeout_established", 86_400)];
         assert_eq!(machine.apply(&SETTINGS).unwrap(), expected.map(|(name, value)| (machine.path(name), value)));
         assert_eq!(fs::read_to_string(machine.path("nf_conntrack_max")).unwrap(), "4194304\n");
-        // Neither a smaller minimum nor the cap lowers it; a larger minimum raises it.
+        // Neither a smaller minimum nor the cap lowers the limit; a larger minimum raises it.
         let with = |max_per_core, min| machine.apply(&Conntrack { max_per_core, min, ..SETTINGS }).unwrap();
         assert!(with(1, 4_000_000).iter().all(|(path, _)| !path.ends_with("nf_conntrack_max")));
         assert_eq!(with(u32::MAX, 0), []);
@@ -422,8 +426,8 @@ mod tests {
         assert_eq!(with(0, 6_000_000), [], "0 per CPU leaves it alone, whatever the minimum is");
     }
 
-    // In the network namespace of a container that is a node, such as of kind, the kernel refuses to change the hash table as well, so
-    // neither it nor the limit is touched, whatever the machine's limit is (N2).
+    // In the network namespace of a container that acts as a node, as in kind, the kernel refuses to change the limit and the size of the
+    // hash table, so both stay unchanged, whatever the machine's limit is (N2).
     #[test]
     fn a_limit_of_the_machine_leaves_the_hash_table_alone() {
         for limit in ["4194304", "262144", "65536"] {
@@ -438,7 +442,7 @@ mod tests {
         }
     }
 
-    // A larger hash table stays (N2).
+    // A hash table that is larger than wanted keeps its size (N2).
     #[test]
     fn a_larger_hash_table_stays() {
         let machine = Machine::new(8, &[("nf_conntrack_max", "262144"), ("hashsize", "65537")]);
@@ -457,10 +461,10 @@ mod tests {
         assert_eq!(machine.apply(&liberal).unwrap().len(), 1);
     }
 
-    // A value that is right already needs no permission to write, and the error about a wrong value says what to do (N4).
+    // A value that is right already needs no permission to write. The error about a wrong value says what the operator can do (N4).
     #[test]
     fn a_value_that_is_right_needs_no_permission_and_the_error_of_another_says_what_to_do() {
-        // Link the sysctl to files of `/proc` that not even root can write.
+        // Link the sysctl to files of `/proc` that even root cannot write.
         let machine = Machine::new(1, &[]);
         let path = machine.path("nf_conntrack_udp_timeout");
         std::os::unix::fs::symlink("/proc/sys/kernel/ostype", &path).unwrap();

@@ -1,4 +1,5 @@
-//! Computes the commands from the committed records to the new ones, assuming that the kernel's table equals the committed records.
+//! Computes the commands from the committed records (the objects that the kernel has for each owner, a Service) to the new records,
+//! assuming that the kernel's table equals the committed records.
 //!
 //! Reads only the records that changed, so the cost does not grow with the table. An element that moves from one owner to another
 //! with the same content needs no command.
@@ -19,7 +20,7 @@ use super::set_changes::{all_elements, change};
 use super::set_size;
 use crate::table::ChainContent;
 
-/// An owner, its new record, and the committed one.
+/// An owner, its new record, and its committed record.
 type ChangedRecord<'a, Owner> = (&'a Owner, &'a Record, Option<&'a Record>);
 
 /// The commands that change the table from the committed records to the new ones.
@@ -237,7 +238,7 @@ fn detach<Owner: Clone + Eq + Hash + Ord>(
     plan.detach(sets.into_values().cloned(), users);
 }
 
-/// Whether a rule of a chain uses one of these sets.
+/// Whether a rule of a chain uses one of `sets`.
 fn uses(content: &ChainContent, sets: &BTreeMap<&str, &Arc<Set>>, family: nft::Family) -> bool {
     for rule in &content.rules {
         for expr in rule.to_dump(family).exprs {

@@ -5,7 +5,7 @@
 //! table or the new one.
 //!
 //! The first command makes a dormant table active: the kernel registers its base chains again. The kernel accepts no new base chain in that
-//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks one is deleted and created again.
+//! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks a base chain is deleted and created again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -26,8 +26,8 @@ use super::wanted::{Wanted, elements_of};
 use super::{set_size, slot_number};
 use crate::table::{ChainContent, StaticRules};
 
-/// The commands that change the table that was read into that of the records. Values in the records get the numbers that they have in
-/// the kernel.
+/// Returns the commands that change the table that was read into the table that the records describe. In the records, the values of
+/// numbered elements get the numbers that they have in the kernel, so that equal values need no command.
 pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(
     records: &mut Records<Owner>,
     dump: Option<&TableDump>,
@@ -82,7 +82,7 @@ fn correct<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Whether a table can be corrected without deleting and creating it.
+/// Whether a table can be corrected without deleting it and creating it again.
 fn is_compatible(wanted: &Wanted<'_>, dump: &TableDump) -> bool {
     let static_rules = wanted.static_rules;
     let refused = if static_rules.owned { Ownership::Unowned } else { Ownership::Orphaned };
@@ -155,7 +155,7 @@ fn arrange<Owner: Clone + Eq + Hash + Ord>(
     }
 }
 
-/// Adds the sets of the static rules or corrects their elements; creates sets that are too small again.
+/// Adds the sets of the static rules or corrects their elements; replaces sets that are too small.
 fn sets<Owner: Clone + Eq + Hash + Ord>(
     plan: &mut Plan<'_>,
     records: &Records<Owner>,
@@ -178,7 +178,7 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
     }
     detach(plan, dump, outgrown);
     for (set, changes) in records.static_rules.sets.iter().zip(changes) {
-        // Rules add the elements of a dynamic set while they process packets, so these stay.
+        // Rules add the elements of a dynamic set while they process packets, so the comparison adds and deletes none of them.
         if !set.flags.dynamic {
             plan.elements(set, changes);
         }
@@ -201,7 +201,7 @@ fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str
 /// The result of a comparison, by the number of the set.
 struct Compared {
     changes: Vec<SetChanges>,
-    /// The number of wanted elements.
+    /// The number of wanted elements of each set.
     lens: Vec<usize>,
 }
 
@@ -294,8 +294,8 @@ fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The commands that change the table that was read from the kernel into that of the records. Values in the records get the numbers
-    /// that they have in the kernel.
+    /// Returns the commands that change the table that was read from the kernel into the table that the records describe. In the records,
+    /// the values of numbered elements get the numbers that they have in the kernel, so that equal values need no command.
     pub fn comparison(&mut self, dump: Option<&TableDump>, collect: Collect) -> Vec<Command> {
         commands(self, dump, collect)
     }

@@ -1,4 +1,4 @@
-//! Builds the whole content of a table from the records, such as for printing it in nft's syntax.
+//! Builds the whole content of a table from the records (the objects of each owner), for example to print it in nft's syntax.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -74,7 +74,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     }
 }
 
-/// Adds the elements of an entry, which may be a group.
+/// Adds the elements of an entry, which is one element or a group of numbered elements.
 fn add_elements(elements: &mut BTreeMap<Data, Element>, entry: Entry<'_>) {
     match entry.content {
         Content::Element(element) => {

@@ -1,9 +1,9 @@
 //! Lists the differences between the records and a table that was read from the kernel, each with its owner.
 //!
 //! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
-//! Differences of elements and rules come from `comparison` too, so both agree on what is equal. For some faults `comparison` would
-//! delete and create the whole table (a set of another type, a base chain with another hook, an object of another program). Here such a
-//! fault is one difference, and is then corrected in the dump, so that everything else is still compared.
+//! Differences of elements and rules come from `comparison` too, so this module and `comparison` agree on when two objects are equal. For
+//! some faults `comparison` would delete and create the whole table (a set of another type, a base chain with another hook, an object of
+//! another program). Here such a fault is one difference, and is then corrected in the dump, so that everything else is still compared.
 //!
 //! Invariants: there are no differences if and only if `comparison` returns no commands; equal inputs give equal differences.
 //!
@@ -29,7 +29,7 @@ use crate::table::{ChainContent, fit};
 /// A difference between the records and the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference<Owner> {
-    /// The owner (Service or node) of the object that differs; `None` if it belongs to the fixed part or to no record.
+    /// The owner (Service or node) of the object that differs; `None` if it belongs to the static rules or to no record.
     pub owner: Option<Owner>,
     /// The object that differs, and how it differs.
     pub what: DifferenceKind,
@@ -46,11 +46,12 @@ pub enum DifferenceKind {
     Table(TableState),
     /// An object of a type that this program never creates.
     Object(NamedObject),
-    /// An object that cannot be decoded, because this program never writes such an object.
+    /// An object that cannot be decoded, because it has a property that this program never writes.
     Unreadable(DecodeError),
     /// A chain is missing.
     NoChain(ChainContent),
-    /// A chain that should not exist, with the number of its rules. If it is not a base chain, only its rules must be deleted now.
+    /// A chain that should not exist, with the number of its rules. If it is not a base chain, the correction deletes only its rules; a
+    /// later transaction deletes the chain.
     SurplusChain(Chain, usize),
     /// A chain has another hook, priority or comment.
     OtherChain {
@@ -59,7 +60,7 @@ pub enum DifferenceKind {
         /// The chain in the kernel.
         present: Chain,
     },
-    /// A chain has other rules.
+    /// A chain has rules other than the wanted rules.
     Rules {
         /// The chain with its wanted rules.
         wanted: ChainContent,
@@ -100,7 +101,7 @@ pub enum DifferenceKind {
 pub struct LedElement {
     /// The element.
     pub element: Element,
-    /// The comment of the chain that the element's verdict goes to, if it has both.
+    /// The comment of the chain that the element's verdict goes to; `None` without such a chain or comment.
     pub leads_to: Option<Arc<str>>,
 }
 
@@ -172,8 +173,8 @@ pub fn as_read(content: &TableContent) -> TableDump {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The differences between a table that was read and the wanted records. Values in the records get the numbers that they have in the
-    /// table.
+    /// Returns the differences between a table that was read and the wanted records. In the records, the values of numbered elements get
+    /// the numbers that they have in the table, so that equal values are no difference.
     pub fn differences(&mut self, dump: Option<TableDump>) -> Vec<Difference<Owner>> {
         let Some(mut dump) = dump else { return vec![Difference { owner: None, what: DifferenceKind::NoTable }] };
         let mut found = Finder { found: Vec::new(), hidden: BTreeSet::new() };

@@ -1,4 +1,4 @@
-//! The state of the kernel's table that neither the fixed part nor the records have: the size of each set, the chains on demand, and
+//! The state of the kernel's table that neither the static rules nor the records have: the size of each set, the chains on demand, and
 //! chains without rules that wait to be deleted.
 //!
 //! Updated by each command that the kernel carried out, and built again from each table that is read.
@@ -97,7 +97,8 @@ impl KernelState {
         }
     }
 
-    /// Builds the state again from a table that was read. `emptied` are the chains that no record has; they are empty or will be.
+    /// Builds the state again from a table that was read. `emptied` are the chains that no record has; they have no rules, or the
+    /// transaction deleted their rules.
     pub(super) fn read(&mut self, static_rules: &StaticRules, dump: Option<&TableDump>, emptied: Vec<Arc<str>>) {
         let mut before = std::mem::replace(self, Self::new(static_rules));
         for name in emptied {

@@ -72,7 +72,7 @@ fn has(map: &HashMap<Arc<str>, HashSet<Vec<u8>>>, set: &str, key: &[u8]) -> bool
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The owners that have some of these objects in their new or committed record, in no order; an owner may be there twice.
+    /// Returns the owners that have some of `objects` in their new or committed record, in no order; an owner may come twice.
     pub fn owners<'a>(&'a self, objects: &'a Objects) -> impl Iterator<Item = &'a Owner> {
         let before = self.committed.iter().filter(|(owner, _)| self.open.contains_key(owner));
         let all = self.wanted().chain(before);

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use nft::{Command, Elements, TableName};
 
-/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split.
+/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split. The kernel
+/// holds its lock for a quarter of a second to add this many.
 const ONE: usize = 50_000;
 
 /// The number of objects in each part. The kernel takes 80 MB for their notifications.
@@ -44,7 +45,7 @@ fn objects_of(command: &Command) -> usize {
     command.elements().max(1)
 }
 
-/// Whether a command adds or changes one of these chains.
+/// Whether a command adds or changes one of `chains`.
 fn is_about(command: &Command, chains: &BTreeSet<(TableName, Arc<str>)>) -> bool {
     let chain = match command {
         Command::AddChain(_, chain) => &chain.name,
@@ -58,7 +59,7 @@ fn is_about(command: &Command, chains: &BTreeSet<(TableName, Arc<str>)>) -> bool
 struct Parts {
     full: VecDeque<Vec<Command>>,
     open: Vec<Command>,
-    /// The number of objects in the open part.
+    /// The number of objects in `open`.
     objects: usize,
 }
 
@@ -76,7 +77,7 @@ impl Parts {
         }
     }
 
-    /// Adds a command that fits into the open part.
+    /// Adds a command to `open`, and moves `open` to `full` once it has [`PART`] objects.
     fn add(&mut self, command: Command) {
         self.objects += objects_of(&command);
         self.open.push(command);

@@ -45,7 +45,7 @@ pub(super) struct Plan<'a> {
     removals: Vec<Command>,
     /// Chains that elements or rules of this plan go to; some of them are chains on demand (shared chains such as `lb-3`).
     targets: BTreeSet<Arc<str>>,
-    /// Chains whose rules this plan deletes because they use a set that is created again, and does not add again yet.
+    /// Chains whose rules this plan deletes because they use a set that is created again, and has not added again yet.
     detached: BTreeSet<Arc<str>>,
 }
 

@@ -1,4 +1,5 @@
-//! Indexes the elements that were read from the kernel by key. Numbered elements (slots) are put into groups, as in records.
+//! Indexes the elements that were read from the kernel by key. Elements whose keys differ only in the number at the end (the slot) form a
+//! group, as in records.
 
 use std::hash::Hash;
 
@@ -10,7 +11,7 @@ use super::records::Records;
 use super::wanted::elements_of;
 use crate::table::FIRST_PLACE;
 
-/// The elements of each set of the static rules, by the set's number. There are none for a table that is created anew.
+/// The elements of each set of the static rules, by the set's number. A table that is deleted and created again has none.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 
 #[derive(Default)]

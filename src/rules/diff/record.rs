@@ -251,8 +251,8 @@ impl Record {
         self.own.is_some()
     }
 
-    /// The number of bytes at the start of the entries that differ between most records: head, flags and length of the first key, and an
-    /// address.
+    /// The number of bytes at the start of a record's entries that are enough to tell most records apart: the head, the flags and length of
+    /// the first key, and an address.
     pub(super) const BEGINNING: usize = HEAD + 2 + 16;
 
     /// The first bytes of the entries, padded with zeros.
@@ -305,7 +305,7 @@ impl Record {
 
     /// Returns this record with values and verdicts under their present numbers, where possible; `None` if nothing changes. `slots` returns
     /// the present values of a group by number, and `verdict_map` the present verdicts of a map by number; both return `None` if there are
-    /// none, and `slots` also if they are as wanted.
+    /// none, and `slots` also if the present values equal the wanted ones.
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,

@@ -4,9 +4,9 @@
 //! committed records, and [`Records::comparison`] compares all records with the table that was read from the kernel. After the
 //! kernel has carried out the commands, [`Records::committed`] turns the new records into committed ones.
 //!
-//! Invariants: after a commit the table has the objects of the fixed part and of the committed records, and besides these only chains
-//! on demand (shared chains such as `lb-3`) and chains without rules that wait to be deleted; two records have the same key of a set only
-//! if the set is shared ([`StaticRules::shared`]).
+//! Invariants: after a commit the table has the objects of the static rules and of the committed records, and no other objects except
+//! chains on demand (shared chains such as `lb-3`) and chains without rules that wait to be deleted; two records have the same key of a set
+//! only if the set is shared ([`StaticRules::shared`]).
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -31,7 +31,7 @@ pub struct Records<Owner> {
     pub(super) open: HashMap<Owner, Record>,
     /// Numbers of elements, summed over the committed records.
     pub(super) totals: Totals,
-    /// Other objects that the table has in the kernel.
+    /// The state of the kernel's table that the records do not have: sizes of sets, chains on demand, and chains without rules.
     pub(super) kernel: KernelState,
     /// Whether `totals` turned out to be wrong: then the table may differ from the records.
     pub(super) slipped: bool,
@@ -57,13 +57,14 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The fixed part of the table.
+    /// The part of the table that does not depend on owners.
     #[must_use]
     pub fn static_rules(&self) -> &StaticRules {
         &self.static_rules
     }
 
-    /// Changes the fixed part. The next transaction must come from [`Self::comparison`]. The sets must stay the same.
+    /// Replaces the static rules. The next transaction must come from [`Self::comparison`]. The new static rules must have the sets of the
+    /// old ones.
     pub fn set_static_rules(&mut self, static_rules: StaticRules) {
         debug_assert_eq!(self.static_rules.sets, static_rules.sets);
         self.static_rules = static_rules;
@@ -127,7 +128,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.remove(owner);
     }
 
-    /// Removes from the records of these owners every key that the record of any other owner has too, except keys of shared sets.
+    /// Removes from the records of `owners` every key that the record of another owner has too, except keys of shared sets: the table can
+    /// have one element for each key.
     pub fn give_way<'a>(&mut self, owners: impl Iterator<Item = &'a Owner>)
     where
         Owner: 'a,
@@ -248,8 +250,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.committed.get(owner).is_some_and(|record| record.dynamic_set(map).is_some())
     }
 
-    /// The number of elements of each set of the static rules, and of all verdict maps with one prefix. The names in the list do not depend
-    /// on the owners.
+    /// The number of elements of each set of the static rules, and of all verdict maps whose names begin with one prefix. The names in the
+    /// list do not depend on the owners.
     pub fn lens(&self) -> impl Iterator<Item = (&str, usize)> {
         self.totals.lens(&self.static_rules)
     }

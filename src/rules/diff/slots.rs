@@ -3,8 +3,8 @@
 use foldhash::HashSet;
 use std::hash::Hash;
 
-/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in one of these slots stays there; the others
-/// fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is an empty slot.
+/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in one of these slots stays in its slot; the other
+/// values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is an empty slot.
 pub(super) fn arranged<T: Copy + Eq + Hash>(present: impl Iterator<Item = Option<T>>, wanted: &[T]) -> Vec<T> {
     let mut missing: HashSet<T> = wanted.iter().copied().collect();
     let keep = |value: Option<T>| value.filter(|value| missing.remove(value));

@@ -31,7 +31,8 @@ fn numbered_verdict(element: &Element) -> Option<(usize, &Verdict)> {
     Some((usize::try_from(number).ok()?, verdict))
 }
 
-/// The elements of a map from numbers to verdicts that this proxy never writes: its elements are plain and have numbers from 0 to n-1.
+/// The elements of a map from numbers to verdicts that this proxy never writes. The elements that it writes have only a key and a verdict,
+/// and the numbers 0 to n-1.
 pub(super) fn not_of_a_verdict_map(elements: &[Element]) -> Elements {
     let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
     for element in elements {

@@ -1,4 +1,5 @@
-//! Shows the changes between committed and new records to the history and to the deletion of UDP flows.
+//! Shows the changes between committed and new records to the code that records the history of changes and to the code that deletes UDP
+//! flows.
 //!
 //! Takes the records of a table; returns the committed and the new record of each owner that changed, to compare entry by entry.
 //! Only reads: nothing here affects the commands for the kernel.

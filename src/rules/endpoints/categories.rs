@@ -1,7 +1,7 @@
 //! Computes the endpoint lists of a service port.
 //!
-//! Takes the port's slices; returns the endpoints for traffic policy Cluster, the ones for policy Local, the ones that may connect to
-//! themselves, and whether there is any usable endpoint. Invariant: the lists are sorted and free of duplicates.
+//! Takes the port's slices; returns the endpoints for traffic policy Cluster, the endpoints for policy Local, the endpoints that may
+//! connect to themselves, and whether there is any usable endpoint. Invariant: the lists are sorted and free of duplicates.
 
 use std::net::SocketAddr;
 

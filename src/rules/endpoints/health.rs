@@ -19,7 +19,8 @@ pub struct HealthCheck {
     pub local_endpoints: usize,
 }
 
-/// Counts, port by port, the local endpoints that a Service's health-check node port reports; counts nothing without such a port (A13).
+/// Counts, port by port, the local endpoints that a Service's health-check node port reports; counts nothing if the Service has no port of
+/// this kind (A13).
 pub(super) struct Counting<'a> {
     port: Option<u16>,
     node: NodeTopology<'a>,

@@ -39,7 +39,8 @@ pub struct ServiceSelection {
     pub cluster_ips: Vec<IpAddr>,
     /// One entry for each service port and each family with a cluster IP (A4, A5), in the order of the ports.
     pub ports: Vec<PortSelection>,
-    /// The answer of its health-check node port in each family with a cluster IP, IPv4 first; empty without such a port (A13).
+    /// The answer of its health-check node port in each family with a cluster IP, IPv4 first; empty if the Service has no health-check node
+    /// port (A13).
     pub health_checks: Vec<HealthCheck>,
 }
 
@@ -56,7 +57,8 @@ pub struct PortSelection {
     pub cluster: Vec<SocketAddr>,
     /// The endpoints on this node for traffic policy Local (C4), sorted; empty when no frontend uses them (A15).
     pub local: Vec<SocketAddr>,
-    /// The endpoints in `cluster` or `local` that run on this node, sorted: such a pod may connect to itself through the Service (C7, D10).
+    /// The endpoints in `cluster` or `local` that run on this node, sorted: a pod that is an endpoint may connect to itself through the
+    /// Service (C7, D10).
     pub hairpin: Vec<SocketAddr>,
     /// The frontends that the port owns, in the order of [`FrontendKind`].
     pub frontends: Vec<FrontendSelection>,

@@ -9,8 +9,8 @@ use crate::model::{Family, Node, Service};
 /// The client ranges that may connect to the Service's load balancer IPs of a family; `None` if all clients may.
 ///
 /// All clients may connect if the Service has no range of the family, or one with prefix length 0 (A9); so ranges of one family leave the
-/// other open. If a range contains the node's own address, the load balancer IPs may connect as well: the node may have such an IP on an
-/// interface and use it as its source address (D18).
+/// other open. If a range contains the node's own address, the load balancer IPs may connect as well: the node may have a load balancer IP
+/// on an interface and use it as its source address (D18).
 pub(crate) fn allowed_sources(service: &Service, family: Family, node: Option<&Node>) -> Option<Vec<IpNet>> {
     let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
     let mut ranges: Vec<IpNet> = service.source_ranges.iter().filter(of_family).copied().collect();

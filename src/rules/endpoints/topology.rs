@@ -45,8 +45,8 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    /// Chooses the mode: hints for nodes (or else for zones) apply only if every Ready endpoint has some and at least one
-    /// endpoint is hinted for this node (or its zone).
+    /// Chooses the mode: hints for nodes (or else for zones) apply only if every Ready endpoint has a hint of this kind and at least one
+    /// Ready endpoint is hinted for this node (or its zone).
     pub(super) fn of<'a>(ready: impl Iterator<Item = &'a Endpoint> + Clone, node: NodeTopology<'_>) -> Self {
         let has_nodes = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.nodes.is_empty());
         let has_zones = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.zones.is_empty());

@@ -112,7 +112,7 @@ pub(super) struct Claims {
 impl Claims {
     /// Replaces the claims of the `old` content of a Service by the claims of its `new` content; `None` means that it does not exist.
     ///
-    /// Returns the Services that gained or lost a frontend. A name may be there more than once, and the Service itself may be among them.
+    /// Returns the Services that gained or lost a frontend. A name may come more than once, and may be that of the Service itself.
     pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> Vec<ObjectName> {
         let (old, new) = (claims_of(old), claims_of(new));
         let gone: Vec<_> = old.iter().filter(|claim| new.binary_search(claim).is_err()).cloned().collect();
@@ -121,7 +121,8 @@ impl Claims {
         self.exchange(&gone, entered)
     }
 
-    /// Adds a claim if nothing else claims the frontend and it would not be barred: no other Service is affected. Otherwise returns it.
+    /// Adds a claim and returns `None` if nothing else claims the frontend and the claim would not be barred: then no other Service is
+    /// affected. Otherwise returns the claim.
     fn enter_alone(&mut self, frontend: Frontend, claim: Claim) -> Option<(Frontend, Claim)> {
         let is_external = claim.rank == Rank::ExternalIp;
         match self.owners.entry(frontend) {
@@ -184,7 +185,8 @@ impl Claims {
         frontends.map(|(frontend, _)| *frontend)
     }
 
-    /// Removes the claims in `gone`, which are sorted, and adds those in `entered`. Returns the Services that gained or lost a frontend.
+    /// Removes the claims in `gone`, which are sorted, and adds the claims in `entered`. Returns the Services that gained or lost a
+    /// frontend.
     fn exchange(&mut self, gone: &[(Frontend, Claim)], entered: Vec<(Frontend, Claim)>) -> Vec<ObjectName> {
         let mut touched: Vec<Frontend> = gone.iter().chain(&entered).map(|(frontend, _)| *frontend).collect();
         touched.sort_unstable();
@@ -233,7 +235,8 @@ impl Claims {
         if is_barred {
             return;
         }
-        // The same Service still owns the frontend, but perhaps with another of its ports: then the former owner's port loses it now.
+        // The same Service still owns the frontend, but perhaps with another of its ports. Then the port that owned the frontend before
+        // loses it now.
         let now = now.cloned();
         now.iter().for_each(|now| self.forget(frontend, now));
         let losers = self.losers.get(&frontend);
@@ -308,7 +311,7 @@ impl Claims {
         arisen.into_iter().filter_map(|(frontend, news)| self.contest(frontend, &news, most)).collect()
     }
 
-    /// All conflicts that stand, whenever they arose, in order of frontends; of each frontend the first `most`. Takes time in proportion to
+    /// All conflicts that exist now, whenever they arose, sorted by frontend, at most `most` for each frontend. Takes time in proportion to
     /// the number of contested frontends and of external IPs.
     pub(super) fn standing(&self, most: usize) -> Vec<Contest> {
         let barred = self.external.iter().filter(|(_, is_barred)| **is_barred).map(|(frontend, _)| *frontend);

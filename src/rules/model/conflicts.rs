@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use super::frontends::FrontendKind;
 use super::names::{Destination, Frontend, ObjectName};
 
-/// A claim of a Service on a frontend that it does not get.
+/// A claim of a Service on a frontend that the Service does not get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     /// The frontend that is claimed.

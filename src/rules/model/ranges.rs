@@ -32,7 +32,7 @@ impl FromIterator<IpNet> for Ranges {
 }
 
 impl Ranges {
-    /// Adds a range. Returns true if it was not there yet.
+    /// Adds a range. Returns true if the multiset did not have it yet.
     pub(super) fn insert(&mut self, range: IpNet) -> bool {
         let listed = self.listed.entry(range.trunc()).or_default();
         *listed += 1;

@@ -28,7 +28,8 @@ pub struct Service {
     pub load_balancer_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges`, parsed (A9).
     pub source_ranges: Vec<IpNet>,
-    /// Effective external traffic policy (A12).
+    /// The external traffic policy that applies: `Cluster` unless the object asks for `Local` and has a way in from outside the cluster
+    /// (A12).
     pub external_policy: TrafficPolicy,
     /// Internal traffic policy; `Cluster` when unset (A12).
     pub internal_policy: TrafficPolicy,
@@ -36,7 +37,7 @@ pub struct Service {
     pub affinity_seconds: Option<u32>,
     /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
-    /// Effective health-check node port (A13).
+    /// `spec.healthCheckNodePort`; `None` unless the type is LoadBalancer and `external_policy` is `Local` (A13).
     pub health_check_node_port: Option<u16>,
     /// The ports, in the order of the Service object.
     pub ports: Vec<ServicePort>,

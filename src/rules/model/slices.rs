@@ -17,7 +17,7 @@ pub(super) enum Slices {
     /// At most [`FEW`] slices.
     Few(Vec<EndpointSlice>),
     /// Any number of slices.
-    #[expect(clippy::box_collection, reason = "a Service with few takes no more memory than a list does")]
+    #[expect(clippy::box_collection, reason = "a box keeps the enum as small as a list")]
     Many(Box<BTreeMap<ObjectName, EndpointSlice>>),
 }
 

@@ -160,8 +160,8 @@ impl State {
         self.claims.take_conflicts(most)
     }
 
-    /// The contested frontends at which conflicts stand, in order, each with at most `most` of these conflicts. Takes time in proportion to
-    /// the number of contested frontends and of external IPs.
+    /// The frontends with conflicts that exist now, whenever they arose, sorted, with at most `most` conflicts for each frontend. Takes
+    /// time in proportion to the number of contested frontends and of external IPs.
     #[must_use]
     pub fn standing_conflicts(&self, most: usize) -> Vec<Contest> {
         self.claims.standing(most)

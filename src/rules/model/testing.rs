@@ -74,8 +74,8 @@ pub fn slice(slice_name: &str, service: &str, ports: &[SlicePort], endpoints: &[
 
 /// An endpoint, ready and on no node unless the words after the address say otherwise.
 ///
-/// `@node`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving),
-/// `dead` (terminating, not serving), `published` (terminating, and ready all the same); `zones=a,b` and `nodes=x,y`: its hints.
+/// `@node`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving), `dead` (terminating, not
+/// serving), `published` (terminating, but with condition ready); `zones=a,b` and `nodes=x,y`: its hints.
 pub fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let address = words.next().unwrap().parse().unwrap();

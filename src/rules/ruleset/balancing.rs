@@ -24,11 +24,11 @@ impl Default for Balancing {
     }
 }
 
-/// The default number of positions in a Maglev table: with up to 34 endpoints each takes 15. Measured: removing one of 10 endpoints moves
-/// 1.06 times as many clients as it had.
+/// The default number of positions in a Maglev table: with up to 34 endpoints each endpoint takes 15 positions. Measured: removing one of
+/// 10 endpoints moves 1.06 times as many clients as that endpoint had.
 const DEFAULT_TABLE_SIZE: u32 = 1021;
-/// A Maglev table has at least this many positions for each one that an endpoint takes: with two endpoints a client needs 32 tries on
-/// average. See `deploy/SCHEDULERS.md` for the measurements.
+/// A Maglev table has at least this many positions for each position that one endpoint takes. So with two endpoints about one position in
+/// 32 is taken, and a client needs 32 hashes on average to find an endpoint. See `deploy/SCHEDULERS.md` for the measurements.
 const PLACES_A_SHARE: u32 = 64;
 /// The seed of the hash of scheduler `source-hash` and of the first hash of `maglev`.
 const SEED: u32 = 0x6b70_6e66;

@@ -32,9 +32,10 @@ pub enum Counters {
 /// The meaning of a counter. The text is the label of a service port: `namespace/name:port`, or `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
-    /// New connections to a frontend. With `--ruleset-layout=chains` includes those that its source ranges or its policy drop later.
+    /// New connections to a frontend. With `--ruleset-layout=chains` includes connections that its source ranges or its policy drop later.
     Connections(Arc<str>),
-    /// New connections that were sent to an endpoint. Those whose endpoint session affinity chose count only if endpoints have chains.
+    /// New connections that were sent to an endpoint. Connections whose endpoint session affinity chose count only with
+    /// `--ruleset-layout=chains`, where each endpoint has a chain.
     Endpoint(Arc<str>, SocketAddr),
     /// Packets to a frontend without endpoints.
     NoEndpoints(Arc<str>),
@@ -42,7 +43,7 @@ pub enum Meaning {
     NoLocalEndpoints(Arc<str>),
     /// Packets from a source that is not in the frontend's source ranges.
     SourceRanges(Arc<str>),
-    /// Packets to a cluster IP on a port that no Service has there.
+    /// Packets to a cluster IP, on a port that no Service has at this address.
     UnusedPort,
     /// Packets to an address in a ServiceCIDR that no Service has as its cluster IP.
     UnusedAddress,

@@ -1,6 +1,6 @@
-//! Finds the use of a chain, set or map of our tables by its name: the inverse of [`names`](super::names). Pure.
+//! Finds the use of a chain, set or map of this program's tables by its name: the inverse of [`names`](super::names). Pure.
 //!
-//! Code that explains, counts or verifies our tables matches on these kinds and not on names.
+//! Code that explains, counts or verifies the tables matches on these kinds and not on names.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub enum SetKind {
 }
 
 impl SetKind {
-    /// The kind of the set or map with this name; `None` when it is not one of ours.
+    /// The kind of the set or map with this name; `None` when this program never makes a set with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         use FrontendType::{Address, NodePort};
@@ -133,7 +133,8 @@ pub enum ChainKind {
     Postrouting,
     /// Refuses packets to this host if the frontend has no endpoints.
     Input,
-    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets of no known connection.
+    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets that belong to no known
+    /// connection.
     Forward,
     /// Refuses packets from this host if the frontend has no endpoints.
     Output,
@@ -145,7 +146,7 @@ pub enum ChainKind {
     Firewall,
     /// Rejects packets to a port that has no endpoints.
     Reject,
-    /// Sends packets for which no rule chose an endpoint, because of a change, to the first endpoint of their frontend.
+    /// Sends packets for which no rule chose an endpoint, because the endpoints just changed, to the first endpoint of their frontend.
     Fallback,
     /// Finds the chain that records the client of a new connection (session affinity).
     Affinity,
@@ -189,7 +190,7 @@ pub enum ChainKind {
 }
 
 impl ChainKind {
-    /// The kind of the chain with this name; `None` when it is a base chain, or not one of ours.
+    /// The kind of the chain with this name; `None` for a base chain, and for a name that this program gives to no chain.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::split(name).map(|(kind, _)| kind)
@@ -236,7 +237,7 @@ impl ChainKind {
         None
     }
 
-    /// The kind of a chain that exists in one form for addresses and in one for node ports.
+    /// The kind of a chain of which there are two variants, for addresses and for node ports.
     fn of_frontends(name: &str) -> Option<(Self, &str)> {
         let (is_node_port, name) = strip(name, NODEPORT);
         let frontend_type = if is_node_port { FrontendType::NodePort } else { FrontendType::Address };

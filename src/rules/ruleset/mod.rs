@@ -1,4 +1,4 @@
-//! Computes the content of our nftables tables from the selected endpoints and the configuration. There is one module for each
+//! Computes the content of this program's nftables tables from the selected endpoints and the configuration. There is one module for each
 //! ruleset layout (`--ruleset-layout`).
 //!
 //! Takes [`Settings`] and returns the [`StaticRules`] of a table; takes the [`ServiceSelection`] of one Service and returns its
@@ -34,7 +34,7 @@ pub use balancing::Balancing;
 pub use counters::Counters;
 pub use localhost::Localhost;
 
-/// Everything that decides the fixed part (chains, rules, sets) of the table of one IP family.
+/// Everything that decides the static rules (the chains, rules and sets that do not depend on Services) of the table of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The family of the table.
@@ -68,7 +68,7 @@ pub enum LocalTraffic {
     Source(IpNet),
     /// It arrived through this interface.
     Interface(Arc<str>),
-    /// It arrived through an interface whose name starts like this.
+    /// It arrived through an interface whose name starts with this text.
     InterfacePrefix(Arc<str>),
 }
 
@@ -106,7 +106,7 @@ impl Layout {
     /// All ruleset layouts.
     pub const ALL: [Self; 3] = [Self::Maps, Self::Chains, Self::ServiceChains];
 
-    /// The fixed part of a table.
+    /// The chains, rules and sets of a table that do not depend on Services.
     #[must_use]
     pub fn static_rules(self, settings: &Settings) -> StaticRules {
         match self {
@@ -132,7 +132,7 @@ impl Layout {
     }
 
     /// Estimates the cost of a service port of this size, in elements. A set, map or chain of the port counts as the number of elements
-    /// that the kernel adds in the same time, measured for the largest Service that the limit allows.
+    /// that the kernel adds in the same time, measured for the largest Service that the default limit of elements allows.
     #[must_use]
     pub fn weight(self, balancing: Balancing, size: &PortSize) -> u64 {
         match self {

@@ -1,14 +1,14 @@
-//! The names of all chains, sets and maps of our tables, for all ruleset layouts (`--ruleset-layout`).
+//! The names of all chains, sets and maps of this program's tables, for all ruleset layouts (`--ruleset-layout`).
 //!
-//! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse
-//! them. No other file has such a name as text, so renaming one here cannot break code that recognises it.
+//! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
+//! No other file has these names as text, so renaming one here cannot break code that recognises it.
 //!
 //! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
 use crate::model::{Destination, Frontend, Protocol};
 use crate::table::SetName;
 
-/// The name of our table in each family.
+/// The name of this program's table in each family.
 pub const TABLE: &str = "kube-proxy";
 
 /// Names of sets and maps.
@@ -83,7 +83,8 @@ pub mod chain {
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
     /// Refuses packets to this host if the frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets of no known connection.
+    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets that belong to no known
+    /// connection.
     pub const FORWARD: &str = "KUBE-FORWARD";
     /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
     pub const OUTPUT: &str = "KUBE-OUTPUT";
@@ -94,15 +95,15 @@ pub mod chain {
     /// Refuses node ports on loopback addresses.
     pub const LOCALHOST: &str = "KUBE-LOCALHOST";
 
-    /// With `--ruleset-layout=chains`: the chain `KUBE-SERVICES` of iptables mode in table `filter`. It needs another name than the one in
-    /// table `nat`, because here all chains are in one table.
+    /// With `--ruleset-layout=chains`: the chain `KUBE-SERVICES` of iptables mode in table `filter`. iptables mode has a second chain of
+    /// this name in table `nat`; here all chains are in one table, so this chain needs another name.
     pub const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
     /// With `--ruleset-layout=chains`: refuses packets to external IPs and load balancer IPs without endpoints.
     pub const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
     /// With `--ruleset-layout=chains`: drops packets from clients that are not in the source ranges of a load balancer IP.
     pub const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-    /// With `--ruleset-layout=chains`: sends a packet for which no rule chose an endpoint, because of a change, to the first endpoint of
-    /// its frontend.
+    /// With `--ruleset-layout=chains`: sends a packet for which no rule chose an endpoint, because the endpoints just changed, to the first
+    /// endpoint of its frontend.
     pub const FALLBACK: &str = "KUBE-FALLBACK";
 
     /// The base chain for new connections from other hosts and from pods: DNAT in hook prerouting.
@@ -266,13 +267,14 @@ pub const ENDPOINT_MAPS: [(FrontendType, List); 4] = [
     (FrontendType::NodePort, List::Local),
 ];
 
-/// The names of all maps of endpoints of one kind when each kind is split into `maps` maps.
+/// The names of the maps from frontend and number to endpoint, for a frontend type and a list, when the endpoints are split over `maps`
+/// maps.
 pub fn endpoint_maps(frontend_type: FrontendType, list: List, maps: u8) -> impl Iterator<Item = SetName> {
     let name = endpoints(frontend_type, list);
     (0..maps.max(1)).map(move |part| with_part(name, (maps > 1).then_some(part)))
 }
 
-/// The name of one of several maps (`NAME.PART`), or of the only one (`NAME`).
+/// The name of one of several maps (`NAME.PART`), or of the only map (`NAME`).
 pub(super) fn with_part(name: &'static str, part: Option<u8>) -> SetName {
     match part {
         Some(part) => format!("{name}.{part}").into(),

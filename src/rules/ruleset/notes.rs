@@ -1,5 +1,5 @@
-//! Notes for the next process, kept in the table: a map with the health checks' answers, which no rule uses, and notes in the comments
-//! of frontends.
+//! Notes that this process keeps in the table for the process that replaces it after a restart: a map with the health checks' answers,
+//! which no rule uses, and notes in the comments of frontends.
 //!
 //! The kernel keeps the map with the rules. So a process that starts while no API server answers can read the map and answer on the
 //! health-check node ports, and load balancers keep the node in service. The map is separate, because the number of local endpoints changes
@@ -16,10 +16,11 @@ use super::shared::{Fields, comment, commented};
 use crate::endpoints::{Action, FrontendSelection, PortSelection};
 use crate::model::{Destination, Family, FrontendKind, ObjectName, TrafficPolicy};
 
-/// Follows the name in the comment of a frontend whose address is in `spec.externalIPs`. Rules treat it like a load balancer IP.
+/// A note that follows the name in the comment of a frontend whose address is in `spec.externalIPs`. Rules treat it like a load balancer
+/// IP.
 pub const EXTERNAL_IP: &str = "(external IP)";
-/// Follows the name in the comment of a frontend without endpoints whose traffic policy is Local. The rules refuse its packets as with
-/// policy Cluster, so only this note shows the policy.
+/// A note that follows the name in the comment of a frontend without endpoints whose traffic policy is Local. The rules refuse its packets
+/// as with policy Cluster, so only this note shows the policy.
 pub const POLICY_LOCAL: &str = "(policy Local)";
 
 /// The name of the service port in the comment of a frontend, without the notes that may follow it.
@@ -61,7 +62,7 @@ pub(super) fn element(port: &PortSelection) -> Option<Element> {
     Some(Element { comment: Some(Arc::from(service)), ..element })
 }
 
-/// Parses an element of the map: the Service, the health-check port and the number of local endpoints.
+/// Parses an element of the map with the health checks' answers: the Service, the health-check port and the number of local endpoints.
 #[must_use]
 pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
     let (namespace, name) = element.comment.as_deref()?.split_once('/')?;

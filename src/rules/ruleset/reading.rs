@@ -1,4 +1,4 @@
-//! Parses elements and rules of our tables back into frontends and endpoints: the inverse of the ruleset layouts.
+//! Parses elements and rules of this program's tables back into frontends and endpoints: the inverse of the ruleset layouts.
 //!
 //! Takes the keys and values of elements, rules that were read from the kernel, and chains of a Service that are not in the kernel yet.
 //! Works for every ruleset layout, because a name has one meaning in all of them ([`kinds`](super::kinds)). Pure.

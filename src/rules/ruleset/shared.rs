@@ -57,7 +57,7 @@ impl Fields {
     }
 }
 
-/// Matches translated packets of an endpoint to itself (D10).
+/// Matches packets that an endpoint sends to itself through a Service, after DNAT (D10).
 pub(super) fn from_itself(fields: &Fields) -> [Statement; 2] {
     let pair = vec![fields.source, fields.destination, Field::L4Proto, Field::ThDport];
     [Statement::CtBit(CtBit::StatusDnat), Statement::Match(pair, Operand::InSet(set::HAIRPIN.into()))]

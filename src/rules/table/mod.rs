@@ -1,4 +1,5 @@
-//! The content of an nftables table as values: its fixed part ([`StaticRules`]), and the objects of one Service ([`ServiceObjects`]).
+//! The content of an nftables table as values: the part that does not depend on Services ([`StaticRules`]), and the objects of one Service
+//! ([`ServiceObjects`]).
 //!
 //! `ruleset` makes these values, and `diff` compares them with the kernel's table. They do not depend on Kubernetes types.
 //!
@@ -34,8 +35,8 @@ pub struct StaticRules {
     pub shared: Vec<SetName>,
     /// All chains that always exist.
     pub chains: Vec<ChainContent>,
-    /// Makes the content of a chain on demand from its name, such as `lb-3`. Such a chain is added when a rule or an element first goes
-    /// to it.
+    /// Makes the content of a chain on demand from its name, such as `lb-3`. `diff` adds the chain when a rule or an element first goes to
+    /// it.
     pub on_demand: fn(&str) -> Option<ChainContent>,
     /// The prefixes of the names of [`ServiceObjects::verdict_maps`]: metrics sum up the elements of all maps with one prefix.
     pub kinds: &'static [&'static str],
@@ -83,7 +84,7 @@ impl ServiceObjects {
 }
 
 /// A set or map for session affinity that rules fill while they process packets. For a map there is a list of the values (endpoints) that
-/// its elements may have: when an endpoint is removed from the list, the elements with it are deleted.
+/// its elements may have: when an endpoint is removed from the list, the elements that have this endpoint are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicSet {
     /// The set or map.
@@ -109,8 +110,8 @@ impl DynamicSet {
     }
 }
 
-/// Numbers at the end of a key from this one up are positions of a Maglev table, and are compared like any other element. Smaller numbers
-/// are slots: see [`Slots`].
+/// Numbers at the end of a key from this number up are positions of a Maglev table, and are compared like any other element. Smaller
+/// numbers are slots: see [`Slots`].
 pub(crate) const FIRST_PLACE: u32 = 1 << 17;
 
 /// A group of numbered elements in a map: keys `prefix . 0` to `prefix . n-1` have the n values, in any order unless it is fixed. The

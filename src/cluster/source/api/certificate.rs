@@ -1,7 +1,7 @@
-//! Reads fields of a certificate: its period of validity, its purpose, the length of its RSA key.
+//! Reads the following fields of a certificate: its period of validity, its purpose, and the length of its RSA key.
 //!
-//! Takes certificates in PEM or DER, gives the few fields that rustls, which checks the certificates, does not expose; an X.509 library
-//! would add ten crates. Bytes that are not a certificate give `None`.
+//! The module takes certificates in PEM or DER and returns these few fields, which rustls does not expose although it checks certificates.
+//! An X.509 library would add ten crates. For bytes that are not a certificate the result is `None`.
 
 use std::fs;
 
@@ -14,27 +14,27 @@ const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-/// rsaEncryption (RFC 8017), 1.2.840.113549.1.1.1.
+/// The object identifier rsaEncryption (RFC 8017), 1.2.840.113549.1.1.1, in DER.
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
-/// extKeyUsage (RFC 5280, section 4.2.1.12), 2.5.29.37.
+/// The object identifier extKeyUsage (RFC 5280, section 4.2.1.12), 2.5.29.37, in DER.
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 /// The purposes in extKeyUsage that allow a server: anyExtendedKeyUsage, 2.5.29.37.0, and id-kp-serverAuth, 1.3.6.1.5.5.7.3.1.
 const SERVERS: [&[u8]; 2] = [&[0x55, 0x1d, 0x25, 0x00], &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01]];
 
-/// The fields of a certificate that are read.
+/// The fields that are read from a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// `notBefore`.
+    /// The start of the period of validity (`notBefore`).
     pub(super) begin: Timestamp,
-    /// `notAfter`.
+    /// The end of the period of validity (`notAfter`).
     pub(super) end: Timestamp,
-    /// The length of its key in bits, if it is an RSA key.
+    /// The length of the certificate's key in bits, if it is an RSA key.
     pub(super) rsa_bits: Option<usize>,
-    /// Whether a server may use it: its extKeyUsage allows that, or is absent.
+    /// Whether a server may use the certificate: its extKeyUsage allows that, or is absent.
     pub(super) is_for_servers: bool,
 }
 
-/// When the client's certificate expires; `None` if there is none, or none that can be read.
+/// Returns when the client's certificate expires; `None` if the client has no certificate, or it cannot be read.
 pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
     let text = match (&auth.client_certificate_data, &auth.client_certificate) {
         (Some(data), _) => BASE64.decode(data.as_bytes()).ok()?,
@@ -45,7 +45,7 @@ pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
     Some(facts(&first)?.end)
 }
 
-/// The certificates of a PEM text; `None` for one that is not base64.
+/// Returns the certificates in a PEM text, in DER; `None` in place of a certificate that is not base64.
 pub(super) fn blocks(text: &str) -> impl Iterator<Item = Option<Vec<u8>>> {
     text.split("-----BEGIN CERTIFICATE-----").skip(1).map(|rest| {
         let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
@@ -61,7 +61,7 @@ pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
     if let Some((VERSION, _, rest)) = value(fields) {
         fields = rest;
     }
-    // Skips serial number, algorithm and issuer.
+    // Skip serial number, signature algorithm and issuer.
     for _ in 0..3 {
         fields = value(fields)?.2;
     }
@@ -77,7 +77,7 @@ pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
     Some(Facts { begin, end, rsa_bits: rsa_bits(key), is_for_servers })
 }
 
-/// Reads the time at the start of `bytes`. Also gives the bytes after it.
+/// Returns the time at the start of `bytes`, and the bytes after it.
 fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
     let (tag, text, rest) = value(bytes)?;
     let text = std::str::from_utf8(text).ok()?;
@@ -93,12 +93,12 @@ fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
     Some((time, rest))
 }
 
-/// The length of the modulus of an RSA key.
+/// Returns the length of the modulus of an RSA key, in bits; `None` for any other key.
 fn rsa_bits(key: &[u8]) -> Option<usize> {
     let (_, algorithm, rest) = value(key)?;
     let (OBJECT_IDENTIFIER, RSA, _) = value(algorithm)? else { return None };
     let (BIT_STRING, bits, _) = value(rest)? else { return None };
-    // The first byte of a bit string is its number of unused bits, which is 0 here.
+    // The first byte of a bit string is the number of unused bits, which is 0 for a key.
     let (_, numbers, _) = value(bits.get(1..)?)?;
     let (_, modulus, _) = value(numbers)?;
     let first = modulus.iter().position(|byte| *byte != 0)?;
@@ -106,7 +106,7 @@ fn rsa_bits(key: &[u8]) -> Option<usize> {
     Some((modulus.len() - first) * 8 - unused)
 }
 
-/// The content of extKeyUsage, if the certificate has it. `fields` are the fields after the key.
+/// Returns the content of extKeyUsage, if the certificate has it. `fields` are the fields after the key.
 fn purposes(fields: &[u8]) -> Option<&[u8]> {
     let (_, extensions) = values(fields).find(|(tag, _)| *tag == EXTENSIONS)?;
     let (_, extensions, _) = value(extensions)?;
@@ -116,7 +116,7 @@ fn purposes(fields: &[u8]) -> Option<&[u8]> {
     value(content).map(|(_, purposes, _)| purposes)
 }
 
-/// The consecutive DER values in `bytes`, each as its tag and its content.
+/// Returns the consecutive DER values in `bytes`, each as its tag and its content.
 fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -126,7 +126,7 @@ fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The tag and the content of the first DER value in `bytes`, and the bytes after it.
+/// Returns the tag and the content of the first DER value in `bytes`, and the bytes after it.
 fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;

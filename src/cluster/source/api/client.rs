@@ -1,8 +1,9 @@
-//! The client of the API server, and the server's address.
+//! Makes the client of the API server, and looks up the server's addresses.
 //!
-//! Takes a kubeconfig, a URL or a pod's environment; gives a [`Server`] with a [`kube::Client`], which reads token files again by itself,
-//! and an [`Event::ApiServerAt`] whenever the addresses of the server or of a proxy on the way to it change: no Service may take these
-//! addresses with an external IP. `plugin` runs credential plugins, `connector` makes the connections.
+//! The module takes a kubeconfig, a URL or a pod's environment. It returns a [`Server`] with a [`kube::Client`], which reads token files
+//! again by itself. It sends an [`Event::ApiServerAt`] whenever the addresses of the server, or of a proxy on the way to the server,
+//! change, so that no Service can take over these addresses with an external IP. `plugin` runs credential plugins, and `connector` makes
+//! the connections.
 
 use std::env;
 use std::fs;
@@ -31,15 +32,15 @@ use super::tls::Authorities;
 use super::{EventSender, plugin};
 use rules::model::Event;
 
-/// How often the name of the server is looked up: a load balancer in front of it may get other addresses.
+/// The time between two look-ups of the server's name: a load balancer in front of the server may get new addresses.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How to reach the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// A kubeconfig file; its current context is used.
+    /// A kubeconfig file, whose current context is used; `None` for the configuration of a pod or a server without credentials.
     pub kubeconfig: Option<PathBuf>,
-    /// The server's URL, in place of the kubeconfig's (`--master`). Without a kubeconfig no credentials are used.
+    /// The server's URL (`--master`), which replaces the URL in the kubeconfig. If there is no kubeconfig, the client sends no credentials.
     pub master: Option<String>,
     /// The `Accept` header of lists and watches; the server picks one of its formats for each answer.
     pub accept: String,
@@ -51,46 +52,47 @@ impl Default for ClientOptions {
     }
 }
 
-/// The `proxy-url` that kube sees instead of the kubeconfig's. Without any, kube would take a proxy from the environment by its own rules.
+/// The `proxy-url` that the kube library gets instead of that in the kubeconfig. Without a `proxy-url`, kube would take a proxy from the
+/// environment by rules that differ from Go's.
 const NO_PROXY_URL: &str = "http://none";
 /// Where a pod finds the files of its ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The configuration of a client.
 pub(super) struct Configuration {
-    /// The configuration for kube; `root_cert` has only certificates that can be used.
+    /// The configuration for the kube library. Its `root_cert` has only certificates that can be used.
     pub(super) config: Config,
     /// The route to the server: direct, or through a proxy.
     pub(super) route: Route,
-    /// The certificates of the CA file that cannot be used, and why.
+    /// The certificates of the CA file that cannot be used, each with the reason.
     pub(super) skipped: Vec<String>,
 }
 
 /// The API server as the configuration describes it.
 pub(super) struct Server {
-    /// `None` if the credentials come from a plugin that has not run yet.
+    /// The client; `None` if the credentials come from a plugin that has not run yet.
     pub(super) client: Option<kube::Client>,
-    /// The server's URL, for messages; holds no credentials.
+    /// The server's URL for messages, without credentials.
     pub(super) url: String,
     /// The files that hold the configuration and the credentials.
     pub(super) files: Files,
     /// Whether the credentials come from a plugin.
     pub(super) has_plugin: bool,
-    /// Remarks to log for an operator: a proxy on the way, certificates of the CA file that cannot be used.
+    /// Remarks for the log: the proxy on the way, and certificates of the CA file that cannot be used.
     pub(super) remarks: Remarks,
 }
 
-/// Remarks about a usable configuration, to log for an operator.
+/// Remarks for the log about a usable configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Remarks {
-    /// The proxy on the way, without user and password.
+    /// The proxy on the way to the server, without user and password.
     pub(super) proxy: Option<String>,
-    /// The certificates of the CA file that cannot be used, and why.
+    /// The certificates of the CA file that cannot be used, each with the reason.
     pub(super) skipped: Vec<String>,
 }
 
 impl Remarks {
-    /// Logs the remarks that are not in `before`, the remarks about the former configuration.
+    /// Logs the remarks that are not in `before`, which are the remarks about the former configuration.
     pub(super) fn log(&self, before: &Self) {
         if let Some(proxy) = self.proxy.as_ref().filter(|_| self.proxy != before.proxy) {
             info!(proxy, "Requests to the API server go through a proxy");
@@ -101,24 +103,24 @@ impl Remarks {
     }
 }
 
-/// Reads everything that a client is made of, to report errors early: the kubeconfig and the files that it names, or a pod's
-/// environment. Sends nothing, runs no credential plugin and leaves no thread behind.
+/// Reads everything that a client needs, to report errors early: the kubeconfig and the files that it names, or a pod's environment. Sends
+/// nothing, runs no credential plugin and starts no thread that outlives the call.
 ///
 /// # Errors
-/// Something cannot be read or used; see [`client`].
+/// Fails if something cannot be read or used; see [`client`].
 pub fn check(options: &ClientOptions) -> Result<()> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
     runtime.block_on(Server::without_plugin(options)).map(drop)
 }
 
-/// The files that a client was made from, to notice that one of them was replaced: in place, by a rename, or behind a link.
+/// The files from which a client was made, to notice that one of them was replaced: in place, by a rename, or by a new target of a symlink.
 ///
-/// A client reads a certificate and its key once, and a new one has to be in use before the old one expires.
+/// A client reads its certificate and key only once, so a new client is needed before the old certificate expires.
 #[derive(Debug)]
 pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
 
-/// Shows whether a file was replaced or changed: device, inode, length in bytes, time of the last change.
+/// Identifies a version of a file: device, inode, length in bytes, time of the last change.
 type Stamp = (u64, u64, u64, Option<SystemTime>);
 
 impl Files {
@@ -137,18 +139,18 @@ impl Files {
         )
     }
 
-    /// Whether one of the files was replaced since the last call of [`Self::take_change`].
+    /// Returns whether one of the files was replaced since the last call of [`Self::take_change`].
     pub(super) fn differ(&self) -> bool {
         self.0.iter().any(|(file, known)| stamp(file) != *known)
     }
 
-    /// Whether one of the files was replaced since the last call of this method.
+    /// Returns whether one of the files was replaced since the last call of this method.
     pub(super) fn take_change(&mut self) -> bool {
         let changed = |(file, known): &mut (PathBuf, Option<Stamp>)| {
             let now = stamp(file);
             std::mem::replace(known, now) != now
         };
-        // No short-circuit: several replacements at once count as one.
+        // Visit all files even after a change, so that several replacements at once count as one.
         self.0.iter_mut().map(changed).fold(false, |any, changed| any | changed)
     }
 }
@@ -159,11 +161,12 @@ fn stamp(file: &Path) -> Option<Stamp> {
 }
 
 impl Server {
-    /// Reads the configuration and makes a client. Connects to nothing yet, but runs a credential plugin, for a bounded time. Has to be
-    /// called in a tokio runtime. Credentials from the plugin are valid until the client's `valid_until`.
+    /// Reads the configuration and makes a client. Does not connect, but runs a credential plugin, for a bounded time. Has to be called in
+    /// a tokio runtime. Credentials from the plugin are valid until the client's `valid_until`.
     ///
     /// # Errors
-    /// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
+    /// Fails if the configuration cannot be read, if there is no configuration (neither a file nor a URL nor a pod's environment), or if
+    /// the plugin fails.
     pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
         let mut configuration = configuration(options).await?;
         let server = Self::described(options, &configuration);
@@ -172,10 +175,10 @@ impl Server {
         Ok(Self { client: Some(client), ..server })
     }
 
-    /// Like [`Server::new`], but does not run a plugin: there is no client yet if the credentials come from one.
+    /// Does the same as [`Server::new`], but runs no plugin: `client` is `None` if the credentials come from a plugin.
     ///
     /// # Errors
-    /// As for [`Server::new`].
+    /// Fails for the same reasons as [`Server::new`].
     pub(super) async fn without_plugin(options: &ClientOptions) -> Result<Self> {
         let configuration = configuration(options).await?;
         let server = Self::described(options, &configuration);
@@ -202,7 +205,8 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
         && proxy.kind != Kind::Socks5
         && let Some(authorization) = proxy.authorization()
     {
-        // Without TLS to the server an HTTP proxy receives the requests themselves, so each one carries the proxy's credentials.
+        // Without TLS to the server, an HTTP proxy receives the requests themselves, so each request has to carry the credentials for the
+        // proxy.
         config.headers.push(("proxy-authorization".parse()?, authorization.parse()?));
     }
     let connector = Connector::new(&config, route).with_context(|| format!("cannot make a client of {url}"))?;
@@ -217,17 +221,18 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
     })
 }
 
-/// Makes a client. Also gives the server's URL for messages. Connects to nothing yet, but runs a credential plugin, for a bounded time.
+/// Makes a client, and returns it with the server's URL for messages. Does not connect, but runs a credential plugin, for a bounded time.
 /// Has to be called in a tokio runtime.
 ///
 /// # Errors
-/// The configuration cannot be read, or there is none: neither a file nor a URL nor a pod's environment; or the plugin fails.
+/// Fails if the configuration cannot be read, if there is no configuration (neither a file nor a URL nor a pod's environment), or if the
+/// plugin fails.
 pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
     let Server { client, url, .. } = Server::new(options).await?;
     Ok((client.context("the credential plugin has not run yet")?, url))
 }
 
-/// A URL without user, password and query, for messages.
+/// Returns a URL without user, password and query, for messages.
 pub(super) fn without_secrets(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default().trim_end_matches('/');
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
@@ -239,11 +244,11 @@ pub(super) fn without_secrets(url: &str) -> String {
 /// Reads the configuration of a client.
 ///
 /// # Errors
-/// As for [`client`].
+/// Fails for the same reasons as [`client`].
 pub(super) async fn configuration(options: &ClientOptions) -> Result<Configuration> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| {
-        // A URL without a scheme means http, as for kubectl.
+        // A URL without a scheme means http, as in kubectl.
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
     });
@@ -265,12 +270,14 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
     Ok(Configuration { config, route, skipped })
 }
 
-/// The configuration for kube; the proxy of `proxy-url`, if there is one; the certificates of the CA file that cannot be used.
+/// The configuration for the kube library; the proxy of `proxy-url`, if there is one; and a message for each certificate of the CA file
+/// that cannot be used.
 type Read = (Config, Option<Proxy>, Vec<String>);
 
 async fn from_file(file: &Path) -> Result<Read> {
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(once)?;
-    // kube would refuse the whole CA file for one certificate that cannot be used, so it gets none here.
+    // kube would refuse the whole CA file for one certificate that cannot be used, so remove the CA from its configuration; `trust` adds
+    // the usable certificates.
     let mut cluster = current_cluster(&mut kubeconfig).map(std::mem::take).unwrap_or_default();
     if let Some(rest) = current_cluster(&mut kubeconfig) {
         *rest = Cluster {
@@ -310,14 +317,14 @@ async fn from_file(file: &Path) -> Result<Read> {
     Ok((config, proxy, skipped))
 }
 
-/// The cluster of the current context.
+/// Returns the cluster of the current context.
 fn current_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut Cluster> {
     let context = kubeconfig.current_context.as_ref()?;
     let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
     kubeconfig.clusters.iter_mut().find(|named| named.name == context.cluster)?.cluster.as_mut()
 }
 
-/// The configuration of a pod with a ServiceAccount.
+/// Returns the configuration of a pod with a ServiceAccount.
 fn in_cluster() -> Result<Read> {
     let variable = |name| env::var(name).with_context(|| format!("variable {name}"));
     let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
@@ -333,14 +340,15 @@ fn in_cluster() -> Result<Read> {
     Ok((config, None, skipped))
 }
 
-/// Puts the certificates of a CA file into the configuration. Gives a message for each one that cannot be used.
+/// Puts the usable certificates of a CA file into the configuration. Returns a message for each certificate that cannot be used.
 fn trust(config: &mut Config, text: &[u8]) -> Result<Vec<String>> {
     let Authorities { trusted, skipped } = Authorities::read(text)?;
     config.root_cert = Some(trusted.iter().map(|certificate| certificate.to_vec()).collect());
     Ok(skipped)
 }
 
-/// The error with the text of each cause only once, because kube's texts repeat their causes. The caller adds the name of the file.
+/// Returns the cause of an error of kube without kube's own text, which would repeat the text of the cause. The caller adds the name of the
+/// file.
 fn once(error: KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(cause, _) => cause.into(),
@@ -348,9 +356,10 @@ fn once(error: KubeconfigError) -> anyhow::Error {
     }
 }
 
-/// Removes white space around a token from a file, as client-go does; kube would put it into the HTTP header, where it is not valid.
+/// Removes white space around a token from a file, as client-go does; kube would put the white space into the HTTP header, where it is not
+/// valid.
 ///
-/// kube then no longer reads the file again by itself; the proxy does so when the server refuses the token.
+/// After this, kube no longer reads the file again by itself; the proxy reads it again when the server refuses the token.
 fn trim_token(config: &mut Config) -> Result<()> {
     let auth = &mut config.auth_info;
     let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
@@ -361,17 +370,17 @@ fn trim_token(config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// Whether a kubeconfig can make this process run programs, because one of its users has an exec plugin. `false` for a file that
-/// cannot be read.
+/// Returns whether a kubeconfig can make this process run programs, because one of its users has an exec plugin. Returns `false` if the
+/// file cannot be read.
 #[must_use]
 pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
     let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
     users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
 }
 
-/// Sends the addresses of the server whenever they change, until the receiver is gone.
+/// Sends the addresses of the server whenever they change, until the receiver is dropped.
 ///
-/// Until a first look-up succeeds, the model knows only the API server's addresses from the Service `default/kubernetes`.
+/// Until a look-up succeeds, `rules::model` knows only the API server's addresses in the endpoints of Service `default/kubernetes`.
 pub(super) async fn announce_address(options: &ClientOptions, events: &EventSender) {
     let mut sent = Vec::new();
     loop {
@@ -389,14 +398,14 @@ pub(super) async fn announce_address(options: &ClientOptions, events: &EventSend
     }
 }
 
-/// The addresses that connections go to, sorted. Loopback addresses are left out, because no Service can have them.
+/// Returns the addresses to which the client connects, sorted. Leaves out loopback addresses, because no Service can have them.
 async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
     let Configuration { config, route, .. } = configuration(options).await?;
     let Some(server) = host_and_port(&config.cluster_url) else { return Ok(Vec::new()) };
     let mut found: Vec<SocketAddr> = Vec::new();
     if let Route::Through(proxy) = &route {
         found.extend(lookup_host((without_brackets(&proxy.host), proxy.port)).await?);
-        // An error is no failure here: perhaps only the proxy can resolve the server's name.
+        // Ignore an error of this look-up, because perhaps only the proxy can resolve the server's name.
         found.extend(lookup_host(server).await.into_iter().flatten());
     } else {
         found.extend(lookup_host(server).await?);

@@ -1,6 +1,7 @@
-//! Requests to the API server and their answers, with a limit to every wait.
+//! Sends requests to the API server and reads the answers, with a time limit for every wait.
 //!
-//! Takes a list or watch request, gives the answer's bytes and their format, or an [`Error`]. The only file here that sends requests.
+//! The module takes a list or watch request and returns the answer's bytes and their format, or an [`Error`]. No other module of the source
+//! sends requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +20,21 @@ use super::decode::Status;
 use super::error::{Error, chain};
 use super::format::{Format, JSON, PROTOBUF};
 
-/// How long the body of an error response may take to arrive. Only its message is used.
+/// How long the body of an error response may take to arrive. Only the message in it is used.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
 /// Credentials are renewed this long before they expire.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
-/// How often the files with credentials are checked while the server refuses the credentials.
+/// The time between two checks of the files with credentials while the server refuses the credentials.
 const FILE_CHECK: Duration = Duration::from_secs(1);
-/// The first wait before a plugin whose credentials are not accepted runs again. It doubles each time, up to [`LONGEST_RERUN`], because
-/// the plugins of all nodes ask the same server of the cloud.
+/// The first wait before a plugin runs again whose credentials the server does not accept. The wait doubles each time, up to
+/// [`LONGEST_RERUN`], because the plugins of all nodes ask the same server of the cloud.
 const FIRST_RERUN: Duration = Duration::from_secs(5);
-/// The longest wait before a plugin runs again. After twice as long without a run, the waits start with [`FIRST_RERUN`] again.
+/// The longest wait before a plugin runs again. If the plugin did not run for twice this time, the next wait is [`FIRST_RERUN`] again.
 const LONGEST_RERUN: Duration = Duration::from_secs(60);
 /// The largest body of an error response that is read, in bytes.
 const MAX_FAILURE_BODY: usize = 64 << 10;
 
-/// A request.
+/// A request to the API server.
 #[derive(Debug)]
 pub(super) enum Request {
     /// A page of a list.
@@ -44,7 +45,7 @@ pub(super) enum Request {
     Create(Vec<u8>),
 }
 
-/// The connection to one API server. Clones share the client, and each serves one kind.
+/// The connection to one API server. Clones use one client, and each clone sends the requests of one kind of objects.
 #[derive(Clone)]
 pub(super) struct Connection {
     shared: Arc<Mutex<Shared>>,
@@ -72,7 +73,7 @@ struct Reruns {
 }
 
 impl Reruns {
-    /// Whether the plugin may run now. If so, notes that it runs.
+    /// Returns whether the plugin may run now. If it returns true, also notes that the plugin runs.
     fn may_run(&mut self, now: Instant) -> bool {
         let since = self.last.map_or(Duration::MAX, |last| now.saturating_duration_since(last));
         if since < self.wait {
@@ -96,10 +97,10 @@ pub(super) enum Chunk<B> {
 }
 
 impl Connection {
-    /// Reads the configuration. Sends nothing, and runs no credential plugin.
+    /// Makes a connection from the configuration. Sends nothing, and runs no credential plugin.
     ///
     /// # Errors
-    /// The configuration cannot be read, or there is none.
+    /// Fails if there is no configuration, or if it cannot be read.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
         let server = Server::without_plugin(&options).await?;
         server.remarks.log(&Remarks::default());
@@ -108,11 +109,11 @@ impl Connection {
         Ok(Self { shared: Arc::new(Mutex::new(shared)), used: (0, 0), url, options })
     }
 
-    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing if another clone did so since
-    /// the last request of this one, or if a plugin would have to run again too soon.
+    /// Reads the configuration again, because its certificates and credentials may be new. Does nothing if another clone has made a new
+    /// client since this clone's last request, or if a plugin would have to run again too soon.
     ///
     /// # Errors
-    /// As for [`Server::new`]; the old configuration stays in use.
+    /// Fails for the same reasons as [`Server::new`]; the old configuration then stays in use.
     pub(super) async fn renew(&mut self) -> anyhow::Result<()> {
         let mut shared = self.shared.lock().await;
         if shared.made != self.used.0 {
@@ -127,7 +128,7 @@ impl Connection {
     /// Reads the configuration again if one of its files was replaced, so that new credentials are used before the old ones expire.
     ///
     /// # Errors
-    /// As for [`Connection::renew`], once for each change.
+    /// Fails for the same reasons as [`Connection::renew`], once for each change of the files.
     pub(super) async fn refresh(&mut self) -> anyhow::Result<()> {
         let mut shared = self.shared.lock().await;
         if shared.server.files.take_change() {
@@ -149,17 +150,17 @@ impl Connection {
         }
     }
 
-    /// The server's URL.
+    /// Returns the server's URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The proxy on the way to the server, without user and password.
+    /// Returns the proxy on the way to the server, without user and password.
     pub(super) async fn proxy(&self) -> Option<String> {
         self.shared.lock().await.server.remarks.proxy.clone()
     }
 
-    /// The client; a new one if the credentials of the last one expire soon. Waits while another clone waits for a plugin.
+    /// Returns the client. Makes a new one if the credentials expire soon. Waits while another clone waits for a plugin.
     async fn client(&mut self) -> Result<Client, Error> {
         let mut shared = self.shared.lock().await;
         let client = match &shared.server.client {
@@ -174,7 +175,7 @@ impl Connection {
     /// Sends a request and waits for the start of the response.
     ///
     /// # Errors
-    /// No credentials, no connection, no response in time, or a response with a status other than 200 and 201.
+    /// Fails if there are no credentials, no connection or no response in time, or if the response has a status other than 200 and 201.
     pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
         let builder = kube::core::Request::new(path);
         let built = match request {
@@ -224,18 +225,18 @@ impl Shared {
     }
 }
 
-/// Whether a list with a limit accepts any version (`resourceVersion=0`), which kube does not send together with a limit. The limit is
-/// for servers without a watch cache.
+/// Returns whether the request is a list that has a limit and accepts any version (`resourceVersion=0`). The kube library omits the version
+/// in such a request, so the caller adds it. The limit is for servers without a watch cache.
 fn is_of_any_version(request: &Request) -> bool {
     matches!(request, Request::List(params) if params.limit.is_some() && params.resource_version.as_deref() == Some("0"))
 }
 
-/// Whether the credentials of a client expire soon.
+/// Returns whether the credentials of a client expire within [`MARGIN`].
 fn is_ending(client: &Client) -> bool {
     client.valid_until().is_some_and(|end| Timestamp::now() + MARGIN >= end)
 }
 
-/// A response whose body has not arrived in full.
+/// A response whose body has not arrived completely.
 pub(super) struct Response {
     body: Body,
     /// How the body is encoded.
@@ -246,7 +247,7 @@ impl Response {
     /// Waits for the next bytes, at most until `until`.
     ///
     /// # Errors
-    /// The connection broke.
+    /// Fails if the connection breaks.
     pub(super) async fn chunk(&mut self, until: Instant) -> Result<Chunk<impl AsRef<[u8]> + use<>>, Error> {
         loop {
             let frame = self.body.frame();
@@ -257,7 +258,7 @@ impl Response {
                     return Err(Error::Broken(format!("the connection broke: {}", chain(&error))));
                 }
                 Ok(Some(Ok(frame))) => {
-                    // A frame without data is a trailer, which is not used.
+                    // Ignore a frame without data, which is a trailer.
                     if let Ok(bytes) = frame.into_data() {
                         return Ok(Chunk::Bytes(bytes));
                     }
@@ -266,10 +267,11 @@ impl Response {
         }
     }
 
-    /// Waits for the whole body.
+    /// Waits for the complete body.
     ///
     /// # Errors
-    /// The connection broke, nothing arrived for `stall`, or the body takes longer than `patience` or has more than `limit` bytes.
+    /// Fails if the connection breaks, nothing arrives for `stall`, the body takes longer than `patience`, or the body has more than
+    /// `limit` bytes.
     pub(super) async fn read_all(
         &mut self,
         limit: usize,

@@ -1,9 +1,9 @@
-//! Makes connections to the API server: TCP, a proxy if one is configured, TLS.
+//! Makes connections to the API server with TCP, a proxy if one is configured, and TLS.
 //!
-//! Takes a server's URL and the route to it; gives streams for HTTP to the connection pool of kube's client.
+//! The module takes a server's URL and the route to the server, and returns streams to the connection pool of kube's client.
 //!
-//! Invariants: no connection takes longer than [`CONNECT_TIMEOUT`] to be made. If a proxy is configured, no connection bypasses it. A
-//! connection to a dead peer ends within 30 s, by TCP keepalives, which need less traffic than a ping of HTTP/2 every 30 s.
+//! Invariants: an attempt to connect ends within [`CONNECT_TIMEOUT`]. If a proxy is configured, no connection bypasses it. A connection to
+//! a dead peer ends within 30 s because of TCP keepalives, which need less traffic than an HTTP/2 ping every 30 s.
 
 use std::error::Error as StdError;
 use std::future::ready;
@@ -38,21 +38,23 @@ use super::tls;
 /// The `User-Agent` of all requests.
 pub(super) const USER_AGENT: &str = concat!("kube-proxy-nft/", env!("CARGO_PKG_VERSION"));
 
-/// How long a connection may take to be made, TLS included.
+/// The time limit for an attempt to connect, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection is idle before the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// How long the kernel waits for the answer to a keepalive probe before it sends the next one.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
-/// After how many keepalive probes without an answer the connection ends: 27 s after the last byte.
+/// The number of unanswered keepalive probes after which the kernel ends the connection: 27 s after the last byte.
 const KEEPALIVE_PROBES: u32 = 4;
-/// TCP_USER_TIMEOUT: how long sent bytes may stay unacknowledged. The kernel uses it instead of [`KEEPALIVE_PROBES`], so it is set just
-/// below the 27 s.
+/// TCP_USER_TIMEOUT: how long sent bytes may stay unacknowledged. If it is set, the kernel uses it instead of [`KEEPALIVE_PROBES`]
+/// (tcp(7)), so it is just below the 27 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(26);
 
-/// The largest sum of the lengths of user, password and target for a SOCKS proxy: hyper-util has 262 bytes for its three messages.
+/// The largest sum of the lengths of user, password and target for a SOCKS proxy in bytes: hyper-util has a buffer of 262 bytes for its
+/// three messages.
 const MAX_SOCKS: usize = 249;
-/// The least length that a target counts as: an IPv6 address takes as many bytes in a message as a name of this length.
+/// The smallest length that counts for a target in [`MAX_SOCKS`]: an IPv6 address takes as many bytes in a message as a name of this
+/// length.
 const IPV6: usize = 15;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -62,26 +64,26 @@ trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Makes connections to one server. Clones share the settings.
+/// Makes connections to one server. Clones have the same settings.
 #[derive(Clone)]
 pub(super) struct Connector(Arc<Settings>);
 
 struct Settings {
     route: Route,
     tcp: HttpConnector,
-    /// `None` for a server without TLS.
+    /// TLS to the server; `None` for a server without TLS.
     server: Option<TlsConnector>,
-    /// The name that the server's certificate has to have instead of the host in the URL.
+    /// The name that the server's certificate has to contain instead of the host in the URL (`tls-server-name`).
     server_name: Option<ServerName<'static>>,
-    /// `None` without an HTTPS proxy.
+    /// TLS to the proxy; `None` if there is no HTTPS proxy.
     proxy: Option<TlsConnector>,
 }
 
 impl Connector {
-    /// A connector for the server of this configuration.
+    /// Returns a connector for the server of this configuration.
     ///
     /// # Errors
-    /// A certificate, a key or a server name for TLS cannot be used.
+    /// Fails if a certificate, a key or a server name for TLS cannot be used.
     pub(super) fn new(config: &Config, route: Route) -> anyhow::Result<Self> {
         let is_https = config.cluster_url.scheme_str() == Some("https");
         let has_tls = matches!(&route, Route::Through(Proxy { kind: Kind::Https, .. }));
@@ -96,10 +98,10 @@ impl Connector {
         })))
     }
 
-    /// The certificate that the server shows; `None` without TLS.
+    /// Connects and returns the certificate that the server shows; `None` for a server without TLS.
     ///
     /// # Errors
-    /// There is no connection.
+    /// Fails if there is no connection.
     pub(super) async fn certificate(&self, server: &Uri) -> Result<Option<CertificateDer<'static>>, BoxError> {
         let until = Instant::now() + CONNECT_TIMEOUT;
         let (stream, _) = self.reach(server, until).await?;
@@ -119,7 +121,8 @@ impl Connector {
         Ok(Stream { stream, is_forwarded })
     }
 
-    /// A stream to the server, or to a proxy that reads and forwards the requests; also gives whether it is the latter.
+    /// Connects to the server, or to a proxy that forwards the requests. Returns the stream, and whether it leads to a proxy that forwards
+    /// requests.
     async fn reach(&self, server: &Uri, until: Instant) -> Result<(Box<dyn Io>, bool), BoxError> {
         match &self.0.route {
             Route::Direct => {
@@ -173,7 +176,7 @@ impl Connector {
     }
 }
 
-/// A connector for TCP that resolves names with `resolver`.
+/// Returns a connector for TCP that resolves names with `resolver`.
 fn tcp<R>(resolver: R) -> HttpConnector<R> {
     let mut tcp = HttpConnector::new_with_resolver(resolver);
     tcp.enforce_http(false);
@@ -182,7 +185,7 @@ fn tcp<R>(resolver: R) -> HttpConnector<R> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    // hyper-util divides this time among the addresses of a name, so one that does not answer leaves time for the next.
+    // hyper-util divides this time among the addresses of a name, so an address that does not answer leaves time for the next one.
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp
 }
@@ -191,7 +194,7 @@ fn timed_out() -> BoxError {
     io::Error::from(ErrorKind::TimedOut).into()
 }
 
-/// `host:port` of the server, as in the `Host` header.
+/// Returns `host:port` of the server, as in the `Host` header.
 fn authority(server: &Uri) -> Result<String, BoxError> {
     let (_, port) = host_and_port(server).ok_or("the URL of the server has no host")?;
     Ok(format!("{}:{port}", server.host().unwrap_or_default()))
@@ -208,7 +211,7 @@ async fn socks(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<d
             .into());
     }
     let mut stream = Some(TokioIo::new(stream));
-    // `SocksV5` asks this service once for a connection to the proxy, and gets the one that was already made.
+    // `SocksV5` asks this service once for a connection to the proxy. The service returns the connection that was already made.
     let connected = service_fn(move |_| ready(stream.take().ok_or("a second connection was asked for")));
     let mut socks = SocksV5::new(target.clone(), connected);
     if let Some((user, password)) = &proxy.user {
@@ -220,7 +223,7 @@ async fn socks(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<d
 /// Asks an HTTP proxy for a tunnel to the server.
 async fn tunnel(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<dyn Io>, BoxError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends with the tunnel, or when the sender is dropped.
+    // The task ends when the tunnel ends or the sender is dropped.
     tokio::spawn(connection.with_upgrades());
     let target = authority(server)?;
     let mut request = Request::connect(&*target)
@@ -314,7 +317,8 @@ mod tests {
         assert_eq!(connected.expect("in time").unwrap().into_inner().peer_addr().unwrap(), addresses[1]);
     }
 
-    /// Connects through a SOCKS proxy that accepts everything, with a user and a password of these lengths. Gives the error, if any.
+    /// Connects through a SOCKS proxy that accepts everything, with a user and a password of these lengths. Returns the error's text, if
+    /// connecting fails.
     async fn socks_with(user: usize, password: usize, server: &str) -> Option<String> {
         let url = format!("socks5://{}:{}@proxy", "u".repeat(user), "p".repeat(password));
         let proxy = Proxy::of_url("HTTPS_PROXY", &url).unwrap();
@@ -322,7 +326,7 @@ mod tests {
         tokio::spawn(async move {
             let mut bytes = [0; 1024];
             for answer in [&[5, 2][..], &[1, 0], &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]] {
-                // The client closes its end after an error.
+                // The client closes the connection after an error, so the read may return nothing.
                 if theirs.read(&mut bytes).await.is_ok_and(|length| length > 0) {
                     theirs.write_all(answer).await.unwrap();
                 }

@@ -1,19 +1,20 @@
 //! Finds out whether the server still has the version that a watch is resumed from, or was restored from an older backup.
 //!
-//! Takes when a watch began and when data came on it; gives when to ask the server, and asks it. [`Doubt`] is pure: monotonic time comes
-//! from the caller.
+//! A version is a `resourceVersion`; "our version" is the version from which this proxy resumes its watch. The module takes the times at
+//! which a watch began and at which data came on it, decides when to ask the server, and asks it. [`Doubt`] reads no clock: the caller
+//! passes in monotonic time.
 //!
-//! An API server whose etcd was restored from a backup has lower versions than before. It accepts a watch from a version of the future,
-//! and sends nothing, no bookmark either, until its versions have reached that one. So the server is asked when a watch is silent for
-//! longer than the minute between two bookmarks, and soon after a watch was resumed after a failure. The question is a list of one object
-//! that is not older than our version. A server that has the version answers, from its cache or, before 1.34, with a read of etcd that
-//! is limited to one object. A server that does not have it refuses within three seconds, which is
-//! [`Error::VersionLost`](super::error::Error::VersionLost), and everything is listed again.
+//! An API server whose etcd was restored from a backup has lower versions than before. It accepts a watch from a version that it has not
+//! reached yet, and sends nothing, not even a bookmark, until it has reached that version. So this module asks the server when a watch is
+//! silent for longer than the minute between two bookmarks, and soon after a watch was resumed after a failure. The question is a list of
+//! one object that is not older than our version. A server that has the version answers from its cache or, before 1.34, with a read of one
+//! object from etcd. A server that does not have the version refuses within three seconds, which is
+//! [`Error::VersionLost`](super::error::Error::VersionLost); then the reflector lists everything again.
 //!
-//! After a server was unreachable for longer than [`AWAY`], everything is listed again without a question: a restore takes that long,
-//! and if the restored server's versions have already passed ours, only a list shows the difference. Most nodes would have to list then
-//! anyway, because a server that starts has no history. After a shorter failure the watch is resumed: with 5,000 nodes and 20,000
-//! slices, lists after each reset of a load balancer would be a hundred gigabytes.
+//! After a server was unreachable for longer than [`AWAY`], the reflector lists everything again without a question: a restore takes at
+//! least that long, and if the restored server has already passed our version, only a list shows the difference. Most nodes would have to
+//! list anyway, because a server that starts has no history. After a shorter failure the watch is resumed: with 5,000 nodes and 20,000
+//! slices, lists after each reset of a load balancer would transfer a hundred gigabytes.
 
 use std::time::Duration;
 
@@ -25,17 +26,16 @@ use super::error::{End, Error};
 use super::resource::Resource;
 use super::retry::Attempt;
 
-/// The server is asked when nothing has come for this long on a watch that was resumed after a failure.
+/// The silence on a watch that was resumed after a failure, after which the server is asked.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// The server is asked when nothing has come for this long on a watch after one that the server ended early, as it does when it
-/// shuts down.
+/// The silence after which the server is asked, on a watch that follows a watch that the server ended early, as it does when it shuts down.
 const AFTER_EARLY_END: Duration = Duration::from_secs(2);
-/// The shortest time from an answer to the next question, if watches break off or end early again and again.
+/// The shortest time from an answer to the next question, if watches repeatedly break off or end early.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const PAUSE_AFTER_EARLY_END: Duration = Duration::from_secs(30);
-/// After a server could not be reached for this long, everything is listed again.
+/// The time without a reachable server after which the reflector lists everything again.
 pub(super) const AWAY: Duration = Duration::from_secs(5);
-/// The time from a question that was not answered to the next one.
+/// The time from a question that was not answered to the next question.
 const AGAIN: Duration = Duration::from_secs(10);
 /// How long an answer may take: a server waits up to 3 s for the version.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -49,16 +49,16 @@ pub(super) struct Doubt {
     silence: Duration,
     /// How long the next watch may be silent after it begins.
     at_begin: Duration,
-    /// A watch has begun since one failed or ended early. `due` is not postponed then: watches that end again and again must not put off
-    /// the question.
+    /// Whether a watch has begun since a watch failed or ended early. If so, a further watch does not postpone `due`, because watches that
+    /// repeatedly end must not postpone the question for ever.
     has_begun: bool,
-    /// When the server last answered that it has the version.
+    /// When the server last answered that it has our version.
     answered: Option<Instant>,
     due: Instant,
 }
 
 impl Doubt {
-    /// The state before the first watch. `silence` has to be longer than the time between two bookmarks.
+    /// Returns the state before the first watch. `silence` has to be longer than the time between two bookmarks.
     pub(super) fn new(silence: Duration, now: Instant) -> Self {
         Self { silence, at_begin: silence, has_begun: false, answered: None, due: now + silence }
     }
@@ -80,7 +80,7 @@ impl Doubt {
         self.news(now);
     }
 
-    /// Notes that data came on the watch, that a list is complete, or that the server has the version.
+    /// Notes that data came on the watch, that a list is complete, or that the server has our version.
     pub(super) fn news(&mut self, now: Instant) {
         self.at_begin = self.silence;
         self.has_begun = false;
@@ -93,7 +93,7 @@ impl Doubt {
         self.due = now + AGAIN.min(self.silence);
     }
 
-    /// Notes the end of an attempt whose watch had the timeout `life`. After a failure the question stays due soon until data come.
+    /// Notes the end of an attempt whose watch had the timeout `life`. After a failure, the question is due soon until data come.
     pub(super) fn ended(&mut self, attempt: Attempt, life: Duration) {
         let at_begin = match attempt.end {
             // The server got the timeout in whole seconds, without the fraction that `life` has.
@@ -103,21 +103,21 @@ impl Doubt {
         };
         self.at_begin = self.at_begin.min(at_begin);
         if matches!(attempt.end, End::NoAnswer | End::Failed) {
-            // The next request may reach another server, so the last answer does not count any more.
+            // The next request may reach another server, so forget the last answer.
             self.answered = None;
         }
     }
 
-    /// When to ask the server.
+    /// Returns when to ask the server.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 }
 
-/// Asks whether the server has this version. Gives the size of the answer's body in bytes.
+/// Asks whether the server has this version. Returns the size of the answer's body in bytes.
 ///
 /// # Errors
-/// [`Error::VersionLost`] if the server does not have the version; any other error if the question was not answered.
+/// Returns [`Error::VersionLost`] if the server does not have the version, and any other error if the question was not answered.
 pub(super) async fn ask(
     mut connection: Connection,
     kind: Resource,

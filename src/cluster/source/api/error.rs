@@ -1,9 +1,9 @@
 //! Why a list or a watch ended, explained to the operator of the cluster.
 //!
-//! Takes an error of the client, a Status of the server or a failure that the reflector found; gives one line: what happened, then
-//! what to check. Pure.
+//! The module takes an error of the client, a Status of the server or a failure that the reflector found, and returns one line of text:
+//! what happened, and what the operator can check. It does no I/O.
 //!
-//! Invariant: a line has each text only once, although the client's errors print their causes and also give them as their source.
+//! Invariant: a line contains each text only once, although the client's errors print their causes and also return them as `source`.
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
@@ -13,7 +13,8 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::decode::Status;
 
-/// A part of the message with status 504 that servers send if a version is requested that they do not have yet.
+/// A part of the message that a server sends with status 504 if it does not have the requested version yet
+/// (`NewTooLargeResourceVersionError` of k8s.io/apiserver).
 const TOO_LARGE: &str = "Too large resource version";
 use super::proxy;
 use super::tls::WeakKey;
@@ -21,7 +22,7 @@ use super::tls::WeakKey;
 /// Why a list or a watch failed or ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The version to resume from is too old: a complete list is needed.
+    /// The version from which the watch should resume is too old, so a complete list is needed.
     #[error("the version to resume from is too old")]
     Expired,
     /// The server does not have a version that it, or another API server, has sent before.
@@ -34,18 +35,18 @@ pub(crate) enum Error {
     Refused {
         /// HTTP status.
         code: u16,
-        /// The server's text.
+        /// The server's message.
         message: Option<String>,
         /// How long the server asks to wait before the next request (Retry-After).
         retry_after: Option<Duration>,
     },
-    /// The plugin gives no credentials, or the configuration can no longer be read.
+    /// The plugin returned no credentials, or the configuration can no longer be read.
     #[error("no credentials: {0}")]
     Credentials(String),
     /// There is no connection, or the request failed on it.
     #[error("{0}")]
     Connection(String),
-    /// An answer broke off.
+    /// The connection broke while an answer was read.
     #[error("{0}")]
     Broken(String),
     /// The connection ended within an event.
@@ -54,13 +55,14 @@ pub(crate) enum Error {
     /// The server sent nothing for this long.
     #[error("the server accepts connections, but sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
-    /// The server ended a watch at once.
+    /// The server ended a watch immediately after its start.
     #[error("the server ended the watch at once")]
     VeryShortWatch,
     /// The answer is not one of the Kubernetes API.
     #[error("the answer cannot be read: {0}; is this the URL of an API server?")]
     Malformed(String),
-    /// A complete list lacks this number of objects, which is more than this share in percent; that may be a mistake of the server.
+    /// A complete list lacks this number of objects (first field), which is more than this share in percent (second field). That may be a
+    /// mistake of the server.
     #[error(
         "the server's list lacks {0} objects, more than {1} % of all that there were (nftables.relistRemovalLimit); they stay until \
          a second list confirms it"
@@ -69,12 +71,12 @@ pub(crate) enum Error {
     /// The server does not support streaming lists. This is not handled as a failure: the next attempt lists page by page.
     #[error("the server does no streaming lists")]
     NoStreamingList,
-    /// The receiver of the events is gone: the process ends.
+    /// The receiver of the events was dropped, because the process ends.
     #[error("the receiver of the events is gone")]
     ReceiverGone,
 }
 
-/// The cause of a failure. Two failures with the same cause are the same to an operator.
+/// The cause of a failure. Failures with equal causes look the same to an operator and are logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// A list or watch was interrupted: by a broken connection, or because its version is too old. The next attempt often succeeds.
@@ -87,14 +89,14 @@ pub(super) enum Cause {
     Malformed,
     /// The list removes too many objects.
     ExcessiveRemoval,
-    /// Our own configuration cannot be read, or gives no credentials.
+    /// The client's configuration cannot be read, or its plugin returned no credentials.
     Configuration,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The server ended the watch in order.
+    /// The server ended the answer regularly, without an error.
     InOrder,
     /// The connection ended within an event.
     WithinEvent,
@@ -102,7 +104,7 @@ pub(super) enum End {
     Interrupted,
     /// A list broke off.
     Unfinished,
-    /// The server does not have the version to resume from, so a list is needed.
+    /// The server does not have the version from which the watch should resume, so a list is needed.
     ListNeeded,
     /// There was no connection, or the answer was 401 (credentials not accepted).
     NoAnswer,
@@ -111,12 +113,12 @@ pub(super) enum End {
 }
 
 impl Error {
-    /// The error for a request that failed.
+    /// Returns the error for a request that failed.
     pub(super) fn of_request(error: &kube::Error) -> Self {
         Self::Connection(explain(error))
     }
 
-    /// The error for a Status of the server.
+    /// Returns the error for a Status of the server.
     pub(super) fn of_status(status: Status, retry_after: Option<Duration>) -> Self {
         if status.is_expired() {
             return Self::Expired;
@@ -128,7 +130,7 @@ impl Error {
         Self::Refused { code: status.code, message, retry_after }
     }
 
-    /// The cause to log for an operator.
+    /// Returns the cause to log for an operator.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Expired
@@ -146,7 +148,7 @@ impl Error {
         }
     }
 
-    /// How an attempt ended that failed with this error.
+    /// Returns the end of an attempt that failed with this error.
     pub(super) fn end(&self) -> End {
         match self {
             Self::VeryShortWatch => End::InOrder,
@@ -158,7 +160,7 @@ impl Error {
         }
     }
 
-    /// How long the server asks to wait before the next request.
+    /// Returns how long the server asks to wait before the next request.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -166,7 +168,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status with which the server refused a request; `None` for any other error.
+    /// Returns the HTTP status with which the server refused a request; `None` for any other error.
     pub(super) fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -174,25 +176,25 @@ impl Error {
         }
     }
 
-    /// Whether new credentials or another CA may help, which may already be in the files.
+    /// Returns whether new credentials or another CA, which may already be in the files, may end the failure.
     pub(super) fn is_about_access(&self) -> bool {
         matches!(self, Self::Connection(_)) || self.code() == Some(401)
     }
 
-    /// Whether a complete list has to come next, because the watch cannot be resumed. After a malformed answer, resuming could get the
-    /// same answer again.
+    /// Returns whether a complete list has to come next, because the watch cannot be resumed. That includes a malformed answer, which the
+    /// server could send again to a resumed watch.
     pub(super) fn needs_list(&self) -> bool {
         matches!(self, Self::Expired | Self::VersionLost | Self::Malformed(_))
             || self.code().is_some_and(|code| (400..500).contains(&code) && ![401, 403, 408, 429].contains(&code))
     }
 }
 
-/// The separator and the text, or nothing if there is no text.
+/// Returns the separator and the text, or nothing if there is no text.
 fn after(separator: &str, text: Option<&str>) -> String {
     text.map(|text| format!("{separator}{text}")).unwrap_or_default()
 }
 
-/// Why a request failed: the error with its causes, and what to check where that is known.
+/// Returns why a request failed: the error with its causes, and what to check where that is known.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
     let text = chain(error);
     match causes(error).find_map(remedy) {
@@ -201,7 +203,7 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
     }
 }
 
-/// What to check when the server answers with this HTTP status.
+/// Returns what the operator can check when the server answers with this HTTP status.
 const fn advice(code: u16) -> Option<&'static str> {
     Some(match code {
         400 => "is the URL right? An API server with TLS needs https://",
@@ -216,12 +218,12 @@ const fn advice(code: u16) -> Option<&'static str> {
     })
 }
 
-/// An error with its causes, each text once.
+/// Returns the text of an error with its causes, in which each text occurs once.
 pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
         let more = match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
-            // The text of rustls for this error is a URL of its manual.
+            // Replace the text of rustls for this error, which is a URL of its manual.
             Some(ErrorKind::UnexpectedEof) => "the server closed the connection".to_owned(),
             Some(ErrorKind::TimedOut) => "timed out".to_owned(),
             _ => cause.to_string(),
@@ -234,7 +236,7 @@ pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// Whether an error's text only names the part of the client in which the error occurred.
+/// Returns whether an error's text only names the part of the client in which the error occurred.
 fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
     let is_kube_wrapper =
         matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Service(_) | kube::Error::HyperError(_)));
@@ -242,7 +244,7 @@ fn is_wrapper(error: &(dyn StdError + 'static), text: &str) -> bool {
     is_kube_wrapper || text.starts_with("client error (") || texts.contains(&text)
 }
 
-/// An error and its causes, the outermost first, including errors that an I/O error wraps.
+/// Returns an error and its causes, the outermost first, including errors that an I/O error wraps.
 fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -309,7 +311,7 @@ fn certificate(error: &CertificateError) -> Option<&'static str> {
         E::NotValidForName | E::NotValidForNameContext { .. } => {
             "use one of these names in the URL, or add the name to the server's certificate (--apiserver-cert-extra-sans of kubeadm)"
         }
-        // rustls does not export the types of these errors.
+        // Compare the debug text, because rustls does not export the type of this error.
         E::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => {
             "a certificate is of X.509 version 1: create it again with extensions, which makes it version 3"
         }
@@ -339,7 +341,7 @@ mod tests {
     #[error("client error (Connect)")]
     struct Client(#[source] io::Error);
 
-    /// The explanation of a connection's error, wrapped as the HTTP client wraps it.
+    /// Returns the explanation of a connection's error, wrapped as the HTTP client wraps it.
     fn connect(error: impl Into<Box<dyn StdError + Send + Sync>>) -> String {
         explain(&Client(io::Error::other(error)))
     }

@@ -1,4 +1,4 @@
-//! How the API server encodes its answers.
+//! The encodings of answers of the API server.
 
 /// The media type of JSON.
 pub(super) const JSON: &str = "application/json";
@@ -13,10 +13,10 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The encoding that a `Content-Type` header names; without one it is JSON.
+    /// Returns the encoding that a `Content-Type` header names, or JSON if there is no header.
     ///
     /// # Errors
-    /// The media type, if it is neither JSON nor protobuf.
+    /// Returns the media type if it is neither JSON nor protobuf.
     pub(super) fn of(content_type: Option<&str>) -> Result<Self, String> {
         let media_type = content_type.unwrap_or(JSON).split(';').next().unwrap_or_default().trim();
         match media_type {

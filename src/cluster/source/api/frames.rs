@@ -1,17 +1,17 @@
 //! Cuts the answer to a watch, as the network delivers it, into events: lines of JSON, or protobuf messages that follow their length.
 //!
-//! Takes chunks of bytes, gives the bytes of one event after the other. Pure.
+//! The module takes chunks of bytes and returns the bytes of one event after the other. It does no I/O.
 //!
-//! Invariant: it needs memory for the longest event plus one chunk, whatever length a message announces.
+//! Invariant: the memory is bounded by the longest allowed event plus one chunk, even if a message announces a larger length.
 
 use super::format::Format;
 
-/// Memory that an idle buffer may keep, in bytes.
+/// The memory that an empty buffer may keep, in bytes.
 const KEEP: usize = 256 << 10;
 /// Size in bytes of the length before each protobuf message, which is in network byte order.
 const LENGTH: usize = 4;
 
-/// An event is longer than the limit.
+/// The error that an event is longer than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
@@ -22,13 +22,13 @@ pub(super) struct FrameBuffer {
     bytes: Vec<u8>,
     /// Where the next event starts.
     start: usize,
-    /// No line ends before this offset; the search for the end of a line goes on from here.
+    /// The offset from which to search for the end of a line; there is no end before it.
     searched: usize,
     limit: usize,
 }
 
 impl FrameBuffer {
-    /// An empty buffer. `limit` is the longest event, in bytes.
+    /// Returns an empty buffer. `limit` is the longest event, in bytes.
     pub(super) fn new(format: Format, limit: usize) -> Self {
         Self { format, bytes: Vec::new(), start: 0, searched: 0, limit }
     }
@@ -44,10 +44,10 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(chunk);
     }
 
-    /// The next whole event; `None` if more bytes are needed. Blank lines and empty messages are left out.
+    /// Returns the next whole event; `None` if more bytes are needed. Blank lines and empty messages are left out.
     ///
     /// # Errors
-    /// The event is too long, even if its end has not arrived yet.
+    /// Fails if the event is longer than the limit, even before its end has arrived.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, TooLong> {
         loop {
             let Some((start, end)) = (match self.format {
@@ -62,7 +62,7 @@ impl FrameBuffer {
         }
     }
 
-    /// Start and end of the next complete line, without its line feed.
+    /// Returns start and end of the next complete line, without the line feed.
     fn line(&mut self) -> Result<Option<(usize, usize)>, TooLong> {
         let Some(length) = memchr::memchr(b'\n', &self.bytes[self.searched..]) else {
             self.searched = self.bytes.len();
@@ -77,7 +77,7 @@ impl FrameBuffer {
         Ok(Some((start, end)))
     }
 
-    /// Start and end of the next complete protobuf message, without the length before it.
+    /// Returns start and end of the next complete protobuf message, without the length before the message.
     fn message(&mut self) -> Result<Option<(usize, usize)>, TooLong> {
         let Some((length, rest)) = self.bytes[self.start..].split_first_chunk::<LENGTH>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
@@ -92,7 +92,7 @@ impl FrameBuffer {
         Ok(Some((start, self.start)))
     }
 
-    /// The number of bytes of an event whose end has not arrived yet.
+    /// Returns the number of bytes of an event whose end has not arrived yet.
     pub(super) fn pending(&self) -> usize {
         self.bytes.len() - self.start
     }
@@ -102,7 +102,7 @@ impl FrameBuffer {
 mod tests {
     use super::*;
 
-    /// All events of an answer that comes in chunks of `size` bytes.
+    /// Returns all events of an answer that comes in chunks of `size` bytes.
     fn cut(format: Format, answer: &[u8], size: usize) -> Vec<Vec<u8>> {
         let mut frames = FrameBuffer::new(format, 100);
         let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Tracks which objects of one kind the model has, and finds those that a new list lacks.
+//! Tracks which objects of one kind `rules::model` has ("the model"), and finds the known objects that a new list lacks.
 //!
-//! Pure. Keeps only the names of the objects, whose memory it shares with the events.
+//! The module does no I/O. It keeps only the names of the objects, in memory that it shares with the events.
 //!
 //! Invariant: a list that breaks off removes no object.
 
@@ -16,7 +16,7 @@ pub(super) struct KnownObjects {
     /// The number of the list in which each object was last seen.
     objects: HashMap<Key, u32>,
     list: u32,
-    /// The list has an object whose name cannot be read.
+    /// Whether the current list has an object whose name cannot be read.
     nameless: bool,
     /// How many objects there were when the list began.
     before: usize,
@@ -27,8 +27,8 @@ pub(super) struct KnownObjects {
 pub(super) struct Confirmation(Option<Instant>);
 
 impl Confirmation {
-    /// Whether a list may be applied: it does not remove too many objects (`is_excessive`), or the list before it removed too many as
-    /// well and came `within` this time. An older list confirms nothing.
+    /// Returns whether a list may be applied: it does not remove too many objects (`is_excessive` is false), or the previous list removed
+    /// too many objects as well and is not older than `within`.
     pub(super) fn may_apply(&mut self, is_excessive: bool, now: Instant, within: Duration) -> bool {
         let is_second = self.0.take().is_some_and(|first| now.saturating_duration_since(first) <= within);
         self.0 = (is_excessive && !is_second).then_some(now);
@@ -36,20 +36,19 @@ impl Confirmation {
     }
 }
 
-/// A list that removes fewer objects needs no confirmation: a small cluster may be emptied at once.
+/// The number of removed objects below which a list needs no confirmation, because a small cluster may lose all its objects at once.
 const MANY: usize = 10;
 
 impl KnownObjects {
-    /// Notes that a list begins; a list that was not complete yet has broken off.
+    /// Notes that a list begins. If the previous list was not complete, it has broken off.
     pub(super) fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
         self.nameless = false;
         self.before = self.objects.len();
     }
 
-    /// The number of objects that the complete list removes, if it is more than `limit` percent of the objects before the list. That
-    /// may be a mistake of the server, until a second list confirms it; a cluster that was emptied on purpose is still empty
-    /// a second or two later.
+    /// Returns the number of objects that the complete list removes, if it is more than `limit` percent of the objects before the list;
+    /// otherwise `None`. Such a removal may be a mistake of the server, so a second list has to confirm it a second or two later.
     pub(super) fn excessive_removal(&self, limit: u8) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.list).count();
         (!self.nameless && missing >= MANY && missing.saturating_mul(100) > self.before.saturating_mul(limit.into()))
@@ -61,8 +60,8 @@ impl KnownObjects {
         self.objects.insert(key, self.list);
     }
 
-    /// Notes an object that exists but cannot be read; if the model has it, it stays as it was. `key` is `None` if its name cannot be
-    /// read either.
+    /// Notes an object that exists but cannot be read. If the model has the object, the list does not remove it. `key` is `None` if the
+    /// object's name cannot be read either.
     pub(super) fn unreadable(&mut self, key: Option<&Key>) {
         match key {
             Some(key) => {
@@ -74,14 +73,14 @@ impl KnownObjects {
         }
     }
 
-    /// Notes that an object was deleted. Gives whether the model had it.
+    /// Notes that an object was deleted. Returns whether the model had it.
     pub(super) fn deleted(&mut self, key: &Key) -> bool {
         self.objects.remove(key).is_some()
     }
 
-    /// Ends a complete list: forgets the objects that it lacks, and gives them.
+    /// Notes that a list is complete: forgets the known objects that the list lacks, and returns their names.
     ///
-    /// If the name of an object on the list cannot be read, the object may be any of the missing ones, so none is removed.
+    /// Removes no object if the name of an object on the list cannot be read, because that object may be any of the missing objects.
     pub(super) fn end_list(&mut self) -> Vec<Key> {
         if self.nameless {
             return Vec::new();
@@ -101,7 +100,7 @@ mod tests {
         Key::Node(name.into())
     }
 
-    /// The known objects after a list of `a` and `b`.
+    /// Returns the known objects after a list of `a` and `b`.
     fn two_known() -> KnownObjects {
         let mut known = KnownObjects::default();
         known.begin_list();

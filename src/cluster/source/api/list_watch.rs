@@ -1,8 +1,8 @@
 //! The requests of a [`Reflector`]: a list page by page, a watch event by event, or a streaming list, which is a watch that begins with
 //! all objects.
 //!
-//! Takes the server's answers, calls the reflector's methods. Every wait has a time limit: if a server falls silent, sends a byte at a
-//! time or floods the connection, the request fails and the reflector goes on.
+//! The module reads the server's answers and calls the reflector's methods. Every wait has a time limit: if a server sends nothing, sends
+//! single bytes or floods the connection, the request fails and the reflector continues with its next request.
 
 use std::future::pending;
 use std::time::{Duration, Instant as StdInstant};
@@ -21,18 +21,20 @@ use super::position::{Freshness, ListMethod, Position, Question};
 use super::reflector::Reflector;
 use super::{Answered, Observer, continuity};
 
-/// Objects on a page of a list.
+/// The number of objects that a page of a list may have.
 const PAGE: u32 = 500;
-/// The longest event of a watch, in bytes: an object has 3 MiB at most, which JSON may double.
+/// The longest event of a watch, in bytes. It is well above the largest object that an API server accepts (3 MiB), whose JSON may be twice
+/// as long.
 const MAX_EVENT: usize = 16 << 20;
 /// The largest page, in bytes, for servers that ignore the page size.
 const MAX_PAGE: usize = 256 << 20;
-/// A resumed watch counts as working after this long without a failure, because nothing may come on it for a minute.
+/// The time without a failure after which a resumed watch counts as working. It does not need data, because nothing may come on a watch for
+/// a minute.
 const RESUMED: Duration = Duration::from_millis(200);
 /// The shortest time between two reports that data of a watch arrived.
 const NOTED: Duration = Duration::from_millis(50);
 impl<O: Observer> Reflector<'_, O> {
-    /// Lists or watches, whichever is due, until the server ends the answer.
+    /// Requests a list or a watch, depending on `position`, and reads the answer to its end.
     pub(super) async fn list_or_watch(&mut self) -> Result<(), Error> {
         if let Err(error) = self.connection.refresh().await {
             let (kind, url) = (self.kind.name(), self.connection.url());
@@ -47,7 +49,8 @@ impl<O: Observer> Reflector<'_, O> {
         let method = self.list_methods.next(StdInstant::now());
         match (self.position.clone(), method) {
             (Position::Watch(version), _) => self.watch(version, false).await,
-            // Without a version the list is as new as etcd: the server asks etcd for its version, and waits until its cache has that.
+            // A streaming list without a version is as new as etcd: the server asks etcd for the current version, and waits until its cache
+            // has that version.
             (Position::List(_), ListMethod::Streaming) => self.watch(String::new(), true).await,
             (Position::List(freshness), ListMethod::Paged) => self.list(&freshness).await,
         }
@@ -72,7 +75,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Requests a page. Gives the format and the body of the answer.
+    /// Requests a page. Returns the format and the body of the answer.
     async fn page(&mut self, request: &Request) -> Result<(Format, Vec<u8>), Error> {
         let (timing, start) = (self.shared.timing, Instant::now());
         let page = match self.connection.send(self.kind.path(), request, timing.list_response).await {
@@ -86,7 +89,7 @@ impl<O: Observer> Reflector<'_, O> {
         page
     }
 
-    /// Reports to the observer, which counts it, that a request was answered with status 200, or failed.
+    /// Reports to the observer that a request was answered with status 200, or failed with `error`.
     fn answered(&self, error: Option<&Error>, start: Instant, bytes: Option<usize>) {
         let code = error.map_or(Some(200), Error::code);
         self.shared.observer.answered(Answered { url: self.connection.url(), code, took: start.elapsed(), bytes });
@@ -94,7 +97,8 @@ impl<O: Observer> Reflector<'_, O> {
 
     /// Watches from a version; or, if `is_list`, streams a list and watches from its version.
     async fn watch(&mut self, version: String, mut is_list: bool) -> Result<(), Error> {
-        // The last watch may have ended before the server said whether it has the version, which takes 3 s if versions went back.
+        // The last watch may have ended before the server answered the question whether it has the version: a server that does not have it
+        // answers after 3 s.
         if let Some(answer) = answer(&mut self.question).now_or_never() {
             self.question_answered(answer)?;
         }
@@ -134,7 +138,8 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Reports that data of a watch arrived, but not for every piece: a streaming list may come in hundreds of thousands of pieces.
+    /// Reports that data of a watch arrived, at most once per [`NOTED`], because a streaming list may come in hundreds of thousands of
+    /// pieces.
     fn arrived(&self, noted: &mut Option<Instant>) {
         let now = Instant::now();
         if noted.is_none_or(|noted| now.duration_since(noted) >= NOTED) {
@@ -143,8 +148,8 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Ends a silent watch although the server still has our version: nothing has changed, or changes get lost on the way. The next
-    /// watch begins at once, and this is no failure.
+    /// Ends a silent watch although the server still has the version, because changes may get lost on the way. Returns no error, so that
+    /// the next watch begins at once.
     fn replaced(&mut self) -> Result<(), Error> {
         self.watch_began = None;
         Ok(())
@@ -154,7 +159,7 @@ impl<O: Observer> Reflector<'_, O> {
     async fn begin_watch(&mut self, version: String, is_list: bool) -> Result<Response, Error> {
         if is_list {
             self.known.begin_list();
-            // The pending question is about a version that is no longer needed.
+            // Drop the pending question, because it is about a version that is no longer needed.
             self.question = None;
         }
         let timing = self.shared.timing;
@@ -183,7 +188,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Until when to wait for bytes of a watch whose last event came at `last` and which has to end by `end`.
+    /// Returns how long to wait for bytes of a watch whose last event came at `last` and that has to end by `end`.
     fn deadlines(&self, last: Instant, end: Instant, is_list: bool) -> Deadlines {
         let timing = self.shared.timing;
         let patience = if is_list { timing.initial } else { timing.idle };
@@ -195,7 +200,8 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Handles that nothing came on a watch until the first of its deadlines. If it is due, asks whether the server still has the version.
+    /// Handles that nothing came on a watch until the first of its deadlines. If the question is due, asks whether the server still has the
+    /// version.
     fn timed_out(&mut self, deadlines: &Deadlines, is_list: bool) -> Result<(), Error> {
         let now = Instant::now();
         if now >= deadlines.end {
@@ -253,7 +259,7 @@ impl<O: Observer> Reflector<'_, O> {
         if self.has_worked() { Ok(()) } else { Err(Error::VeryShortWatch) }
     }
 
-    /// Handles an event. Gives whether a streaming list is still under way.
+    /// Handles an event. Returns whether a streaming list is still under way.
     async fn event(&mut self, format: Format, event: &[u8], is_list: bool) -> Result<bool, Error> {
         let version = match self.decoder.watch_event(format, event).map_err(Error::Malformed)? {
             WatchEvent::Applied(object) => self.applied(object).await?,
@@ -266,7 +272,7 @@ impl<O: Observer> Reflector<'_, O> {
                 self.watch_began = Some(Instant::now());
                 return Ok(false);
             }
-            // A server that supports streaming lists sends no other bookmark before the end of the list.
+            // A server that supports streaming lists sends no bookmark before the one that ends the list.
             WatchEvent::Bookmark { .. } if is_list => return Err(self.streaming_ignored()),
             WatchEvent::Bookmark { version, .. } => Some(version),
             WatchEvent::Error(status) if is_list && refuses_streaming(status.code) => {
@@ -283,21 +289,23 @@ impl<O: Observer> Reflector<'_, O> {
         Ok(is_list)
     }
 
-    /// The server refused a streaming list: the next attempt lists page by page.
+    /// Notes that the server refused a streaming list, so that the next attempt lists page by page. Returns the error that ends this
+    /// attempt.
     fn streaming_refused(&mut self, error: &Error) -> Error {
         debug!("type" = self.kind.name(), err = %error, "The server refuses a streaming list");
         self.list_methods.streaming_refused();
         Error::NoStreamingList
     }
 
-    /// The end of a streaming list did not come: the next attempt lists page by page.
+    /// Notes that the server ignored the request for a streaming list, so that the next attempt lists page by page. Returns the error that
+    /// ends this attempt.
     fn streaming_ignored(&mut self) -> Error {
         debug!("type" = self.kind.name(), "The server ignores that a streaming list was requested");
         self.list_methods.streaming_ignored(StdInstant::now());
         Error::NoStreamingList
     }
 
-    /// The parameters for a page of a list: for the first one, or for the one that the continue token `next` stands for.
+    /// Returns the parameters for a page of a list: for the page of continue token `next`, or for the first page if there is no token.
     fn list_params(&self, freshness: &Freshness, next: Option<String>) -> ListParams {
         let (version, version_match) = match freshness {
             _ if next.is_some() => (None, None),
@@ -308,7 +316,8 @@ impl<O: Observer> Reflector<'_, O> {
         ListParams {
             label_selector: self.kind.label_selector().map(Into::into),
             field_selector: self.kind.field_selector(self.shared.node_name),
-            // With a limit, servers before 1.34 read a version other than 0 from etcd.
+            // Set no limit together with a version other than 0, because servers before 1.34 would then read from etcd and not from their
+            // cache.
             limit: version_match.is_none().then_some(PAGE),
             continue_token: next,
             version_match,
@@ -317,7 +326,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// The parameters of a watch with a timeout of this many seconds.
+    /// Returns the parameters of a watch with a timeout of this many seconds.
     fn watch_params(&self, seconds: u32, is_list: bool) -> WatchParams {
         WatchParams {
             label_selector: self.kind.label_selector().map(Into::into),
@@ -329,7 +338,7 @@ impl<O: Observer> Reflector<'_, O> {
     }
 }
 
-/// Until when to wait for bytes of a watch.
+/// The times until which to wait for bytes of a watch.
 struct Deadlines {
     /// When the watch is given up.
     end: Instant,
@@ -371,7 +380,7 @@ async fn read(response: &mut Response, frames: &mut FrameBuffer, until: Instant)
     })
 }
 
-/// Turns the error of a broken connection into [`Error::CutOff`] if it broke within an event.
+/// Turns the error of a broken connection into [`Error::CutOff`] if the connection broke within an event.
 fn cut_off(error: Error, frames: &FrameBuffer) -> Error {
     match error {
         Error::Broken(text) if frames.pending() > 0 => Error::CutOff(text),
@@ -383,8 +392,8 @@ fn too_long(TooLong: TooLong) -> Error {
     Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
 }
 
-/// Whether this HTTP status means that the server does not support streaming lists: such servers call the parameters invalid (422) or
-/// bad (400); the other statuses may come from a proxy on the way.
+/// Returns whether this HTTP status means that the server does not support streaming lists. Servers without support answer that the
+/// parameters are invalid (422) or bad (400); the other statuses may come from a proxy on the way.
 fn refuses_streaming(status: u16) -> bool {
     matches!(status, 400 | 405 | 406 | 415 | 422 | 501)
 }

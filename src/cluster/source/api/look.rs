@@ -1,8 +1,8 @@
-//! Checks the API server with the configuration of a proxy, before a proxy starts with it.
+//! Checks with a proxy's configuration whether the API server is usable, before a proxy starts with that configuration.
 //!
-//! Takes the client's options and the node's name; gives whether the server answers, and whether each request of a proxy is allowed.
-//! Sends these requests themselves, lists with a limit of one object; only for the creation of events it sends a
-//! SelfSubjectAccessReview instead, so that nothing is written.
+//! The module takes the client's options and the node's name. It returns whether the server answers, and whether each request of a proxy is
+//! allowed. To find out, it sends the same lists (limited to one object) and watches as a proxy. Only for the creation of Events it sends a
+//! SelfSubjectAccessReview instead, so that it writes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use super::resource::Resource;
 
 /// How long each request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The largest answer that is read, in bytes: a Node is large because it lists its images.
+/// The largest answer that is read, in bytes. A Node can be large, because it lists the node's images.
 const MAX_ANSWER: usize = 16 << 20;
 /// The path of SelfSubjectAccessReviews, which answer whether this client may send a request (authorization.k8s.io/v1).
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -36,7 +36,7 @@ pub struct ServerReport {
     pub url: String,
     /// The proxy on the way, without secrets.
     pub proxy: Option<String>,
-    /// The certificates of the CA file that cannot be used, and why.
+    /// The certificates of the CA file that cannot be used, each with the reason.
     pub skipped: Vec<String>,
     /// The server's answer, or why there is none.
     pub reached: Result<Reached, String>,
@@ -53,13 +53,13 @@ pub struct ServerReport {
 pub struct Reached {
     /// How long the first request took, including the connection.
     pub took: Duration,
-    /// The server's version, such as `v1.36.2`; empty if its answer has none.
+    /// The server's version, such as `v1.36.2`; empty if the answer has none.
     pub version: String,
     /// When the server's certificate expires, if it shows one.
     pub certificate_end: Option<Timestamp>,
 }
 
-/// A verb and a resource that a proxy uses, and whether that is allowed.
+/// A request that a proxy sends, as verb and resource, and whether the server allows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The verb that a role has to allow.
@@ -88,19 +88,19 @@ pub enum Allowed {
 /// Checks the server.
 ///
 /// # Errors
-/// When the credentials cannot be read.
+/// Fails when the credentials cannot be read.
 pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
     let outcome = runtime.block_on(look_at(options, node_name));
-    // Does not wait for the resolution of a name, which may take long.
+    // Do not wait for the resolution of a name, which may take long.
     runtime.shutdown_background();
     outcome
 }
 
 async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let Configuration { config, route, skipped } = configuration(options).await?;
-    // Asks for JSON, because the few answers are read as untyped values.
+    // Request JSON, because the few answers are read as untyped values.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let start = Instant::now();
     let version = version(&mut connection).await;
@@ -134,7 +134,7 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerRepor
     Ok(look)
 }
 
-/// When the server's certificate expires; `None` without TLS.
+/// Returns when the server's certificate expires; `None` without TLS or without a connection.
 async fn certificate_end(config: &Config, route: Route) -> Option<Timestamp> {
     let shown = Connector::new(config, route).ok()?.certificate(&config.cluster_url).await.ok()??;
     Some(certificate::facts(&shown)?.end)
@@ -150,7 +150,7 @@ async fn version(connection: &mut Connection) -> Result<String, Error> {
     Ok(answer["gitVersion"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Lists at most one object. If that succeeds, also gives the number of objects in the answer.
+/// Lists at most one object. Returns whether that is allowed and, if it succeeds, the number of objects in the answer.
 async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (Allowed, Option<usize>) {
     let params = ListParams {
         label_selector: kind.label_selector().map(Into::into),
@@ -164,7 +164,7 @@ async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (
     }
 }
 
-/// Begins a watch and ends it at once.
+/// Begins a watch and ends it at once. Returns whether that is allowed.
 async fn watch(connection: &mut Connection, kind: Resource, node_name: &str) -> Allowed {
     let params = WatchParams {
         label_selector: kind.label_selector().map(Into::into),
@@ -200,7 +200,7 @@ fn refused(error: &Error) -> Allowed {
     }
 }
 
-/// The answer to a request, as JSON.
+/// Sends a request and returns the answer as a JSON value.
 async fn answer(connection: &mut Connection, path: &str, request: &Request) -> Result<Value, Error> {
     let mut response = connection.send(path, request, PATIENCE).await?;
     let body = response.read_all(MAX_ANSWER, PATIENCE, PATIENCE).await?;

@@ -1,7 +1,7 @@
-//! Objects from the API server.
+//! Reads the cluster's objects from the API server.
 //!
-//! Takes Services, EndpointSlices, ServiceCIDRs and this node's Node as the server lists and streams them; gives [`Event`]s: the objects
-//! of all kinds, then [`Event::InitialListDone`], then changes as they happen.
+//! The module lists and watches Services, EndpointSlices, ServiceCIDRs and this node's Node. It sends [`Event`]s: first the objects of all
+//! kinds, then [`Event::InitialListDone`], then changes as they happen.
 //!
 //! Each kind has a reflector (`reflector.rs`) that lists and watches it; all reflectors run on one thread, so that their events have an
 //! order. `list_watch` makes the requests of a list or a watch, `frames` cuts a watch into events, `decode` reads the answers, `known`
@@ -12,8 +12,8 @@
 //! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
 //! certificates. `startup` waits for the first lists.
 //!
-//! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only once it is complete; memory
-//! is bounded by one page, which may be a whole list, or one event, plus the names of the objects; all times are monotonic.
+//! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; memory is
+//! bounded by one page (which may be a complete list) or one event, plus the names of the objects; all times are monotonic.
 
 mod certificate;
 mod client;
@@ -65,7 +65,7 @@ pub use decode::{list_bytes, watch_bytes};
 pub use look::Reached;
 pub use look::{Access, Allowed, ServerReport, look};
 
-/// How long to wait before the next attempt to send while the receiver's queue is full.
+/// The time between two attempts to send an event while the receiver's queue is full.
 const QUEUE_FULL: Duration = Duration::from_millis(1);
 
 /// What to list and watch, and where.
@@ -73,13 +73,14 @@ const QUEUE_FULL: Duration = Duration::from_millis(1);
 pub struct ApiOptions {
     /// How to reach the server.
     pub client: ClientOptions,
-    /// Name of this node's Node object (M1).
+    /// The name of this node's Node object (M1).
     pub node_name: String,
-    /// Options of the conversion of objects.
+    /// The options of the conversion of objects.
     pub convert: ConvertOptions,
     /// Whether the start fails if the Node has no pod CIDRs, as with `detectLocalMode: NodeCIDR` (M3).
     pub needs_pod_cidrs: bool,
-    /// A list that removes a larger share of a kind's objects, in percent, has to be confirmed by a second list.
+    /// The largest share of a kind's objects, in percent, that one list may remove. If a list lacks more, the objects stay until a second
+    /// list confirms it.
     pub removal_limit: u8,
 }
 
@@ -88,48 +89,48 @@ pub struct ApiOptions {
 pub struct Answered<'a> {
     /// The server's URL.
     pub url: &'a str,
-    /// The HTTP status; `None` without an answer.
+    /// The HTTP status; `None` if there was no answer.
     pub code: Option<u16>,
-    /// The time from the request to the end of the answer; for a watch, whose answer goes on, to the start of the answer.
+    /// The time from the request to the end of the answer, or to the start of the answer of a watch.
     pub took: Duration,
     /// The size of the answer's body in bytes; `None` for a watch or a failure.
     pub bytes: Option<usize>,
 }
 
-/// Receives what is counted in metrics or shown on `/readyz`. Called on the source's thread; must not block.
+/// Receives the facts that metrics count and `/readyz` shows. The source calls it on its own thread, so it must not block.
 pub trait Observer: Send + 'static {
     /// Reports whether the server serves a kind: `false` at the start and after a failure.
     fn connected(&self, kind: &'static str, is: bool);
-    /// The server answered a request, or the request failed.
+    /// Reports that the server answered a request, or that the request failed.
     fn answered(&self, request: Answered<'_>);
-    /// The server sent data of a kind: objects, changes or a bookmark. Of several pieces of a watch within 50 ms only one is reported.
+    /// Reports that the server sent data of a kind: objects, changes or a bookmark. Reports at most one piece of a watch in 50 ms.
     fn received(&self, kind: &'static str, at: SystemTime);
-    /// The watch of a kind fails. `why` has the server's URL, the error and what to check. Called again from time to time while the
-    /// failure lasts, and not at all for a failure that passes at once.
+    /// Reports that the watch of a kind fails. `why` contains the server's URL, the error and what to check. The source repeats the report
+    /// every few minutes while the failure lasts, and does not report a failure that the next attempt ends.
     fn lost(&self, kind: &'static str, why: &str);
-    /// The watch of a kind works again after a failure of this duration.
+    /// Reports that the watch of a kind works again after a failure of duration `lasted`.
     fn reconnected(&self, kind: &'static str, lasted: Duration);
-    /// An object of a kind has a new problem, and cannot be used in full.
+    /// Reports that an object of a kind has a new problem, so that a part of it or all of it is ignored.
     fn rejected(&self, kind: &'static str);
-    /// Reports what the start waits for, in words: at once, after each change, and finally an empty list, just before
-    /// [`Event::InitialListDone`] is sent.
+    /// Reports in words what the start waits for. The source calls this at its start, after each change, and with an empty list right
+    /// before it sends [`Event::InitialListDone`].
     fn waiting_for(&self, missing: &[&str]);
 }
 
-/// A running source. Dropping it stops the source, without waiting for its thread.
+/// A running source. When this value is dropped, the source stops; nobody waits for its thread.
 #[derive(Debug)]
 pub struct Handle {
     /// Closes when the handle is dropped, which stops the source.
     _stop: oneshot::Sender<()>,
 }
 
-/// Starts to list and watch on a thread of its own. Does not wait for the server, which may be unreachable for long.
+/// Starts a thread that lists and watches. Does not wait for the server, which may be unreachable for a long time.
 ///
-/// The supervisor receives an error after which the process cannot go on: a configuration that cannot be read, a Node without pod CIDRs
-/// where they are needed (M3), a panic.
+/// The supervisor receives an error after which the process cannot continue: a configuration that cannot be read, a Node without pod CIDRs
+/// if they are needed (M3), or a panic.
 ///
 /// # Errors
-/// The system gives no thread or no file descriptors.
+/// Fails if the system cannot start a thread or has no free file descriptor.
 pub fn spawn(
     options: ApiOptions,
     events: SyncSender<Event>,
@@ -139,7 +140,7 @@ pub fn spawn(
     spawn_with(options, events, observer, supervisor, Timing::default())
 }
 
-/// [`spawn`] with other time limits, for tests.
+/// Does the same as [`spawn`], with other time limits for tests.
 fn spawn_with(
     options: ApiOptions,
     events: SyncSender<Event>,
@@ -152,7 +153,7 @@ fn spawn_with(
     let (stop, stopped) = oneshot::channel();
     let body = move || {
         let outcome = runtime.block_on(run(options, EventSender(events), observer, timing, stopped));
-        // Does not wait for DNS look-ups, which may take long and are no longer needed.
+        // Do not wait for DNS look-ups, which may take long and are no longer needed.
         runtime.shutdown_background();
         outcome
     };
@@ -160,7 +161,7 @@ fn spawn_with(
     Ok(Handle { _stop: stop })
 }
 
-/// Runs the reflectors until the handle is dropped, the receiver is gone, or there is an error that ends the process.
+/// Runs the reflectors until the handle is dropped, the receiver is dropped, or an error occurs that ends the process.
 async fn run(
     options: ApiOptions,
     events: EventSender,
@@ -186,7 +187,7 @@ async fn run(
     tokio::select! {
         // The handle was dropped.
         _ = stopped => Ok(()),
-        // A reflector ends when the receiver is gone; the sync loop's thread reports why.
+        // A reflector ends only when the receiver was dropped; the thread of the sync loop reports the reason.
         _ = reflectors.next() => Ok(()),
         () = client::announce_address(&options.client, &events) => Ok(()),
         error = startup::run(&options, seen, &events, &observer) => Err(error),
@@ -195,8 +196,8 @@ async fn run(
 
 /// Sends events to the sync loop through a bounded channel.
 ///
-/// If the channel is full, the sender waits without blocking the thread: the server's next bytes stay in the socket, the other kinds
-/// go on, and the source can still be stopped.
+/// If the channel is full, the sender waits without blocking the thread: the server's next bytes stay in the socket, the reflectors of the
+/// other kinds continue, and the source can still be stopped.
 #[derive(Debug)]
 struct EventSender(SyncSender<Event>);
 
@@ -204,7 +205,7 @@ impl EventSender {
     /// Sends an event.
     ///
     /// # Errors
-    /// [`Error::ReceiverGone`].
+    /// Returns [`Error::ReceiverGone`] if the receiver was dropped.
     async fn send(&self, mut event: Event) -> Result<(), Error> {
         loop {
             match self.0.try_send(event) {

@@ -1,13 +1,13 @@
-//! Credentials from a program: the exec plugin of a kubeconfig.
+//! Runs the exec plugin of a kubeconfig, which is a program that prints credentials.
 //!
-//! Takes the kubeconfig's entry of a user; runs the plugin, if the entry uses one, and puts its token or certificate into the entry,
-//! where the client finds them as in any kubeconfig. The plugin's protocol is client.authentication.k8s.io.
+//! The module takes a user of the kubeconfig. If the user has a plugin, the module runs it and puts the token or certificate into the
+//! user's settings, where the client finds them as in any kubeconfig. The plugin's protocol is client.authentication.k8s.io.
 //!
-//! kube's own implementation is not used, because it blocks the thread until the plugin ends, without a limit, and runs the plugin
-//! several times for each client.
+//! The module replaces the implementation of the kube library, which blocks the thread without a time limit until the plugin ends, and runs
+//! the plugin several times for each client.
 //!
-//! Invariants: a plugin runs for a bounded time, and is killed together with what it started; its output is in no error text, because
-//! it may be a secret.
+//! Invariants: a plugin runs for a bounded time, and is then killed together with the processes that it started; no error text contains the
+//! plugin's output, because it may be a secret.
 
 use std::fmt::Display;
 use std::process::{Output, Stdio};
@@ -23,9 +23,9 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// How long a plugin may take. Slow ones send requests to a cloud's server, which takes a few seconds.
+/// How long a plugin may run. Plugins that send requests to a cloud's server need a few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much of a failed plugin's standard error is in the error text, in characters.
+/// The number of characters of a failed plugin's standard error that the error text contains at most.
 const MAX_STDERR: usize = 300;
 
 /// The ExecCredential that a plugin prints.
@@ -43,18 +43,18 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Whether a user's credentials come from a plugin. Credentials in the kubeconfig itself take precedence.
+/// Returns whether a user's credentials come from a plugin. Credentials in the kubeconfig itself take precedence.
 pub(super) fn is_used(user: &AuthInfo) -> bool {
     let has_password = user.username.is_some() && user.password.is_some();
     let has_other = user.auth_provider.is_some() || user.token.is_some() || user.token_file.is_some() || has_password;
     user.exec.is_some() && !has_other
 }
 
-/// Replaces the plugin in the user's entry by its credentials. Gives when they expire, if they do. A user without a plugin stays as it
-/// is.
+/// Runs the plugin of a user, and replaces it by the credentials that it printed. Returns when the credentials expire, if they do. Does not
+/// change a user without a plugin.
 ///
 /// # Errors
-/// The plugin cannot be run, fails, takes too long, or does not print credentials.
+/// Fails if the plugin cannot be started, fails, runs too long, or does not print credentials.
 pub(super) async fn resolve(user: &mut AuthInfo) -> Result<Option<Timestamp>> {
     if !is_used(user) {
         return Ok(None);
@@ -84,12 +84,12 @@ async fn ask(exec: ExecConfig, patience: Duration) -> Result<Status> {
         let text: String = String::from_utf8_lossy(&stderr).trim().chars().take(MAX_STDERR).collect();
         bail!("it failed ({status}): {text}");
     }
-    // The parser's error is dropped, because its text would contain the output.
+    // Ignore the parser's error, because its text would contain the output.
     let credential: Credential = serde_saphyr::from_slice(&stdout).ok().context("it printed no ExecCredential")?;
     credential.status.context("it printed an ExecCredential without status")
 }
 
-/// A plugin that runs; dropping it kills its process group.
+/// A running plugin. When this value is dropped, the plugin's process group is killed.
 struct Running {
     child: Option<Child>,
     group: Option<Pid>,
@@ -122,7 +122,7 @@ impl Running {
     async fn output(mut self) -> Result<Output> {
         let child = self.child.take().context("its end was waited for before")?;
         let output = child.wait_with_output().await.map_err(unable);
-        // The process was reaped, so its number may belong to another process group from now on.
+        // The process was reaped, so from now on its number may belong to another process group.
         self.group = None;
         output
     }
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// The entry of a user whose plugin is this shell command.
+    /// Returns a user of a kubeconfig whose plugin is this shell command.
     fn user(script: &str, more: &Value) -> AuthInfo {
         let mut exec = json!({ "apiVersion": "v1", "command": "/bin/sh", "args": ["-c", script] });
         exec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -1,5 +1,5 @@
-//! The state of a [`Reflector`](super::reflector::Reflector) between requests: which request comes next, and how it lists. Pure, except
-//! that a [`Question`] is a pending request.
+//! The state of a [`Reflector`](super::reflector::Reflector) between requests: which request comes next, and how the reflector lists. The
+//! module does no I/O, except that a [`Question`] is a pending request.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant as StdInstant};
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::error::Error;
 
-/// How long no streaming list is requested from a server that ignores the parameter for it: each such request would wait in vain for
-/// the end of the list.
+/// How long no streaming list is requested after a server ignored the parameter for it: each request would wait in vain for the end of the
+/// list.
 const IGNORED: Duration = Duration::from_secs(600);
 
 /// Which request comes next.
@@ -30,22 +30,23 @@ pub(super) enum ListMethod {
     Paged,
 }
 
-/// How new a paged list has to be. A server answers the first two variants from its cache, and reads etcd for the third.
+/// How new a paged list has to be. A server answers [`Self::Any`] and [`Self::NotOlderThan`] from its cache, and reads etcd for
+/// [`Self::Latest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     /// Any version that the server has in its cache, because no version is known yet. The watch that follows delivers later changes.
     Any,
-    /// Not older than this version, which is the last known one.
+    /// Not older than this version, which is the last version that the reflector has seen.
     NotOlderThan(String),
-    /// The current state in etcd: after the server's versions went back, or if its cache may be wrong.
+    /// The current state in etcd. Used after the server's versions went back, or if the server's cache may be wrong.
     Latest,
 }
 
-/// How the next list is requested.
+/// Decides how the next list is requested.
 ///
-/// A streaming list is a watch that starts with all objects, and a bookmark marks their end. A server may refuse it or, being old,
-/// ignore the parameter: then the bookmark never comes. The server's own answers decide, not its version: they stay right through
-/// upgrades and downgrades, and behind load balancers with servers of two versions.
+/// A streaming list is a watch that starts with all objects, and a bookmark marks their end. A server may refuse a streaming list, or an
+/// old server may ignore the parameter, and then the bookmark never comes. The decision depends on the server's answers and not on its
+/// version, so that it is right during upgrades and downgrades, and behind load balancers with servers of two versions.
 #[derive(Debug, Default)]
 pub(super) struct ListMethods {
     refused: bool,
@@ -53,7 +54,7 @@ pub(super) struct ListMethods {
 }
 
 impl ListMethods {
-    /// The way to list now.
+    /// Returns how to list now.
     pub(super) fn next(&self, now: StdInstant) -> ListMethod {
         let ignores = self.ignored.is_some_and(|at| now.saturating_duration_since(at) < IGNORED);
         if self.refused || ignores { ListMethod::Paged } else { ListMethod::Streaming }
@@ -69,13 +70,14 @@ impl ListMethods {
         self.ignored = Some(now);
     }
 
-    /// Notes that a list is complete. A refusal counts only until then, because the next request may reach another server.
+    /// Notes that a list is complete. This ends the effect of a refusal, because the next request may reach another server.
     pub(super) fn listed(&mut self) {
         self.refused = false;
     }
 }
 
-/// A pending request that asks whether the server still has a version. Gives when it was sent, and the answer's size in bytes.
+/// A pending request that asks whether the server still has a version. Its result is the time at which it was sent, and the answer's size
+/// in bytes or the error.
 pub(super) type Question = Pin<Box<dyn Future<Output = (Instant, Result<usize, Error>)>>>;
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Finds the proxy for requests to the API server, by the rules of Go's `http.ProxyFromEnvironment` and of client-go.
 //!
-//! Takes the server's URL, `proxy-url` of the kubeconfig and the variables of the environment; gives a [`Route`]. Pure.
+//! The module takes the server's URL, `proxy-url` of the kubeconfig and the variables of the environment, and returns a [`Route`]. It does
+//! no I/O.
 //!
 //! The rules: `proxy-url` comes before the environment, and no exception applies to it. `HTTPS_PROXY` is for servers with https://,
-//! `HTTP_PROXY` for servers with http://; the variable in lower case counts if the one in upper case has no value. `NO_PROXY` lists
-//! exceptions, separated by commas: `*`, addresses and names with or without a port, and CIDRs. A name also matches its subdomains;
-//! with a leading dot or `*.` it matches only subdomains. `localhost` and loopback addresses need no proxy.
+//! `HTTP_PROXY` for servers with http://; the variable with the name in lower case counts if that in upper case is not set or empty.
+//! `NO_PROXY` lists exceptions, separated by commas: `*`, addresses and names with or without a port, and CIDRs. A name also matches its
+//! subdomains; with a leading dot or `*.` it matches only subdomains. `localhost` and loopback addresses need no proxy.
 //!
-//! Invariants: if the value for a proxy cannot be used, there is no connection, where Go would connect directly. No error text holds a
-//! user or a password.
+//! Invariants: if the configured proxy cannot be used, no connection is made; Go would connect directly. No error text contains a user or a
+//! password.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,22 +26,22 @@ pub(crate) enum Route {
     Direct,
     /// Through this proxy.
     Through(Proxy),
-    /// Not at all, because the environment asks for a proxy that cannot be used.
+    /// No connection is possible, because the environment names a proxy that cannot be used.
     Unusable(Failure),
 }
 
 /// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Proxy {
-    /// Its protocol.
+    /// The protocol of the proxy.
     pub(super) kind: Kind,
-    /// Its name or address; an IPv6 address in brackets.
+    /// The proxy's name or address; an IPv6 address is in brackets.
     pub(super) host: String,
-    /// Its port.
+    /// The proxy's port.
     pub(super) port: u16,
-    /// User and password, if its URL has them.
+    /// User and password, if the proxy's URL has them.
     pub(super) user: Option<(String, String)>,
-    /// Where it is configured: an environment variable, or `proxy-url` of the kubeconfig.
+    /// Where the proxy is configured: an environment variable, or `proxy-url` of the kubeconfig.
     origin: &'static str,
 }
 
@@ -51,7 +52,7 @@ pub(super) enum Kind {
     Http,
     /// HTTP in TLS.
     Https,
-    /// SOCKS 5. The proxy looks up names.
+    /// SOCKS 5. The proxy resolves the server's name.
     Socks5,
 }
 
@@ -63,7 +64,7 @@ pub(super) enum Failure {
     Unusable {
         /// Where the proxy is configured.
         origin: &'static str,
-        /// What is wrong with the value, without the value, which may hold a password.
+        /// What is wrong with the value. Does not contain the value, because it may hold a password.
         reason: &'static str,
     },
     /// The proxy answered CONNECT with a status other than 2xx.
@@ -93,7 +94,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Advice for the operator on what to check.
+    /// Returns advice for the operator on what to check.
     pub(super) const fn remedy(&self) -> &'static str {
         match self {
             Self::Unusable { .. } => {
@@ -114,14 +115,14 @@ impl Failure {
     }
 }
 
-/// The proxy's URL without user and password, and where the proxy is configured.
+/// Writes the proxy's URL without user and password, and where the proxy is configured.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the proxy {}://{}:{} ({})", self.kind.scheme(), self.host, self.port, self.origin)
     }
 }
 
-/// Same as [`fmt::Display`], so that no password gets into a log.
+/// Writes the same text as [`fmt::Display`], so that no password gets into a log.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -147,10 +148,10 @@ impl Kind {
 }
 
 impl Proxy {
-    /// Reads the URL of a proxy; without a scheme it is an HTTP proxy.
+    /// Parses the URL of a proxy. A URL without a scheme means an HTTP proxy.
     ///
     /// # Errors
-    /// The text is not a URL, or has another scheme than http, https, socks5 and socks5h.
+    /// Fails if the text is not a URL, or has a scheme other than http, https, socks5 and socks5h.
     pub(super) fn of_url(origin: &'static str, text: &str) -> Result<Self, Failure> {
         let unusable = |reason| Failure::Unusable { origin, reason };
         let text = text.trim();
@@ -185,19 +186,19 @@ impl Proxy {
         Ok(Self { kind, host, port, user, origin })
     }
 
-    /// The error that this proxy cannot be used, for this reason.
+    /// Returns the error that this proxy cannot be used for the given reason.
     pub(super) const fn unusable(&self, reason: &'static str) -> Failure {
         Failure::Unusable { origin: self.origin, reason }
     }
 
-    /// The value of `Proxy-Authorization`, if the URL has a user.
+    /// Returns the value of `Proxy-Authorization`, if the URL has a user.
     pub(super) fn authorization(&self) -> Option<String> {
         let (user, password) = self.user.as_ref()?;
         Some(format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())))
     }
 }
 
-/// The route to a server by the environment; `variable` gives the value of a variable.
+/// Returns the route to a server according to the environment. `variable` returns the value of an environment variable.
 pub(super) fn by_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Route {
     let first = |names: [&'static str; 2]| {
         let value = |name| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value));
@@ -213,14 +214,14 @@ pub(super) fn by_environment(server: &Uri, variable: impl Fn(&str) -> Option<Str
         return Route::Direct;
     }
     if !is_https && variable("REQUEST_METHOD").is_some_and(|method| !method.is_empty()) {
-        // In a CGI program a client can set HTTP_PROXY with the header `Proxy`.
+        // A client of a CGI program can set HTTP_PROXY with the header `Proxy`, so refuse the variable, as Go does.
         let reason = "REQUEST_METHOD is set, as for a CGI program, where a client can set this variable";
         return Route::Unusable(Failure::Unusable { origin, reason });
     }
     Proxy::of_url(origin, &value).map_or_else(Route::Unusable, Route::Through)
 }
 
-/// Whether connections to this host and port need the proxy; `exceptions` is the value of `NO_PROXY`.
+/// Returns whether connections to this host and port need the proxy; `exceptions` is the value of `NO_PROXY`.
 fn needs_proxy(host: &str, port: u16, exceptions: &str) -> bool {
     let host = without_brackets(host).to_ascii_lowercase();
     let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
@@ -231,7 +232,7 @@ fn needs_proxy(host: &str, port: u16, exceptions: &str) -> bool {
     !exceptions.any(|entry| is_exception(&entry, &host, address, port))
 }
 
-/// Whether an entry of `NO_PROXY`, in lower case, matches a host.
+/// Returns whether an entry of `NO_PROXY`, in lower case, matches a host.
 fn is_exception(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
     if entry == "*" {
         return true;
@@ -239,7 +240,7 @@ fn is_exception(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> 
     if let Ok(network) = entry.parse::<IpNet>() {
         return address.is_some_and(|address| network.contains(&address));
     }
-    // An IPv6 address without brackets has colons, and no port.
+    // The text after the last colon is a port, except in an IPv6 address without brackets.
     let (name, wanted) = match entry.rsplit_once(':') {
         Some((name, wanted)) if !without_brackets(name).contains(':') || name.ends_with(']') => (name, wanted),
         _ => (entry, ""),
@@ -266,7 +267,7 @@ pub(super) fn without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The host of a server's URL, an IPv6 address without brackets, and its port.
+/// Returns host and port of a server's URL. An IPv6 address has no brackets.
 pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
     let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
     Some((without_brackets(url.host()?), url.port_u16().unwrap_or(default)))
@@ -276,7 +277,7 @@ pub(super) fn host_and_port(url: &Uri) -> Option<(&str, u16)> {
 mod tests {
     use super::*;
 
-    /// The route to a server with these variables: `direct`, the proxy's URL, or the error.
+    /// Returns the route to a server with these environment variables as text: `direct`, the proxy's URL, or the error.
     fn route(server: &str, variables: &[(&str, &str)]) -> String {
         let value =
             |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn values_are_read_as_go_reads_them() {
-        // The cases of Go's TestProxyFromEnvironment that have a proxy, each for http:// and https://.
+        // These are the cases with a proxy in Go's TestProxyFromEnvironment, each for http:// and https://.
         for (value, expected) in [
             ("127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("cache.corp.example.com:1234", "http://cache.corp.example.com:1234"),
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn exceptions_are_those_of_go() {
-        // From the table in Go's test of UseProxy: a value of NO_PROXY, then hosts and whether they need the proxy.
+        // The value of NO_PROXY and the hosts are from the table in Go's test of UseProxy, with whether each host needs the proxy.
         let gos = "foobar.com, .barbaz.net, *.bar.foo, *.wildcard.io, 192.0.2.1, 192.0.2.2:81, 192.0.2.3:80, 10.0.0.0/30, 2001:db8::52:0:1, \
                    [2001:db8::52:0:2]:443, [2001:db8::52:0:3]:80, 2002:db8:a::45/64";
         for (host, needs) in [
@@ -392,7 +393,7 @@ mod tests {
             (":443", "example.com", 443, true),
             (".", "example.com", 443, true),
             ("*ample.com", "example.com", 443, true),
-            // A name does not match the end of an address.
+            // An entry for a name does not match the end of an address.
             ("2.1", "192.0.2.1", 443, true),
             (".1", "192.0.2.1", 443, true),
             // Go does not match an entry with an address in brackets and without a port.

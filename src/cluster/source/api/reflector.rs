@@ -1,20 +1,20 @@
-//! Lists and watches one kind for ever, as the Reflector of client-go does.
+//! Lists and watches the objects of one kind for ever, as the Reflector of client-go does.
 //!
-//! Takes the API server's answers about the kind, gives events. This file decides how to go on after each list or watch, and handles
-//! each object; `list_watch` has the requests.
+//! The module takes the API server's answers about the kind and sends events. It decides what to do after each list or watch, and handles
+//! each object; `list_watch` sends the requests.
 //!
-//! The watch is our own, and not that of `kube::runtime`, for these reasons:
-//! - Memory is bounded: a line and a page have a largest size.
+//! The reflector does not use the watch of `kube::runtime`, for these reasons:
+//! - Memory is bounded here: the sizes of a line and a page are limited.
 //! - A dead connection is noticed after [`Timing::idle`]; kube notices it only when the timeout of the watch ends.
-//! - An object that does not decode is skipped alone; in kube its whole page fails.
+//! - An object that does not decode is skipped here; in kube the whole page fails.
 //! - The server may answer in protobuf, which takes half the bytes; kube decodes JSON only.
-//! - A server that refuses or ignores streaming lists is listed page by page, and Retry-After is honoured.
+//! - If a server refuses or ignores streaming lists, the reflector lists page by page. It also honours Retry-After.
 //!
-//! The client, its TLS, its credentials and its requests are kube's.
+//! The client and its credentials are those of the kube library.
 //!
-//! Invariants: an event is sent before its version counts as seen; a list that breaks off deletes nothing; a list is never older than
-//! the known version, unless the server's versions went back; each attempt is followed by another one, after the wait that [`Backoff`]
-//! gives, and [`Outage`] decides when a failure is logged.
+//! Invariants: an event is sent before its resource version counts as seen; a list that breaks off deletes nothing; a list is never older
+//! than the last seen version, unless the server's versions went back; after each attempt the reflector waits as long as [`Backoff`] says
+//! and tries again; [`Outage`] decides when a failure is logged.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,35 +37,35 @@ use crate::source::{Key, Problem};
 use component::logging::once::{Once, OncePerKey};
 use rules::model::Event;
 
-/// During a failure that affects all kinds, this kind tries more often than the others; when it succeeds, the others try at once.
-/// So the server gets one connection at a time, for the kind with the fewest objects.
+/// The kind whose reflector tries more often than the others during a failure that affects all kinds. When it succeeds, the others try at
+/// once. It is the kind with the fewest objects, so the attempts cost the server little.
 const PROBE: Resource = Resource::Node;
 
 /// The time limits of lists and watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// The timeout that is requested for a watch, to which up to a tenth is added as jitter. The server ends the watch then.
+    /// The timeout of a watch, after which the server ends the watch. Jitter of up to a tenth is added to it.
     pub(super) watch: Duration,
-    /// How much longer than its requested timeout a watch may last.
+    /// How much longer than its timeout a watch may last before the client ends it.
     pub(super) grace: Duration,
-    /// A watch on which nothing arrives for this long is dead: servers send bookmarks about every minute.
+    /// How long nothing may arrive on a watch before it counts as dead. Servers send bookmarks about every minute.
     pub(super) idle: Duration,
-    /// When nothing arrives on a watch for this long, plus up to a tenth of jitter, the server is asked whether it still has the
-    /// watch's version ([`Doubt`]).
+    /// How long nothing may arrive on a watch, plus up to a tenth of jitter, before the server is asked whether it still has the watch's
+    /// version ([`Doubt`]).
     pub(super) silence: Duration,
-    /// A streaming list fails when nothing arrives for this long before its end.
+    /// How long nothing may arrive on a streaming list before it fails.
     pub(super) initial: Duration,
-    /// How long the answer to a list may take to begin; servers give up on a list after 60 s.
+    /// How long the answer to a list may take to begin. Servers abandon a list after 60 s.
     pub(super) list_response: Duration,
-    /// How long the answer to a watch may take to begin; servers may queue the request for a quarter of their timeout of 60 s.
+    /// How long the answer to a watch may take to begin. Servers may queue the request for a quarter of their timeout of 60 s.
     pub(super) watch_response: Duration,
-    /// How long a whole page may take to arrive.
+    /// How long a complete page may take to arrive.
     pub(super) page: Duration,
     /// How long the next bytes of a page may take.
     pub(super) stall: Duration,
-    /// A list that removes too many objects is confirmed if the next list within this time removes too many as well.
+    /// The time within which a second list has to confirm a list that removes too many objects.
     pub(super) confirmation: Duration,
-    /// How often an optional kind that the server does not have is listed again.
+    /// The time after which an optional kind that the server does not have is listed again.
     pub(super) absent: Duration,
     /// The shortest wait after a first failure.
     pub(super) first_wait: Duration,
@@ -90,17 +90,17 @@ impl Default for Timing {
     }
 }
 
-/// The data that all reflectors share.
+/// The data that the reflectors of all kinds use.
 pub(super) struct Shared<'a, O> {
     pub(super) node_name: &'a str,
     pub(super) convert: ConvertOptions,
-    /// In percent; see [`KnownObjects::excessive_removal`].
+    /// The limit for [`KnownObjects::excessive_removal`], in percent.
     pub(super) removal_limit: u8,
     pub(super) events: &'a EventSender,
     pub(super) observer: &'a O,
     pub(super) progress: &'a ProgressSender,
-    /// Notified when the server serves a kind again after an outage, so that the other kinds try at once. The number counts how often a
-    /// kind found that the server's versions went back.
+    /// Notified when the server serves a kind again after an outage, so that the other kinds try at once. The value counts how often a
+    /// reflector found that the server's versions went back.
     pub(super) news: &'a Sender<u64>,
     pub(super) timing: Timing,
 }
@@ -118,21 +118,21 @@ pub(super) struct Reflector<'a, O> {
     pub(super) watch_began: Option<Instant>,
     /// The timeout that was requested for the current watch.
     pub(super) life: Duration,
-    /// The current watch has delivered a new resource version.
+    /// Whether the current watch has delivered a new resource version.
     delivered: bool,
     pub(super) doubt: Doubt,
-    /// The pending request that asks whether the server still has the version to resume from; it may outlast a watch.
+    /// The pending request that asks whether the server still has the version to resume from; the request may last longer than the watch.
     pub(super) question: Option<Question>,
     pub(super) outage: Outage,
     confirmation: Confirmation,
     backoff: Backoff,
-    /// The last attempt did not reach the server.
+    /// Whether the last attempt did not reach the server.
     is_unreachable: bool,
     /// When the server became unreachable ([`is_away`]); `None` once it has accepted a watch.
     away_since: Option<Instant>,
-    /// Has a change if another kind has recovered, or has found that versions went back, since the current attempt began.
+    /// Receives a change when the reflector of another kind has recovered, or has found that the server's versions went back.
     news: Receiver<u64>,
-    /// The number in [`Shared::news`] when this kind last got in step with the server: how often versions had gone back until then.
+    /// The value of [`Shared::news`] when the server last accepted a watch of this kind: how often versions had gone back until then.
     losses: u64,
     logged_problems: OncePerKey<Option<Key>, Problem>,
     logged_absence: Once<()>,
@@ -165,7 +165,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Lists and watches until the receiver of the events is gone.
+    /// Lists and watches until the receiver of the events is dropped.
     pub(super) async fn run(mut self) {
         self.shared.observer.connected(self.kind.name(), false);
         loop {
@@ -184,7 +184,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
             let wait = sleep(self.failed(&error).await);
             tokio::select! {
                 () = wait => {}
-                // Only after a failure that affects all kinds: not if the server refuses this kind alone, or sent Retry-After.
+                // Another kind's success counts only after a failure that affects all kinds, and not if the server refuses only this kind
+                // or sent Retry-After.
                 _ = self.news.changed(), if is_of_all => {}
                 // A new token, certificate or CA in the files may end the failure.
                 () = self.connection.outdated(), if error.is_about_access() => {}
@@ -202,26 +203,26 @@ impl<'a, O: Observer> Reflector<'a, O> {
             self.position = Position::List(Freshness::NotOlderThan(version.clone()));
             self.away_since = None;
         }
-        // Versions go back for all kinds at once. Asking for the latest state avoids the 3 s that a server takes to answer that it does
-        // not have a version.
+        // The server's versions go back for all kinds at once, so list the latest state. A list that is not older than the lost version
+        // would fail after the 3 s that a server takes to answer that it does not have the version.
         let are_lost = std::mem::replace(&mut self.losses, losses) < losses;
         if are_lost && matches!(self.position, Position::List(Freshness::NotOlderThan(_))) {
             self.position = Position::List(Freshness::Latest);
         }
     }
 
-    /// The result of the current attempt, which ended with `end`.
+    /// Returns the result of the current attempt, which ended with `end`.
     fn attempt(&self, end: End) -> Attempt {
         let lived = self.watch_began.map_or(Duration::ZERO, |since| since.elapsed());
         Attempt { delivered: self.delivered, lived, end }
     }
 
-    /// Whether the current watch delivered a new version or lasted long enough ([`Attempt::worked`]).
+    /// Returns whether the current watch delivered a new version or lasted long enough ([`Attempt::worked`]).
     pub(super) fn has_worked(&self) -> bool {
         self.attempt(End::InOrder).worked()
     }
 
-    /// Handles the end of a list, or of a watch that the server ended in order; gives the wait before the next request.
+    /// Handles the end of a list, or of a watch that the server ended without an error. Returns the wait before the next request.
     fn ended_in_order(&mut self) -> Duration {
         if self.watch_began.is_none() {
             return Duration::ZERO;
@@ -231,7 +232,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.backoff.next(attempt, None, rand::random())
     }
 
-    /// Handles a failure; gives the wait before the next attempt.
+    /// Handles a failure. Returns the wait before the next attempt.
     async fn failed(&mut self, error: &Error) -> Duration {
         if self.is_absent(error) {
             self.shared.progress.send_modify(|progress| progress.listed(self.kind));
@@ -264,11 +265,12 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// The position for the next request after a failure.
+    /// Returns the position for the next request after a failure.
     fn position_after(&self, error: &Error) -> Position {
         match (error, &self.position) {
             (Error::ExcessiveRemoval(..) | Error::VersionLost, _) => Position::List(Freshness::Latest),
-            // All nodes may list at this moment, so the list comes from the server's cache; the version makes sure that it is new enough.
+            // All nodes may list at this moment, so allow the server to answer from its cache; the version ensures that the list is new
+            // enough.
             (error, Position::Watch(version)) if error.needs_list() => {
                 Position::List(Freshness::NotOlderThan(version.clone()))
             }
@@ -277,8 +279,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes whether the server was unreachable, or answered with a failure. The first answer after it was unreachable shows that it is
-    /// back: it ends the long waits of this kind and of the others.
+    /// Notes whether the server was unreachable or answered with a failure. The first answer after the server was unreachable ends the long
+    /// waits of all kinds.
     fn note_reachability(&mut self, cause: Cause) {
         if is_away(cause) {
             self.away_since.get_or_insert_with(Instant::now);
@@ -298,7 +300,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles that the server's versions went back. Notifies the other kinds, so that they need not find it out for themselves.
+    /// Handles that the server's versions went back. Notifies the reflectors of the other kinds, so that they list at once.
     fn lost_version(&mut self, error: &Error) {
         let (kind, url) = (self.kind.name(), self.connection.url());
         warn!("type" = kind, url, err = %error, "Listing everything again");
@@ -306,19 +308,19 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.losses = *self.news.borrow_and_update();
     }
 
-    /// Makes the other kinds try at once.
+    /// Makes the reflectors of the other kinds try at once.
     fn tell_others(&mut self) {
         self.shared.news.send_modify(|_| ());
         self.news.mark_unchanged();
     }
 
-    /// Whether the kind is optional, and the server does not have it or does not let us list it.
+    /// Returns whether the kind is optional and the server does not have it or does not allow this proxy to list it.
     fn is_absent(&self, error: &Error) -> bool {
         let lists = matches!(self.position, Position::List(_));
         self.kind.is_optional() && lists && matches!(error.code(), Some(403 | 404))
     }
 
-    /// Handles an optional kind that the server does not have: that is no outage, and is logged once.
+    /// Handles that the server does not have an optional kind: it is not an outage, and is logged once.
     fn absent(&mut self, error: &Error) {
         self.is_unreachable = false;
         self.received();
@@ -332,7 +334,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Logs a failure if it is due.
+    /// Logs a failure if [`Outage`] says that a warning is due.
     fn warn_if_due(&mut self, cause: Cause, text: &str) {
         let (kind, url) = (self.kind.name(), self.connection.url());
         let due = self.outage.failed(cause, Instant::now().into_std());
@@ -348,13 +350,13 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes that a piece of an answer arrived, or that the server accepted a watch, on which nothing may come for a minute.
+    /// Notes that a piece of an answer arrived, or that the server accepted a watch, because nothing may come on a watch for a minute.
     pub(super) fn received(&self) {
         self.shared.observer.connected(self.kind.name(), true);
         self.shared.observer.received(self.kind.name(), SystemTime::now());
     }
 
-    /// Notes that the server serves the kind; ends an outage.
+    /// Notes that the server serves the kind, which ends an outage.
     pub(super) fn recovered(&mut self) {
         if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
             let (kind, url) = (self.kind.name(), self.connection.url());
@@ -364,7 +366,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes that a watch has reached this version.
+    /// Notes that the watch has reached this resource version.
     pub(super) fn came_to(&mut self, version: String) {
         if !matches!(&self.position, Position::Watch(known) if *known == version) {
             self.delivered = true;
@@ -372,7 +374,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles an object that was added or modified. Gives its version.
+    /// Handles an object that was added or modified. Returns the object's resource version.
     pub(super) async fn applied(&mut self, object: ReadObject) -> Result<Option<String>, Error> {
         match object {
             Ok(object) => {
@@ -405,7 +407,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.log_problems(key.clone(), converted.problems);
         let Some(key) = key else { return Ok(()) };
         match &event {
-            // The object exists, but this proxy does not handle it; the model gets a deletion if it had the object.
+            // The object exists, but this proxy does not handle it. Send a deletion only if `rules::model` has the object.
             Event::ServiceDeleted(_) | Event::SliceDeleted(_) if !self.known.deleted(&key) => return Ok(()),
             Event::ServiceDeleted(_) | Event::SliceDeleted(_) => {}
             Event::NodeApplied(node) if *node.name != *self.shared.node_name => return Ok(()),
@@ -427,12 +429,13 @@ impl<'a, O: Observer> Reflector<'a, O> {
     async fn removed(&mut self, key: Key, was_known: bool) -> Result<(), Error> {
         let key = Some(key);
         match key {
-            // The endpoints controller deletes and creates the same slices again and again, so their problems are not logged each time.
+            // Remember the logged problems of a deleted slice, because the EndpointSlice controller repeatedly deletes and creates slices
+            // with equal names.
             Some(Key::Slice(_)) => self.logged_problems.retire(&key),
             _ => self.logged_problems.forget(&key),
         }
         match key {
-            // The model keeps the last state of this node's Node (L6, M8).
+            // Send no deletion, so that `rules::model` keeps the last state of this node's Node (L6, M8).
             Some(Key::Node(name)) if was_known => {
                 warn!(node = &*name, "The Node was deleted; the proxy goes on with its last state");
                 self.shared.progress.send_modify(|progress| progress.node(None));
@@ -446,7 +449,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
     /// Handles the end of a complete list of this version.
     ///
     /// # Errors
-    /// [`Error::ExcessiveRemoval`] for the first list that removes too many objects; the second is applied.
+    /// Returns [`Error::ExcessiveRemoval`] for the first list that removes too many objects. A second list that does so is applied.
     pub(super) async fn list_complete(&mut self, version: String) -> Result<(), Error> {
         let limit = self.shared.removal_limit;
         let (missing, now) = (self.known.excessive_removal(limit), Instant::now());

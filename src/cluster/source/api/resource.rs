@@ -1,5 +1,4 @@
-//! The four kinds that are listed and watched: where the server has them, and which of their objects are
-//! requested (P10).
+//! The four kinds of objects that the proxy lists and watches: their paths at the API server, and the selectors of the objects (P10).
 
 use crate::source::Key;
 use rules::model::ObjectName;
@@ -14,10 +13,10 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// All of them. The Node comes first, because the start waits for it (M2).
+    /// All kinds. Node comes first, because the start waits for it (M2).
     pub(super) const ALL: [Self; 4] = [Self::Node, Self::Service, Self::EndpointSlice, Self::ServiceCidr];
 
-    /// The name of the kind, as in the field `kind` of objects.
+    /// Returns the name of the kind, as in the field `kind` of objects.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Node => "Node",
@@ -27,7 +26,7 @@ impl Resource {
         }
     }
 
-    /// The path of its objects at the API server.
+    /// Returns the path of the kind's objects at the API server.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::Node => "/api/v1/nodes",
@@ -37,7 +36,7 @@ impl Resource {
         }
     }
 
-    /// The label selector of requests for the kind.
+    /// Returns the label selector of requests for the kind.
     pub(super) const fn label_selector(self) -> Option<&'static str> {
         match self {
             Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
@@ -46,7 +45,7 @@ impl Resource {
         }
     }
 
-    /// The field selector of requests for the kind.
+    /// Returns the field selector of requests for the kind.
     pub(super) fn field_selector(self, node_name: &str) -> Option<String> {
         match self {
             Self::Service => Some("spec.clusterIP!=None".into()),
@@ -55,12 +54,13 @@ impl Resource {
         }
     }
 
-    /// Whether a cluster may lack the kind: older ones have no ServiceCIDRs, or no rule that lets the proxy read them.
+    /// Returns whether a cluster may lack the kind: older clusters have no ServiceCIDRs, or no RBAC rule that allows the proxy to read
+    /// them.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self, Self::ServiceCidr)
     }
 
-    /// The identity of an object of the kind.
+    /// Returns the identity of an object of the kind.
     pub(super) fn key(self, namespace: &str, name: &str) -> Key {
         match self {
             Self::Node => Key::Node(name.into()),

@@ -1,95 +1,97 @@
-//! Decides after the end of a list or watch how long to wait before the next attempt, and whether to log a failure.
+//! Decides how long to wait after the end of a list or watch before the next attempt, and whether to log a failure.
 //!
-//! Takes the result of an attempt, gives durations. Pure: random numbers and monotonic time come from the caller.
+//! The module takes the result of an attempt (one list or watch) and returns durations. It does no I/O: the caller passes in random numbers
+//! and monotonic time.
 //!
-//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended. Otherwise the first attempts
-//! follow soon, because changes may wait at the server and networks break off now and then; then the waits double, up to 30 s, or up to
-//! 3 s while the server accepts watches. Waits have jitter, so that nodes do not retry at the same moment. A failure that lasts is
-//! logged as a warning at once and again every five minutes, each cause at most once in that time; a failure that the next attempt may
-//! end or explain better is not a warning yet.
+//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended. Otherwise the first waits are
+//! short, because changes may wait at the server and connections break now and then; further waits double, up to 30 s, or up to 3 s while
+//! the server accepts watches. Waits have jitter, so that nodes do not retry at the same moment. A failure is logged as a warning at once
+//! and again every five minutes while it lasts, each cause at most once in five minutes. A failure that the next attempt may end or explain
+//! better is not logged as a warning at first.
 
 use std::time::{Duration, Instant};
 
 use super::error::{Cause, End};
 
-/// The shortest wait after a failure; tests may use another one.
+/// The shortest of the waits that double; tests may use another value.
 pub(super) const FIRST: Duration = Duration::from_millis(800);
 /// The longest wait, jitter included.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The longest wait, jitter included, while the server accepts watches and each ends at once: the four kinds then send at most two
+/// The longest wait, jitter included, while the server accepts watches but ends each one at once: the four kinds then send at most two
 /// requests a second.
 const LONGEST_ACCEPTED: Duration = Duration::from_secs(3);
-/// The random share that is added to a wait, so that the nodes of a cluster do not come back at the same moment.
+/// The largest share of a wait that is added as jitter, so that the nodes of a cluster do not retry at the same moment.
 const JITTER: f64 = 0.5;
 /// The longest wait that a server may ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
-/// A watch that lasted this long counts as working, however it ended, as in client-go.
+/// The duration of a watch that counts as working even if it delivered nothing, however it ended, as in client-go.
 pub(super) const LASTING: Duration = Duration::from_secs(1);
 /// The shortest time from the start of a watch that the server ends in order to the start of the next one.
 const PACE: Duration = Duration::from_millis(500);
-/// The longest random wait after a watch that ended in order, or whose version is too old. It spreads the nodes: a server that shuts
-/// down ends the watches of all nodes at once, and one that starts has no history for any of them.
+/// The longest random wait after a watch that the server ended without an error, or whose version is too old. It spreads the requests of
+/// the nodes: a server that shuts down ends the watches of all nodes at once, and a server that starts has no history for any node.
 const SPREAD: Duration = Duration::from_millis(200);
-/// The shortest wait after a watch that broke off; up to twice as long with jitter.
+/// The wait after a watch that broke off, without jitter; jitter may double it.
 const SOON: Duration = Duration::from_millis(300);
-/// How many attempts follow soon after watches that broke off within an event, because a change waits: for about a minute.
+/// How many waits are short after watches that broke off within an event: enough for about a minute, because a change waits at the server.
 const SOON_WITHIN_EVENT: u32 = 120;
-/// How many attempts follow soon after watches that broke off between events or ended at once, after lists that broke off, and if a
-/// list is needed.
+/// How many waits are short after watches that broke off between events or ended at once, after lists that broke off, and before lists that
+/// are needed because the server does not have the version.
 const SOON_INTERRUPTED: u32 = 6;
-/// How many attempts follow soon after a 401, because credentials are read again at once, or after a request without an answer.
+/// How many waits are short after a 401, because credentials are read again at once, or after a request without an answer.
 const SOON_ELSE: u32 = 1;
-/// How often the first answer of a server that was unreachable may reset the waits, until an attempt works.
+/// How often the first answer of a server that was unreachable may reset the waits before an attempt works.
 const ANSWERS: u32 = 2;
-/// How often the kind with the fewest objects tries to reach a server that gives no answer, or whose load balancer answers 502, 503
-/// or 504; before jitter.
+/// The wait of the kind with the fewest objects, without jitter, before it tries again a server that does not answer, or whose load
+/// balancer answers 502, 503 or 504.
 const PROBE_UNREACHABLE: Duration = Duration::from_secs(3);
-/// How often the kind with the fewest objects tries after a 401 or a redirect, which cost the server little; before jitter.
+/// The wait of the kind with the fewest objects, without jitter, after a 401 or a redirect. It is shorter, because these answers cost the
+/// server little.
 const PROBE_REFUSED: Duration = Duration::from_secs(2);
 /// The time between two warnings about the same cause.
 const REPEAT: Duration = Duration::from_secs(300);
 
-/// The result of an attempt to list or watch, as far as the next attempt depends on it.
+/// The facts about an attempt to list or watch on which the next wait depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
-    /// The watch delivered a new resource version.
+    /// Whether the watch delivered a new resource version.
     pub(super) delivered: bool,
-    /// How long the server kept the watch open, for a streaming list from the end of the list; zero without a watch.
+    /// How long the server kept the watch open, counted from the end of the list for a streaming list; zero if there was no watch.
     pub(super) lived: Duration,
     pub(super) end: End,
 }
 
 impl Attempt {
-    /// Whether the watch worked: it delivered a new version, or stayed open for [`LASTING`].
+    /// Returns whether the watch worked: it delivered a new version, or stayed open for [`LASTING`].
     pub(super) fn worked(self) -> bool {
         self.delivered || self.lived >= LASTING
     }
 }
 
-/// The back-off of one kind.
+/// Determines the waits of one kind's reflector.
 #[derive(Debug)]
 pub(super) struct Backoff {
     first: Duration,
-    /// How many of the attempts since the last one that worked were followed by a short wait.
+    /// The number of short waits since the last attempt that worked.
     soon: u32,
-    /// How many of the attempts since the last one that worked were followed by a long wait, which doubles each time.
+    /// The number of doubling waits since the last attempt that worked.
     failures: u32,
-    /// How often an answer after unreachability has reset the waits since the last attempt that worked.
+    /// How often the first answer of a server that was unreachable has reset the waits since the last attempt that worked.
     answers: u32,
-    /// Lists that were needed since the last watch that lasted. A watch that only delivered a version does not reset this, because lists
-    /// are expensive.
+    /// The number of lists that were needed since a watch lasted for [`LASTING`]. A shorter watch does not reset it, even if it delivered a
+    /// version, because lists are expensive.
     lists: u32,
 }
 
 impl Backoff {
-    /// A back-off whose first long wait is `first`, plus up to half of it as jitter.
+    /// Returns a back-off whose first long wait is `first`, plus up to half of it as jitter.
     pub(super) const fn new(first: Duration) -> Self {
         Self { first, soon: 0, failures: 0, answers: 0, lists: 0 }
     }
 
-    /// The wait after an attempt.
+    /// Returns the wait after an attempt.
     ///
-    /// `retry_after` is the wait that the server asked for, which is kept up to two minutes; `chance` is a random number in 0..1.
+    /// `retry_after` is the wait that the server asked for, which counts up to two minutes; `chance` is a random number in 0..1.
     pub(super) fn next(&mut self, attempt: Attempt, retry_after: Option<Duration>, chance: f64) -> Duration {
         if attempt.worked() {
             let lists = if attempt.lived >= LASTING { 0 } else { self.lists };
@@ -103,7 +105,7 @@ impl Backoff {
         wait.max(retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER))
     }
 
-    /// The wait before a list that is needed because the server does not have the version.
+    /// Returns the wait before a list that is needed because the server does not have the version.
     fn before_list(&mut self, chance: f64) -> Duration {
         self.lists = self.lists.saturating_add(1);
         match self.lists.checked_sub(SOON_INTERRUPTED + 1) {
@@ -112,7 +114,7 @@ impl Backoff {
         }
     }
 
-    /// The wait after an attempt that ended with `end`.
+    /// Returns the wait after an attempt that ended with `end`.
     fn before(&mut self, end: End, chance: f64) -> Duration {
         let (soon, longest) = match end {
             End::InOrder => (SOON_INTERRUPTED, LONGEST_ACCEPTED),
@@ -131,14 +133,14 @@ impl Backoff {
         self.doubled(failures, longest, chance)
     }
 
-    /// The wait after this many failures: with [`FIRST`] 0.8 s to 1.2 s at first, twice as long each time.
+    /// Returns the wait after this many failures: `first` at first (0.8 s to 1.2 s with [`FIRST`] and jitter), and twice as long each time.
     fn doubled(&self, failures: u32, longest: Duration, chance: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(16));
         doubled.min(longest.div_f64(1.0 + JITTER)).mul_f64(JITTER.mul_add(chance, 1.0))
     }
 
-    /// Resets the long waits, because a server that gave no answer answers again. Gives whether it did: at most twice until an attempt
-    /// works, so that a server that is unreachable again and again gets fewer and fewer requests.
+    /// Resets the doubling waits, because a server that did not answer answers again. Does so at most [`ANSWERS`] times before an attempt
+    /// works, so that a server that is repeatedly unreachable gets fewer requests over time. Returns whether the waits were reset.
     pub(super) fn answered_again(&mut self) -> bool {
         let counts = self.answers < ANSWERS;
         if counts {
@@ -149,14 +151,15 @@ impl Backoff {
     }
 }
 
-/// Whether a failure shows that this node reaches no API server: no connection, or a 502, 503 or 504 from a load balancer.
+/// Returns whether a failure means that this node reaches no API server: there is no connection, or a load balancer answers 502, 503 or
+/// 504.
 pub(super) const fn is_away(cause: Cause) -> bool {
     matches!(cause, Cause::Unreachable | Cause::Refused(502..=504))
 }
 
-/// The longest wait of the kind with the fewest objects after a failure that affects all kinds, before jitter of up to a half. When this
-/// kind works again the others try at once, so the server gets one request at a time. `None` for a failure of one kind only, or with
-/// Retry-After.
+/// Returns the longest wait of the kind with the fewest objects after a failure that affects all kinds, without jitter of up to a half.
+/// When the attempt of this kind works, the other kinds try at once, so until then the server gets one request at a time. Returns `None`
+/// for a failure of one kind only, or if the server sent Retry-After.
 pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Option<Duration> {
     match cause {
         _ if retry_after.is_some() => None,
@@ -166,22 +169,22 @@ pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Opt
     }
 }
 
-/// The current outage of one kind: `None` while it can be listed and watched.
+/// The current outage of one kind; contains `None` while the kind can be listed and watched.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Lasting>);
 
 #[derive(Debug)]
 struct Lasting {
     since: Instant,
-    /// How many times [`REPEAT`] had passed when `logged` was last cleared.
+    /// The number of whole [`REPEAT`] periods since the start of the outage when `logged` was last cleared.
     period: u128,
-    /// The causes that were logged in this period; a handful.
+    /// The causes that were logged in the current period.
     logged: Vec<Cause>,
     last: Cause,
 }
 
 impl Outage {
-    /// Notes that an attempt failed. Gives how long the outage has lasted if a warning is due.
+    /// Notes that an attempt failed. Returns how long the outage has lasted if a warning is due.
     pub(super) fn failed(&mut self, cause: Cause, now: Instant) -> Option<Duration> {
         let Some(lasting) = &mut self.0 else {
             let interrupted = cause == Cause::Interrupted;
@@ -195,7 +198,8 @@ impl Outage {
             lasting.period = period;
             lasting.logged.clear();
         }
-        // A server that restarts refuses all requests for a moment. So a new cause that may pass is logged only if it comes twice in a row.
+        // A server that restarts refuses all requests for a moment, so a new cause that may be temporary is logged only if it occurs twice
+        // in a row.
         let is_new = std::mem::replace(&mut lasting.last, cause) != cause && !lasting.logged.is_empty();
         let may_pass = matches!(cause, Cause::Interrupted | Cause::Refused(_));
         if is_new && may_pass || lasting.logged.contains(&cause) {
@@ -205,18 +209,18 @@ impl Outage {
         Some(lasted)
     }
 
-    /// Whether there is an outage now.
+    /// Returns whether there is an outage now.
     pub(super) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Notes that the server serves the kind again. Gives how long the outage lasted, if there was one.
+    /// Notes that the server serves the kind again. Returns how long the outage lasted, if there was one.
     pub(super) fn over(&mut self, now: Instant) -> Option<Duration> {
         self.0.take().map(|lasting| now.saturating_duration_since(lasting.since))
     }
 }
 
-/// A duration as Kubernetes writes it: `12m0s`, `1h0m3s`; tenths of a second below a minute.
+/// Returns a duration as Kubernetes writes it: `12m0s` or `1h0m3s`, and with tenths of a second below a minute.
 pub(super) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -236,7 +240,7 @@ mod tests {
         Attempt { delivered, lived: Duration::from_millis(lived), end }
     }
 
-    /// The waits in milliseconds, without jitter, if `count` attempts in a row end like this one.
+    /// Returns the waits in milliseconds, without jitter, after `count` attempts in a row that end like `attempt`.
     fn waits(attempt: Attempt, count: usize) -> Vec<u128> {
         let mut backoff = Backoff::new(FIRST);
         (0..count).map(|_| backoff.next(attempt, None, 0.0).as_millis()).collect()
@@ -253,20 +257,21 @@ mod tests {
     fn what_a_watch_did_decides_how_soon_the_next_one_begins() {
         use End::{Failed, InOrder, Interrupted, ListNeeded, NoAnswer, Unfinished, WithinEvent};
         for (end, lived, delivered, expected) in [
-            // A watch that ends in order is no failure, once it has lasted or sent something.
+            // A watch that the server ends without an error is no failure if it has lasted or delivered something.
             (InOrder, 1200, false, [0; 10]),
             (InOrder, 260_000, false, [0; 10]),
             (InOrder, 1200, true, [0; 10]),
             (InOrder, 100, true, [400; 10]),
             (InOrder, 0, true, [500; 10]),
-            // A watch that ends at once is no failure either, but the next ones are requested less and less often.
+            // A watch that ends at once is no failure either, but the waits before the next watches grow.
             (InOrder, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
-            // A watch that delivered a version or lasted is tried again soon, however it ended.
+            // After a watch that delivered a version or lasted, the wait is short, however the watch ended.
             (WithinEvent, 0, true, [300; 10]),
             (Interrupted, 0, true, [300; 10]),
             (Interrupted, 1000, false, [300; 10]),
             (Failed, 0, true, [800; 10]),
-            // Without a new version the waits are short at first, then they double. After a break within an event more of them are short.
+            // After watches without a new version, the first waits are short, then they double. After breaks within an event, more waits
+            // are short.
             (WithinEvent, 0, false, [300; 10]),
             (Interrupted, 999, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
             (Unfinished, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 3200, 6400]),
@@ -353,7 +358,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds at which warnings are due when an attempt fails every `every` seconds of an outage that lasts this many seconds.
+    /// Returns the seconds at which warnings are due when an attempt fails every `every` seconds of an outage that lasts this many seconds.
     fn warnings(outage: &mut Outage, start: Instant, seconds: u32, every: usize, cause: Cause) -> Vec<u32> {
         let due = |second: &u32| outage.failed(cause, start + SECOND * *second).is_some();
         (0..seconds).step_by(every).filter(due).collect()
@@ -376,7 +381,7 @@ mod tests {
         assert_eq!(outage.failed(Cause::Unreachable, start), Some(Duration::ZERO));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 20), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 310), Some(SECOND * 310));
-        // After the machine was suspended only one warning is due, and the next one at a multiple of five minutes again.
+        // After the machine was suspended, only one warning is due, and the next one is due at a multiple of five minutes.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1000), Some(SECOND * 1000));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1199), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1200), Some(SECOND * 1200));
@@ -390,7 +395,7 @@ mod tests {
         assert_eq!(outage.over(start + SECOND), Some(SECOND));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 9), None);
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 10), Some(SECOND));
-        // Within an outage a new cause is logged too.
+        // A new cause within an outage is logged, too.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 11), Some(SECOND * 2));
         assert_eq!(outage.failed(Cause::Interrupted, start + SECOND * 12), None);
     }

@@ -1,7 +1,7 @@
-//! The start: waits until every kind is listed and this node's Node is known, then sends [`Event::InitialListDone`] (M2, M3).
+//! Waits at the start until every kind is listed and this node's Node is known, then sends [`Event::InitialListDone`] (M2, M3).
 //!
-//! Takes the progress of the reflectors, gives the event, or the error that ends the process. Reports to the observer what is still
-//! missing.
+//! The module takes the progress of the reflectors, and sends the event or returns the error that ends the process. It reports to the
+//! observer what is still missing.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -22,9 +22,9 @@ pub(super) type ProgressSender = Sender<Progress>;
 /// How long to wait for fields of the Node after the Node was listed.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// The wait for an IP; after it the start goes on without one (M2).
+    /// The wait for an IP, after which the start continues without an IP (M2).
     ip: Duration,
-    /// The wait for pod CIDRs, if they are needed; after it the process ends (M3).
+    /// The wait for pod CIDRs, after which the process ends (M3); `None` if they are not needed.
     pod_cidrs: Option<Duration>,
 }
 
@@ -68,7 +68,7 @@ impl Progress {
         self.listed.contains(&kind)
     }
 
-    /// What the start waits for, in words: kinds without a complete list, then what the listed Node lacks.
+    /// Returns in words what the start waits for: kinds without a complete list, then what the listed Node lacks.
     fn missing(&self, needs_pod_cidrs: bool) -> Vec<&'static str> {
         let kinds = Resource::ALL.into_iter().filter(|kind| !self.has(*kind)).map(Resource::name);
         let ip = (self.has(Resource::Node) && !self.node.has_ip).then_some("an address of the Node");
@@ -77,7 +77,7 @@ impl Progress {
     }
 }
 
-/// Sends [`Event::InitialListDone`] when it is due. Ends only with the error that ends the process (M3).
+/// Sends [`Event::InitialListDone`] when the start has everything it waits for. Returns only the error that ends the process (M3).
 pub(super) async fn run(
     options: &ApiOptions,
     progress: Receiver<Progress>,
@@ -92,9 +92,9 @@ pub(super) async fn run(
     if let Err(error) = listed {
         return error;
     }
-    // The observer is called before the event, because after the event the sync loop reports on `/readyz` what is missing.
+    // Call the observer before the event is sent, because after the event the sync loop reports on `/readyz` what is missing.
     observer.waiting_for(&[]);
-    // Fails when the receiver is gone; then the reflectors end, and this future is dropped.
+    // Ignore the error: if the receiver was dropped, the reflectors end and this future is dropped.
     let _ = events.send(Event::InitialListDone).await;
     pending().await
 }
@@ -102,9 +102,9 @@ pub(super) async fn run(
 /// Waits until every kind is listed and the Node has an IP and, if needed, pod CIDRs. The wait for an IP is bounded.
 ///
 /// # Errors
-/// The Node has no pod CIDRs, and they are needed (M3).
+/// Fails if the Node has no pod CIDRs although they are needed (M3).
 async fn all_listed(mut progress: Receiver<Progress>, node_name: &str, patience: Patience) -> Result<()> {
-    // The sender lives as long as the reflectors, so a wait ends only by its condition.
+    // The sender lives as long as the reflectors, so a wait ends only when its condition is true.
     progress.wait_for(|progress| progress.has(Resource::Node)).await?;
     if timeout(patience.ip, progress.wait_for(|progress| progress.node.has_ip)).await.is_err() {
         let waited = duration(patience.ip);
@@ -139,7 +139,7 @@ async fn report_missing(mut progress: Receiver<Progress>, patience: Patience, ob
 mod tests {
     use super::*;
 
-    /// A Node with this many IPs and pod CIDRs.
+    /// Returns a Node with this many IPs and pod CIDRs.
     fn node(ips: usize, pod_cidrs: usize) -> Node {
         Node {
             name: "node-1".into(),
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// The outcome of the wait if all kinds are listed and `node` is this node's Node.
+    /// Returns the outcome of the wait if all kinds are listed and `node` is this node's Node.
     fn outcome(node: Option<&Node>, pod_cidrs: bool) -> Result<()> {
         let mut progress = Progress::default();
         Resource::ALL.into_iter().for_each(|resource| progress.listed(resource));

@@ -1,11 +1,11 @@
-//! The settings of TLS connections to the API server: the CAs that are trusted, and the client certificate.
+//! Makes the settings of TLS connections to the API server: the trusted CAs and the client certificate.
 //!
-//! Takes the CA, the client certificate and its key from the configuration; gives settings of rustls. A server is accepted as Go's
-//! `crypto/x509` accepts it, which adds two things to rustls: a certificate of the CA file that cannot be used is skipped, and a
-//! server may show a certificate that is itself in the CA file.
+//! The module takes the CA, the client certificate and its key from the configuration, and returns settings for rustls. It accepts the same
+//! servers as Go's `crypto/x509`, which differs from rustls in two ways: it skips a certificate of the CA file that cannot be used, and it
+//! accepts a server whose certificate is itself in the CA file.
 //!
-//! Invariants: the name and the period of validity of a server's certificate are always checked, except with
-//! `insecure-skip-tls-verify`. A CA file without a usable certificate is an error. No error text holds a key.
+//! Invariants: the name and the period of validity of a server's certificate are always checked, except with `insecure-skip-tls-verify`. A
+//! CA file without a usable certificate is an error. No error text contains a key.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +25,7 @@ use secrecy::ExposeSecret;
 
 use super::certificate;
 
-/// The certificates of a CA file, and those that were skipped.
+/// The usable and the skipped certificates of a CA file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Authorities {
     /// The certificates that can be used.
@@ -38,7 +38,7 @@ impl Authorities {
     /// Reads the certificates of a PEM text; other text is ignored.
     ///
     /// # Errors
-    /// The text has no certificate that can be used.
+    /// Fails if the text has no certificate that can be used.
     pub(super) fn read(text: &[u8]) -> Result<Self> {
         let mut found = Self::default();
         for (n, certificate) in certificate::blocks(&String::from_utf8_lossy(text)).enumerate() {
@@ -60,7 +60,7 @@ impl Authorities {
         }
     }
 
-    /// The CA certificates of the system.
+    /// Returns the CA certificates of the system.
     fn of_system() -> Vec<CertificateDer<'static>> {
         let mut store = RootCertStore::empty();
         let certificates = rustls_native_certs::load_native_certs().certs;
@@ -68,10 +68,11 @@ impl Authorities {
     }
 }
 
-/// The settings for the server of this configuration. If it has a CA, `root_cert` has to hold certificates from [`Authorities`].
+/// Returns the settings for the server of this configuration. If the configuration has a CA, its `root_cert` must contain only certificates
+/// from [`Authorities`].
 ///
 /// # Errors
-/// The client certificate or its key cannot be used, or no certificate is trusted.
+/// Fails if the client certificate or its key cannot be used, or if no certificate is trusted.
 pub(super) fn for_server(config: &Config) -> Result<ClientConfig> {
     let trusted = match &config.root_cert {
         Some(certificates) => certificates.iter().map(|bytes| CertificateDer::from(bytes.clone())).collect(),
@@ -80,11 +81,11 @@ pub(super) fn for_server(config: &Config) -> Result<ClientConfig> {
     settings(config, trusted)
 }
 
-/// The settings for an HTTPS proxy on the way to the server. The system's CAs are trusted too, because such a proxy is often not part
-/// of the cluster.
+/// Returns the settings for an HTTPS proxy on the way to the server. They also trust the system's CAs, because an HTTPS proxy is often not
+/// part of the cluster.
 ///
 /// # Errors
-/// As for [`for_server`].
+/// Fails for the same reasons as [`for_server`].
 pub(super) fn for_proxy(config: &Config) -> Result<ClientConfig> {
     let given = config.root_cert.iter().flatten().map(|bytes| CertificateDer::from(bytes.clone()));
     settings(config, given.chain(Authorities::of_system()).collect())
@@ -107,7 +108,7 @@ fn settings(config: &Config, trusted: Vec<CertificateDer<'static>>) -> Result<Cl
 /// A certificate with its issuers, and its key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// The client's certificate and key, if it has them.
+/// Returns the client's certificate and key, if the configuration has them.
 fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
     let key_data = auth.client_key_data.as_ref().map(ExposeSecret::expose_secret);
     let certificate = read(auth.client_certificate_data.as_deref(), auth.client_certificate.as_deref());
@@ -133,24 +134,24 @@ fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
 /// The shortest RSA key that is accepted, in bits, as in other TLS libraries; Go accepts 1024.
 const LEAST_RSA_BITS: usize = 2048;
 
-/// A certificate has an RSA key of too few bits.
+/// The error that a certificate has an RSA key that is too short. Contains the length in bits.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("its RSA key has {0} bits, which is too short to be safe: at least {LEAST_RSA_BITS} are needed")]
 pub(super) struct WeakKey(usize);
 
-/// Same as its display text, because rustls prints errors of this kind with `Debug`.
+/// Writes the same text as `Display`, because rustls prints errors of applications with `Debug`.
 impl fmt::Debug for WeakKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// The length of a certificate's RSA key, if it is too short.
+/// Returns the length of a certificate's RSA key, if it is too short.
 fn weak_bits(certificate: &[u8]) -> Option<usize> {
     certificate::facts(certificate)?.rsa_bits.filter(|bits| *bits < LEAST_RSA_BITS)
 }
 
-/// Data in base64, or else the content of a file.
+/// Returns the decoded base64 `data`, or the content of `file` if there is no data.
 fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     match (data, file) {
         (Some(data), _) => Ok(Some(BASE64.decode(data.as_bytes()).ok().context("its data is not base64")?)),
@@ -159,7 +160,7 @@ fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Accepts what rustls accepts, and also a server's certificate that is itself in the CA file.
+/// Accepts a server's certificate if rustls accepts it, or if the certificate itself is in the CA file.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -176,8 +177,8 @@ impl Verifier {
     }
 }
 
-/// Checks a server's certificate that is itself in the CA file, as Go does: its name, its period of validity, and that servers may use
-/// it. Its signature is not checked, because the certificate itself is trusted.
+/// Checks a server's certificate that is itself in the CA file, as Go does: the name, the period of validity, and whether servers may use
+/// it. Does not check the signature, because the certificate itself is trusted.
 fn check_trusted(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), rustls::Error> {
     rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
     let facts = certificate::facts(certificate).ok_or(CertificateError::BadEncoding)?;
@@ -207,7 +208,7 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // The key of this certificate signs the handshake, so it is checked in any case.
+        // Always check the key of this certificate, because it signs the handshake.
         if let Some(bits) = weak_bits(end_entity) {
             return Err(weak(bits));
         }
@@ -248,7 +249,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// `insecure-skip-tls-verify`: accepts any server.
+/// Accepts any server, for `insecure-skip-tls-verify`.
 #[derive(Debug)]
 struct Unchecked;
 

@@ -6,7 +6,7 @@ use super::{Converted, Converter, Fields};
 use crate::source::objects;
 use rules::model::{Event, Family, Node};
 
-/// Taint that the cluster autoscaler sets on a Node that it is about to delete (L5).
+/// The taint that the cluster autoscaler sets on a Node that it is about to delete (L5).
 const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Converter {
@@ -38,7 +38,8 @@ impl Converter {
     }
 }
 
-/// The Node's first InternalIP, or else its first ExternalIP; then the first address of the other IP family in the same order (M4).
+/// Returns at most one address of each IP family: first the Node's first InternalIP or, if it has none, its first ExternalIP, and then the
+/// first address of the other IP family, chosen in the same way (M4).
 fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
@@ -54,7 +55,8 @@ fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     [Some(first), other].into_iter().flatten().collect()
 }
 
-/// Whether load balancers may send traffic to the Node: it is not being deleted and not about to be (L5).
+/// Returns whether load balancers may send traffic to the Node: it is not being deleted, and the cluster autoscaler is not about to delete
+/// it (L5).
 fn is_eligible(object: &objects::Node<'_>) -> bool {
     object.metadata.deletion_timestamp.is_none()
         && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)

@@ -1,14 +1,15 @@
 //! A string interner: keeps one copy of each name.
 //!
-//! Takes a name, gives its shared copy: 200,000 endpoints on 1,000 nodes need memory for 1,000 node names.
+//! The module takes a name and returns the shared copy of that name, so that 200,000 endpoints on 1,000 nodes need memory for only 1,000
+//! node names.
 //!
-//! Invariant: unused names are removed from time to time, so the set grows with the cluster, not with time.
+//! Invariant: unused names are removed from time to time, so that the size of the set depends on the cluster and not on the uptime.
 
 use std::sync::Arc;
 
 use foldhash::HashSet;
 
-/// With fewer names than this, unused ones are not removed.
+/// The number of names below which unused names are not removed.
 const KEEP: usize = 1024;
 
 /// A set of shared names.
@@ -25,7 +26,7 @@ impl Default for Interner {
 }
 
 impl Interner {
-    /// The shared copy of a name.
+    /// Returns the shared copy of a name.
     pub(super) fn share(&mut self, name: &str) -> Arc<str> {
         if let Some(shared) = self.names.get(name) {
             return Arc::clone(shared);

@@ -1,10 +1,10 @@
 //! Converts Kubernetes objects to events of `rules::model`.
 //!
-//! Takes the reduced objects of [`super::objects`], gives [`Converted`]: the [`Event`] for an object, and a [`Problem`] for each part of
-//! it that cannot be used. `text` validates names, `intern` keeps one copy of each name.
+//! The module takes the reduced objects of [`super::objects`] and returns [`Converted`]: the [`Event`] for an object, and a [`Problem`] for
+//! each part of the object that cannot be used. `text` validates names, and `intern` keeps one copy of each name.
 //!
-//! Invariants: pure, the result depends on the object and the options only; an invalid item is dropped without the others; an object
-//! that this proxy does not handle gives the deletion event for its name; an object without a valid name gives no event.
+//! Invariants: the result depends only on the object and the options; an invalid item is dropped alone, and valid items stay; an object
+//! that this proxy does not handle becomes the event that deletes the object; an object without a valid name becomes no event.
 
 mod cluster_scoped;
 mod intern;
@@ -35,27 +35,27 @@ pub struct ConvertOptions {
 }
 
 impl Default for ConvertOptions {
-    /// The default of each feature gate.
+    /// Returns the default of each feature gate.
     fn default() -> Self {
         Self { allow_external_ips: true }
     }
 }
 
-/// An object's event and problems.
+/// The event for an object, and the object's problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The event; `None` when the object has no valid name.
+    /// The event; `None` if the object has no valid name.
     pub event: Option<Event>,
-    /// Why parts of the object were left out.
+    /// A problem for each part of the object that was left out.
     pub problems: Vec<Problem>,
 }
 
-/// A kind of objects. The object type with lifetime `'static` implements it and stands for the kind.
+/// A kind of objects. It is implemented by the kind's object type with lifetime `'static`, which stands for the kind.
 pub(super) trait ObjectKind {
     /// An object of this kind that borrows its strings from the input.
     type Object<'a>: Deserialize<'a> + Message<'a>;
 
-    /// The object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
+    /// Returns the object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
     fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
 
     /// Converts an object to its event.
@@ -97,7 +97,7 @@ impl Converter {
         Self { options, names: Interner::default() }
     }
 
-    /// The validated name of a namespaced object.
+    /// Returns the validated name of a namespaced object.
     fn object_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<ObjectName> {
         let name = valid_name(meta, fields)?;
         let namespace = &*meta.namespace;
@@ -108,12 +108,12 @@ impl Converter {
         Some(ObjectName::new(self.names.share(namespace), name))
     }
 
-    /// The validated name of an object without a namespace.
+    /// Returns the validated name of an object without a namespace.
     fn cluster_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         valid_name(meta, fields).map(|name| self.names.share(name))
     }
 
-    /// A port's name, which may be empty.
+    /// Returns a port's name, which may be empty.
     fn port_name(&mut self, name: &str, field: Arguments<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         if name.is_empty() || text::is_dns_label(name) {
             return Some(self.names.share(name));
@@ -150,7 +150,7 @@ impl<'a> Fields<'a> {
         self.problems.push(Problem { kind: self.kind, object, field, text });
     }
 
-    /// The event with the problems so far.
+    /// Returns the event, with the problems that were found in the object.
     fn finish(self, event: Option<Event>) -> Converted {
         Converted { event, problems: self.problems }
     }
@@ -164,7 +164,7 @@ impl<'a> Fields<'a> {
         ip
     }
 
-    /// Parses CIDRs. Removes the white space around each, skips blank ones and reports invalid ones (A9, A10).
+    /// Parses CIDRs. Removes the white space around each text, skips blank texts and reports invalid ones (A9, A10).
     fn cidrs(&mut self, field: &str, values: &[Text<'_>]) -> Vec<ipnet::IpNet> {
         let mut cidrs = Vec::new();
         for (index, value) in values.iter().enumerate() {
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
         cidrs
     }
 
-    /// Parses a transport protocol; absent means TCP, as in the API.
+    /// Parses a transport protocol. An empty text means TCP, as in the API.
     fn protocol(&mut self, field: Arguments<'_>, value: &str) -> Option<Protocol> {
         match value {
             "" | "TCP" => Some(Protocol::Tcp),
@@ -195,7 +195,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Checks that a port number is in 1..=65535. `loss` ends the message about an invalid one, such as `port ignored`.
+    /// Checks that a port number is in 1..=65535. `loss` is the end of the message about an invalid port number, such as `port ignored`.
     fn port(&mut self, field: impl Display, value: i32, loss: &str) -> Option<u16> {
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
         if port.is_none() {

@@ -16,7 +16,7 @@ const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
 impl Converter {
-    /// Converts a Service; gives [`Event::ServiceDeleted`] if this proxy does not handle it (A1 to A3) or if it is not usable.
+    /// Converts a Service; returns [`Event::ServiceDeleted`] if this proxy does not handle it (A1 to A3) or if it is not usable.
     pub fn service(&mut self, object: &objects::Service<'_>) -> Converted {
         let mut fields = Fields::of("Service", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
@@ -59,14 +59,14 @@ impl Converter {
         })
     }
 
-    /// The usable ports; `None` if there is none, which is reported.
+    /// Returns the usable ports. If there are none, reports that as a problem and returns `None`.
     fn service_ports(&mut self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<Vec<ServicePort>> {
-        // Exact capacity, because the list is kept as long as the Service exists.
+        // Allocate the exact capacity, because the list is kept as long as the Service exists.
         let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
         let mut known = HashSet::default();
         for (index, port) in spec.ports.iter().enumerate() {
             let Some(port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
-            // Name and protocol identify a port (A5). Most Services have one port, and need no set of the ports seen so far.
+            // Name and protocol identify a port (A5). Most Services have one port, and need no set to find duplicates.
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
@@ -96,8 +96,8 @@ impl Converter {
     }
 }
 
-/// The source ranges (A9). If there are any, reports an IP family that has load balancer IPs but no range, because all clients can
-/// reach those IPs.
+/// Returns the source ranges (A9). If the Service specifies ranges, reports each IP family that has load balancer IPs but no valid range,
+/// because all clients can reach these IPs.
 fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], fields: &mut Fields<'_>) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let ranges = fields.cidrs(FIELD, &spec.load_balancer_source_ranges);
@@ -111,14 +111,15 @@ fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], 
     ranges
 }
 
-/// Whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName (A3).
+/// Returns whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName
+/// (A3).
 fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     object.metadata.label(objects::PROXY_NAME).is_none()
         && !matches!(&*spec.cluster_ip, "" | "None")
         && *spec.type_ != *"ExternalName"
 }
 
-/// The cluster IP of each IP family (A4); `None` if there is no usable one, which is reported.
+/// Returns the cluster IP of each IP family (A4). If none can be used, reports that as a problem and returns `None`.
 fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
@@ -165,7 +166,7 @@ fn parse_family(word: &str, index: usize, fields: &mut Fields<'_>) -> Option<Fam
     }
 }
 
-/// The external IPs, without white space, blank entries and duplicates (A7).
+/// Returns the external IPs, without white space, blank entries and duplicates (A7).
 fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let (mut ips, mut known) = (Vec::new(), HashSet::default());
     for (index, text) in spec.external_ips.iter().enumerate() {
@@ -178,7 +179,7 @@ fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec
     ips
 }
 
-/// The load balancer IPs whose `ipMode` is VIP or absent: packets reach the node with one of these as destination (A8).
+/// Returns the load balancer IPs whose `ipMode` is VIP or absent: packets reach the node with one of these as destination (A8).
 fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let ingress = &object.status.load_balancer.ingress;
     let (mut ips, mut known) = (Vec::new(), HashSet::default());
@@ -198,9 +199,10 @@ fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> 
     ips
 }
 
-/// An external IP or load balancer IP, unless it is one that exists on every host or link, such as loopback: a Service with such an
-/// address would take traffic for other destinations, for example a cloud's metadata server at 169.254.169.254. The API server refuses
-/// most of these in external IPs, but not in the status, and not in objects that are older than its checks.
+/// Returns an external IP or load balancer IP. Reports a problem and returns `None` for an address with a meaning on every host or link,
+/// such as a loopback address: a Service with that address would take traffic for other destinations, for example for a cloud's metadata
+/// server at 169.254.169.254. The API server refuses most of these addresses in external IPs, but not in the status, and not in objects
+/// that are older than its checks.
 fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Option<IpAddr> {
     let ip = fields.ip(&field, text)?;
     let special = match ip {
@@ -216,7 +218,7 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Opt
     None
 }
 
-/// A traffic policy; absent means Cluster (A12).
+/// Returns a traffic policy. An empty text means Cluster (A12).
 fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     match word {
         "" | "Cluster" => TrafficPolicy::Cluster,
@@ -228,7 +230,7 @@ fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     }
 }
 
-/// The external traffic policy; Local is used only if traffic can reach the Service from outside the cluster (A12).
+/// Returns the external traffic policy; Local is used only if traffic can reach the Service from outside the cluster (A12).
 fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> TrafficPolicy {
     let policy = policy(&spec.external_traffic_policy, "spec.externalTrafficPolicy", fields);
     // External IPs count here even if the feature gate AllowServiceExternalIPs is off (A7).
@@ -244,7 +246,7 @@ fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> 
     if reachable { policy } else { TrafficPolicy::Cluster }
 }
 
-/// The time-out of ClientIP affinity in seconds (A11).
+/// Returns the time-out of ClientIP affinity in seconds (A11).
 fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<u32> {
     match &*spec.session_affinity {
         "" | "None" => return None,
@@ -265,7 +267,7 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
-/// The scheduler that the Service's annotation names, which decides how an endpoint is chosen for a connection.
+/// Returns the scheduler that the Service's annotation names, which decides how an endpoint is chosen for a connection.
 fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<Scheduler> {
     const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
     match object.metadata.annotation(objects::SCHEDULER)? {
@@ -279,7 +281,7 @@ fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<S
     }
 }
 
-/// The health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).
+/// Returns the health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).
 fn health_check_node_port(
     spec: &objects::ServiceSpec<'_>,
     external: TrafficPolicy,

@@ -1,4 +1,4 @@
-//! Converts EndpointSlices: which of them are used, and their ports, addresses, conditions and hints (B1 to B9).
+//! Converts EndpointSlices: decides whether the proxy uses a slice, and converts its ports, addresses, conditions and hints (B1 to B9).
 
 use std::fmt::Arguments;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::source::objects;
 use rules::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
 
 impl Converter {
-    /// Converts an EndpointSlice; gives [`Event::SliceDeleted`] if it is not usable (B1 to B3).
+    /// Converts an EndpointSlice. The event is [`Event::SliceDeleted`] if the proxy cannot use the slice (B1 to B3).
     pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice<'_>) -> Converted {
         let mut fields = Fields::of("EndpointSlice", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
@@ -53,7 +53,7 @@ impl Converter {
     }
 
     fn slice_ports(&mut self, object: &objects::EndpointSlice<'_>, fields: &mut Fields<'_>) -> Vec<SlicePort> {
-        // Exact capacity, because the list of ports is kept as long as the slice exists.
+        // Allocate the exact capacity, because the list of ports is kept as long as the slice exists.
         let mut ports = Vec::with_capacity(object.ports.len());
         let decoded = object.ports.iter().enumerate();
         ports.extend(decoded.filter_map(|(i, port)| self.slice_port(port, format_args!("ports[{i}]"), fields)));
@@ -83,7 +83,7 @@ impl Converter {
         family: Family,
         fields: &mut Fields<'_>,
     ) -> Vec<Endpoint> {
-        // Exact capacity, because the list is kept as long as the slice exists.
+        // Allocate the exact capacity, because the list is kept as long as the slice exists.
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
         let decoded = object.endpoints.iter().enumerate();
         endpoints.extend(decoded.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, fields)));
@@ -103,7 +103,7 @@ impl Converter {
             return None;
         };
         let address = fields.ip(format_args!("endpoints[{index}].addresses[0]"), text)?;
-        // All addresses of a slice have to be of its address type (B3).
+        // All addresses of a slice have to be of the slice's address type (B3).
         if Family::of(address) != family {
             let text = format!("{:?} is not an {family} address; ignored", &**text);
             fields.problem(format_args!("endpoints[{index}].addresses[0]"), text);
@@ -118,7 +118,7 @@ impl Converter {
         })
     }
 
-    /// Topology hints; `None` when there are none (B9).
+    /// Returns the topology hints; `None` if there are none (B9).
     fn hints(&mut self, hints: &objects::Hints<'_>) -> Option<Box<Hints>> {
         let (zones, nodes) = (&hints.for_zones, &hints.for_nodes);
         if zones.is_empty() && nodes.is_empty() {
@@ -131,14 +131,14 @@ impl Converter {
     }
 }
 
-/// The time of the change that made the endpoints controller write the slice, for the metric of programming latency. An invalid time
-/// counts as absent, as in upstream.
+/// Returns the time of the change that made the endpoints controller write the slice, for the metric of programming latency. An invalid
+/// time counts as absent, as in upstream.
 fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
 
-/// The IP family of a slice, from its `addressType` (B3).
+/// Returns the IP family of a slice, from its `addressType` (B3).
 fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::V4),
@@ -150,7 +150,7 @@ fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
     }
 }
 
-/// The conditions of an endpoint, with defaults for absent ones (B7).
+/// Returns the conditions of an endpoint, with defaults for absent conditions (B7).
 fn conditions(conditions: &objects::EndpointConditions) -> Conditions {
     Conditions {
         ready: conditions.ready.unwrap_or(true),

@@ -1,16 +1,16 @@
-//! Validates names of objects as Kubernetes does. Pure.
+//! Validates names of objects by the rules of Kubernetes. Does no I/O.
 
 /// The longest DNS label, in bytes.
 const MAX_LABEL: usize = 63;
 /// The longest DNS subdomain, in bytes.
 const MAX_SUBDOMAIN: usize = 253;
 
-/// Whether text is a DNS-1123 label: 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end.
+/// Returns whether text is a DNS-1123 label: 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end.
 pub(super) fn is_dns_label(text: &str) -> bool {
     text.len() <= MAX_LABEL && is_dns_part(text)
 }
 
-/// Whether text is a DNS-1123 subdomain: at most 253 characters, parts as in labels (but of any length), joined by dots.
+/// Returns whether text is a DNS-1123 subdomain: at most 253 characters, parts as in labels (but of any length), joined by dots.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_dns_part)
 }

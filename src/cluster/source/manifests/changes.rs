@@ -1,7 +1,7 @@
-//! Finds out with inotify which files of a manifest directory changed.
+//! Finds with inotify which files of a manifest directory changed.
 //!
-//! Takes the directories that a scan visits, gives [`Changed`]. A write is reported when the writer closes the file, so half-written
-//! files are not read. A change to a directory or symlink needs a rescan, which sets up a new [`Monitor`].
+//! The module takes the directories that a scan visits, and returns [`Changed`]. It reports a write when the writer closes the file, so
+//! that half-written files are not read. A change of a directory or symlink needs a rescan of everything, which makes a new [`Monitor`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// The changes since the last call of [`Monitor::changed`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
-    /// Anything may have changed: a rescan is needed.
+    /// Whether anything may have changed, so that a rescan is needed.
     pub(super) all: bool,
     /// Files whose content changed, or that were created or deleted.
     pub(super) files: BTreeSet<PathBuf>,
@@ -55,13 +55,13 @@ impl Monitor {
     /// Makes a monitor that watches no directory yet.
     ///
     /// # Errors
-    /// The kernel gives no inotify instance.
+    /// Fails if the kernel cannot create another inotify instance.
     pub(super) fn new() -> Result<Self, Errno> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Self { inotify, directories: HashMap::new(), failure: None })
     }
 
-    /// Monitors a directory from now on.
+    /// Starts to monitor a directory.
     pub(super) fn add(&mut self, visit: Visit<'_>) {
         let directory = match visit {
             Visit::Directory(path) | Visit::Root(path, _) => path,
@@ -78,7 +78,7 @@ impl Monitor {
             | WatchFlags::ONLYDIR;
         match inotify::add_watch(&self.inotify, directory, flags) {
             Ok(number) => self.directories.entry(number).or_default().add(visit),
-            // The scan fails on this directory too, and reports it.
+            // Ignore the error: the scan fails on this directory too, and reports it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             Err(error) => {
                 self.failure.get_or_insert_with(|| (directory.into(), error));
@@ -86,15 +86,15 @@ impl Monitor {
         }
     }
 
-    /// The first directory that could not be watched, if any: changes there would be missed.
+    /// Returns the first directory that could not be watched, with the error. Changes in that directory would be missed.
     pub(super) fn failure(&self) -> Option<&(PathBuf, Errno)> {
         self.failure.as_ref()
     }
 
-    /// Reads the inotify events so far; never waits.
+    /// Reads the inotify events that have arrived, without waiting.
     ///
     /// # Errors
-    /// The error of the kernel; the monitor cannot be used any more.
+    /// Returns the error that the kernel reports. After an error, the monitor cannot be used any more.
     pub(super) fn changed(&self) -> Result<Changed, Errno> {
         let mut changed = Changed::default();
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
@@ -171,10 +171,10 @@ fn note_file(path: PathBuf, event: ReadFlags, changed: &mut Changed) {
     }
     let comes = event.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
     if comes && path.is_symlink() {
-        // Its target has to be monitored too.
+        // The path is a symlink, whose target has to be monitored too.
         changed.all = true;
     } else if !event.contains(ReadFlags::CREATE) || is_hard_link(&path) {
-        // A new file is complete when its writer closes it, but a hard link at once.
+        // A new file is complete when its writer closes it, but a hard link is complete at once.
         changed.files.insert(path);
     }
 }

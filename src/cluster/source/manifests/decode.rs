@@ -1,8 +1,8 @@
 //! Reads the objects of a manifest file.
 //!
-//! Takes the bytes of a file, gives a [`ManifestObject`] with its event for each object of a kind that the proxy reads, one after the
-//! other, and then [`FileProblems`]. Pure. A document that does not parse marks the file as broken; the other documents are still used.
-//! Two threads share a long JSON list; the result and its order are the same as with one thread.
+//! The module takes the bytes of a file. It passes on a [`ManifestObject`] for each object of a kind that the proxy reads, in the order of
+//! the file, and then returns [`FileProblems`]. It does no I/O. A document that does not parse marks the file as broken, but the other
+//! documents of the file are used. Two threads decode a long JSON list, with the same result in the same order as one thread.
 
 use std::borrow::Cow;
 use std::panic::resume_unwind;
@@ -26,25 +26,26 @@ use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError};
 use rules::model::Event;
 
-/// How many items of a list a thread takes at once.
+/// The number of list items that a thread takes at a time ("chunk").
 const CHUNK: usize = 500;
-/// How many chunks of [`CHUNK`] items that the second thread has read may wait for the first thread.
+/// The number of decoded chunks of the second thread that may wait for the first thread.
 const CHUNKS_WAITING: usize = 4;
 
-/// The namespace of an object that names none.
+/// The namespace of an object without a namespace, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Nodes and parser events that a YAML document may have: more than the largest file can hold, so that the file's size is the limit.
+/// The largest number of nodes and parser events of a YAML document: more than the largest allowed file can contain, so that only the
+/// file's size is limited.
 const MAX_YAML_EVENTS: usize = 1 << 26;
 
-/// How many parser events aliases may add to a YAML document, for each of its bytes: a few hundred bytes of aliases of aliases can
-/// stand for millions of nodes.
+/// How many parser events aliases may add to a YAML document, for each byte of the document. The limit is needed because a few hundred
+/// bytes of nested aliases can expand to millions of nodes.
 const ALIASED_EVENTS_A_BYTE: usize = 16;
 
 /// The problems of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileProblems {
-    /// A part of the file could not be read, so an object that is missing may be in that part.
+    /// Whether a part of the file could not be read, so that an object that was not found may be in that part.
     pub(super) broken: bool,
     pub(super) problems: Vec<ManifestProblem>,
 }
@@ -60,11 +61,11 @@ impl FileProblems {
 /// An object that was found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ManifestObject {
-    /// Which object it is.
+    /// The identity of the object.
     pub(super) key: Key,
-    /// The document that holds it, from 1.
+    /// The number of the document that contains the object, from 1.
     pub(super) document: usize,
-    /// The event for the model.
+    /// The event for `rules::model`.
     pub(super) event: Event,
 }
 
@@ -82,8 +83,8 @@ impl Reader {
     }
 }
 
-/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
-/// second reader is for a second thread.
+/// Decodes a file's bytes: JSON if the file's name ends in `.json`, YAML otherwise. Calls `take` with each object, in the order of the
+/// file. The second reader is for a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
     bytes: &[u8],
@@ -141,12 +142,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads JSON values one after the other. A value that does not parse is the last one, because its end is unknown.
+    /// Reads JSON values one after the other. Stops at a value that does not parse, because its end is unknown.
     fn json(&mut self, text: &str, second: &mut Reader) {
         let mut rest = text;
         for number in 1.. {
             self.document = Some(number);
-            // Most files are one list. This pass only finds its items; they are decoded later.
+            // Most files consist of one list. Find only the texts of its items here; they are decoded later.
             let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
             let (list, end) = (lists.next(), lists.byte_offset());
             if let Some(Ok(list)) = &list
@@ -174,8 +175,9 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads a list item by item: as one `Value` it would take many times the memory of the text. Two threads share the items if there are
-    /// many: each takes the next chunk when it is done with its last one, and this thread passes on all objects, in the order of the list.
+    /// Reads a list item by item, because a `Value` of the complete list would take many times the memory of the text. If there are many
+    /// items, two threads read them: each thread takes the next chunk when it has finished its last chunk, and this thread passes on all
+    /// objects in the order of the list.
     fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Reader) {
         if items.len() <= CHUNK {
             return self.some_items(items, 0, kind);
@@ -200,15 +202,15 @@ impl<'a> Decoder<'a> {
             }
         };
         thread::scope(|scope| {
-            // Moved here so that a panic of this thread drops it: otherwise the second thread could wait for ever for room in the
-            // channel, and the scope for the second thread.
+            // Move the receiver into this closure, so that a panic of this thread drops it. Otherwise the second thread could wait for ever
+            // for room in the channel, and the scope would wait for the second thread.
             let of_second = of_second;
-            // If the system gives no second thread, this one reads everything.
+            // If the system cannot start a second thread, this thread reads everything.
             let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
             let mut due = 0;
             while let Some((number, items)) = next() {
                 let found = read(self.reader, number, items);
-                // The second thread took the chunks from `due` to this one, and sends them in their order.
+                // The second thread took the chunks from `due` up to `number`, and sends them in order.
                 let before = of_second.iter().take(number - due);
                 before.chain([found]).for_each(|found| self.give(found));
                 due = number + 1;
@@ -226,7 +228,7 @@ impl<'a> Decoder<'a> {
         self.outcome.add(outcome);
     }
 
-    /// Reads some items of a list. `first` is the index of the first of them.
+    /// Reads some items of a list. `first` is the index of the first item of `items`.
     fn some_items(&mut self, items: &[&RawValue], first: usize, kind: Option<Kind>) {
         for (number, item) in items.iter().enumerate() {
             if !self.plain_item(item, kind) {
@@ -245,7 +247,7 @@ impl<'a> Decoder<'a> {
         let is_plain = match kind {
             ItemKind::Service => self.plain::<core::Service, objects::Service>(text, &head),
             ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head),
-            // There are few of these objects, so the slower way is fast enough.
+            // A cluster has few objects of these kinds, so they can be decoded through a `Value`, which is slower.
             ItemKind::Node | ItemKind::ServiceCidr => false,
         };
         self.kind = ManifestProblem::NO_KIND;
@@ -278,8 +280,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads an object or a list of objects at `path` of the document. `list` is the kind of the items if it is in a typed list, where an
-    /// item may leave out its kind.
+    /// Reads an object or a list of objects at `path` of the document. If the value is an item of a typed list, which may lack its `kind`,
+    /// `list` is the kind of the items.
     fn value(&mut self, value: Value, path: &str, list: Option<Kind>) {
         let object = match value {
             Value::Object(object) => object,
@@ -348,12 +350,12 @@ impl<'a> Decoder<'a> {
     /// Warns about fields that the complete type does not have.
     ///
     /// # Errors
-    /// The first field that does not fit the type.
+    /// Returns the first field that does not fit the type.
     fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), DecodeError> {
         let mut unknown = Vec::new();
         let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
         if fits.is_err() {
-            // The object is decoded again for the name of the field: tracking it costs too much for objects that fit.
+            // Decode the object again to find the field's name. To track field names costs too much for objects that fit.
             objects::decode::<Full>(object)?;
         }
         for field in unknown {
@@ -367,7 +369,7 @@ impl<'a> Decoder<'a> {
 #[derive(Clone, Copy)]
 enum Kind {
     Item(ItemKind),
-    /// A list. A typed one, such as ServiceList, has the kind of its items.
+    /// A list. A typed list, such as ServiceList, has the kind of its items.
     List(Option<ItemKind>),
     /// A kind that the proxy does not read.
     Other,
@@ -386,7 +388,7 @@ impl ItemKind {
         Kind::Item(self)
     }
 
-    /// The name of the kind, as in the field `kind` of objects.
+    /// Returns the name of the kind, as in the field `kind` of objects.
     const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -418,7 +420,7 @@ struct RawList<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// A function that gives these values for the names `apiVersion` and `kind`.
+/// Returns a function that maps the field names `apiVersion` and `kind` to these values.
 fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a str> {
     move |field| match field {
         "apiVersion" => Some(api_version),
@@ -427,7 +429,8 @@ fn named<'a>(api_version: &'a str, kind: &'a str) -> impl Fn(&str) -> Option<&'a
     }
 }
 
-/// The kind of an object. Items of typed lists may leave it out; for other objects the error is the name of the missing field.
+/// Returns the kind of an object. Items of typed lists may lack `apiVersion` and `kind`; for other objects the error is the name of the
+/// missing field.
 fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> Result<Kind, &'static str> {
     let text = |name| field(name).filter(|text| !text.is_empty());
     let (api_version, kind) = match (text("apiVersion"), text("kind"), list) {
@@ -443,7 +446,7 @@ fn kind_of<'a>(field: impl Fn(&str) -> Option<&'a str>, list: Option<Kind>) -> R
     Ok(if listed.is_some() || (api_version, kind) == ("v1", "List") { Kind::List(listed) } else { Kind::Other })
 }
 
-/// The object, in the default namespace if it names none.
+/// Returns the object, with the default namespace if it has no namespace.
 fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         let namespace = metadata.entry("namespace").or_insert(Value::Null);
@@ -457,7 +460,7 @@ fn with_namespace(mut object: Map<String, Value>) -> Map<String, Value> {
 fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
-        // Only true and false are booleans: a port may have the name "y" or "on".
+        // Accept only true and false as booleans, because a port may have the name "y" or "on".
         strict_booleans: true,
         budget: serde_saphyr::budget! {
             max_events: MAX_YAML_EVENTS,
@@ -475,17 +478,17 @@ fn parse_yaml(document: Document<'_>) -> Result<Value, String> {
     })
 }
 
-/// A path as the start of a message about the object at this path.
+/// Returns a path as the start of a message about the object at this path.
 fn prefix(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}: ") }
 }
 
-/// A path as the start of a longer path.
+/// Returns a path as the start of a longer path.
 fn dotted(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}.") }
 }
 
-/// A path of `serde_ignored` as users write it: `spec.ports[0].foo`.
+/// Returns a path of `serde_ignored` as users write it: `spec.ports[0].foo`.
 fn field_path(path: &Ignored<'_>) -> String {
     match path {
         Ignored::Root => String::new(),

@@ -1,9 +1,9 @@
 //! The state of a manifest directory between two scans.
 //!
-//! Reads the files, gives a [`ScanItem`] for each event and each new problem as it reads them. Uses no inotify and no threads of its own.
+//! The module reads the files, and passes on a [`ScanItem`] for each event and each new problem while it reads. It uses no inotify.
 //!
-//! Invariants: objects of a missing file are deleted only if the file was certainly deleted; a rescan reads only files that may have
-//! changed.
+//! Invariants: objects of a missing file are deleted only if the file was certainly deleted, and not if its directory could not be read; a
+//! rescan reads only files that may have changed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -24,7 +24,7 @@ use rules::model::Event;
 /// The largest file that is read, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// A file that changed this recently may change again within the same time stamp.
+/// The age of a change below which the file may change again without a new time stamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
 /// One result of a scan.
@@ -38,11 +38,11 @@ pub(super) enum ScanItem {
 /// How a scan ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All that can be read was read.
+    /// Everything that can be read was read.
     Complete,
-    /// The directory itself cannot be read; all objects stay as they were.
+    /// The directory itself cannot be read; all objects stay unchanged.
     Unreadable,
-    /// It was stopped before everything was read.
+    /// The scan was stopped before everything was read.
     Interrupted,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The state of a directory before its first scan.
+    /// Returns the state of a directory before its first scan.
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
@@ -95,7 +95,7 @@ impl Directory {
         }
     }
 
-    /// Scans the whole directory until `go_on` gives false. Calls `visit` with each directory before it is read.
+    /// Scans the whole directory until `go_on` returns false. Calls `visit` with each directory before it is read.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
         let listing = match walk(&self.root, visit) {
@@ -129,7 +129,7 @@ impl Directory {
     /// Reads some files again.
     pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
-        // If the directory cannot be read, a file that cannot be found may still exist.
+        // If the directory cannot be read, a file that is not found may still exist, so delete nothing.
         if let Err(error) = fs::read_dir(&self.root) {
             return self.unreadable_root(&error, &mut scan);
         }
@@ -140,8 +140,8 @@ impl Directory {
         End::Complete
     }
 
-    /// Reads each file again that holds an object that was hidden by a duplicate in another file until now. Each is read only once: if it
-    /// cannot be read, its objects stay as they were.
+    /// Reads each file again that defines an object whose definition in another file counted until now. Tries each file only once: if it
+    /// cannot be read, its objects stay unchanged.
     fn load_again(&mut self, scan: &mut Scan<'_>) {
         let mut done = BTreeSet::new();
         while let Some(file) = scan.again.pop_first() {
@@ -151,7 +151,7 @@ impl Directory {
         }
     }
 
-    /// Whether the last attempt to read a file failed.
+    /// Returns whether the last attempt to read a file failed.
     pub(super) fn is_unreadable(&self, file: &Path) -> bool {
         self.unreadable.contains(file)
     }
@@ -219,16 +219,16 @@ impl Stamp {
         }
     }
 
-    /// Whether the last change is so long ago that the next one is sure to change the stamp.
+    /// Returns whether the last change is so long ago that the next change certainly changes the stamp.
     fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(self.changed.0).is_ok_and(|changed| now > Duration::from_secs(changed) + UNSETTLED)
     }
 }
 
-/// Reads a file. Gives its content, and its stamp if the next change of the file is sure to change the stamp.
+/// Reads a file. Returns its content, and its stamp if the next change of the file is sure to change the stamp.
 fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
-    // Opening a named pipe would block until it has a writer.
+    // Refuse everything but regular files before opening, because opening a named pipe would block until it has a writer.
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
@@ -236,7 +236,7 @@ fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
     let stamp = Some(Stamp::of(&opened.metadata()?)).filter(Stamp::is_settled);
     let mut bytes =
         Vec::with_capacity(usize::try_from(opened.metadata()?.len().min(MAX_FILE_BYTES)).unwrap_or_default());
-    // The file may grow while it is read.
+    // Limit the read, because the file may grow meanwhile.
     opened.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|read| read <= MAX_FILE_BYTES) {
         return Ok((bytes, stamp));

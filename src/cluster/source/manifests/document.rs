@@ -1,23 +1,23 @@
 //! Splits a YAML stream into documents, so that a broken document does not affect the others.
 //!
-//! Takes the text of a file, gives its non-empty documents as slices of it, one after the other; pure. YAML forbids `---` and `...` at
-//! the start of a line inside any scalar, so the starts of the lines are enough to find where documents begin and end.
+//! The module takes the text of a file and returns its non-empty documents as slices of the text. It does no I/O. YAML forbids `---` and
+//! `...` at the start of a line inside any scalar, so the module finds the ends of documents from the starts of lines alone.
 
 /// A document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Document<'a> {
-    /// Its number in the stream, from 1; empty documents count.
+    /// The number of the document in the stream, from 1; empty documents count.
     pub(super) number: usize,
-    /// Lines of the stream before it.
+    /// The number of lines of the stream before the document.
     pub(super) lines_before: u64,
-    /// Its text, with its directives and its `---`.
+    /// The text of the document, with its directives and its `---`.
     pub(super) text: &'a str,
 }
 
-/// The documents of a stream that have content.
+/// Returns the documents of a stream that have content.
 pub(super) fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
     let mut cutter = Cutter { stream, ..Cutter::default() };
-    // The empty string marks the end of the stream: `split_inclusive` never gives an empty line.
+    // The empty string marks the end of the stream, because `split_inclusive` never returns an empty string.
     stream.split_inclusive('\n').chain([""]).filter_map(move |line| match line {
         "" => cutter.finish_document(stream.len(), cutter.lines),
         _ => cutter.line(line),
@@ -35,14 +35,14 @@ struct Cutter<'a> {
     /// Offset and line at which the current document starts.
     start: usize,
     start_line: u64,
-    /// The current document has had its `---`.
+    /// Whether `---` of the current document has been read.
     explicit: bool,
-    /// The current document has something besides comments and directives.
+    /// Whether the current document has text other than comments and directives.
     content: bool,
 }
 
 impl<'a> Cutter<'a> {
-    /// Takes the next line; gives the document that ends before or with it.
+    /// Reads the next line. Returns the document that ends before or with this line.
     fn line(&mut self, line: &str) -> Option<Document<'a>> {
         let (end, next_line) = (self.offset + line.len(), self.lines + 1);
         let mut ended = None;
@@ -62,7 +62,7 @@ impl<'a> Cutter<'a> {
         ended
     }
 
-    /// Ends the current document at an offset; the next starts there. Gives it if it has content.
+    /// Ends the current document at an offset, at which the next document starts. Returns the ended document if it has content.
     fn finish_document(&mut self, end: usize, next_line: u64) -> Option<Document<'a>> {
         if self.explicit || self.content {
             self.ended += 1;
@@ -76,7 +76,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// The rest of a line that starts with a marker, if nothing or white space follows the marker.
+/// Returns the rest of a line that starts with a marker, if nothing or white space follows the marker.
 fn after_marker<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     let rest = line.strip_prefix(marker)?;
     rest.chars().next().is_none_or(char::is_whitespace).then_some(rest)

@@ -1,11 +1,11 @@
-//! Objects from a directory of manifests (`--manifests DIR`).
+//! Reads the cluster's objects from a directory of manifests (`--manifests DIR`).
 //!
-//! Takes every `.yaml`, `.yml` and `.json` file below the directory; gives [`Event`]s in the order of the files, then
-//! [`Event::InitialListDone`], then changes as they happen, and a [`ManifestProblem`] for everything that cannot be used.
+//! The module reads every `.yaml`, `.yml` and `.json` file below the directory. It sends [`Event`]s in the order of the files, then
+//! [`Event::InitialListDone`], then changes as they happen, and reports a [`ManifestProblem`] for everything that cannot be used.
 //!
 //! `walk` finds the files, `document` splits them into YAML documents, `decode` reads their objects, `shape` finds objects with the same
-//! fields and types, of which only the first needs a full check, `store` compares objects with their former versions; `directory` combines
-//! these. `changes` reports which files changed, `thread` runs it all.
+//! fields and types, of which only the first needs a full check, `store` compares objects with their former versions; `directory` scans a
+//! directory with these modules. `changes` reports which files changed, and `thread` runs everything.
 //!
 //! If possible, an event is sent while its file is still being read, so that a large file takes memory only for its text and for a few
 //! thousand objects. Two threads share the items of a long JSON list.
@@ -37,23 +37,23 @@ use rules::model::Event;
 
 pub use thread::{Handle, check, spawn};
 
-/// How much a [`ManifestProblem`] affects.
+/// What a [`ManifestProblem`] affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A part of an object is ignored, or one of several definitions of it.
+    /// A part of an object is ignored, or one of several definitions of an object.
     Warning,
-    /// A document, file or directory cannot be used; objects that it defined before stay as they were.
+    /// A document, file or directory cannot be used. Objects that it defined before stay unchanged.
     Error,
 }
 
 /// A problem of a manifest; prints as `examples/web.yaml, document 2: spec.foo: unknown field; ignored`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestProblem {
-    /// How much the problem affects.
+    /// What the problem affects.
     pub severity: Severity,
     /// The file or directory.
     pub file: Arc<Path>,
-    /// The document of the file, from 1; `None` for the whole file.
+    /// The number of the document in the file, from 1; `None` if the problem concerns the complete file.
     pub document: Option<usize>,
     /// What is wrong.
     pub text: String,
@@ -65,7 +65,7 @@ impl ManifestProblem {
     /// The value of `kind` for a document whose kind cannot be read.
     const NO_KIND: &'static str = "unknown";
 
-    /// A problem of a whole file or directory.
+    /// Returns a problem of a whole file or directory.
     fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {
         Self { severity: Severity::Error, file: Arc::clone(file), document: None, text: text.into(), kind: None }
     }
@@ -81,7 +81,7 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// Reads bytes as the content of `file`, without a disk; for fuzzing. They are JSON if the name ends in `.json`, YAML otherwise.
+/// Decodes bytes as the content of a file with the name `file`, for fuzzing. Decodes JSON if the name ends in `.json`, YAML otherwise.
 #[doc(hidden)]
 #[must_use]
 pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem>) {
@@ -94,10 +94,10 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
     (events, [outcome.problems, changes.duplicates].concat())
 }
 
-/// Reads a directory once. Gives the events of all its objects, [`Event::InitialListDone`] last, and all problems.
+/// Reads a directory once. Returns the events of all its objects, [`Event::InitialListDone`] last, and all problems.
 ///
 /// # Errors
-/// The directory itself cannot be read.
+/// Fails if the directory itself cannot be read.
 pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     let mut take = |news| match news {

@@ -1,12 +1,12 @@
-//! The shape of a JSON object: which fields it has, and of which types their values are.
+//! Computes the shape of a JSON object, which consists of the names of its fields and the types of their values.
 //!
-//! The shape alone decides whether an object fits the complete type of its kind, and has no unknown field. Most objects of a long list
-//! have one of a few shapes, so that only the first object of each shape is decoded as the complete type: when all objects were, it took
-//! a third of the processor time of a list.
+//! The shape alone decides whether an object fits the complete type of its kind, and has no unknown field. Most objects of a long list have
+//! one of a few shapes, so only the first object of each shape is decoded as the complete type. To decode all objects as the complete type
+//! took a third of the processor time of a list.
 //!
-//! Takes the text of an object, gives a hash of its shape, its `apiVersion` and its `kind`. Pure. Invariants: objects that differ in
-//! their fields, or in the type of a field's value, differ in their shapes; in a field for times, a string that is not a time counts as
-//! another type. The hash is seeded at random, so that no one can write two shapes with one hash on purpose.
+//! The module takes the text of an object, and returns a hash of its shape, its `apiVersion` and its `kind`. It does no I/O. Invariants:
+//! objects that differ in their fields, or in the type of a field's value, differ in their shapes; in a field for times, a string that is
+//! not a time counts as another type. The hash has a random seed, so that nobody can create two shapes with equal hashes on purpose.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 /// Fields of `ObjectMeta`, `ManagedFieldsEntry` and `Condition` whose text has to be a time.
 const TIMES: [&str; 4] = ["creationTimestamp", "deletionTimestamp", "time", "lastTransitionTime"];
 
-/// How many shapes are remembered at most.
+/// The largest number of remembered shapes, to bound the memory.
 const MAX_SHAPES: usize = 4_096;
 
 /// Shapes of objects that were read as their complete types, without a problem.
@@ -46,7 +46,7 @@ impl Shapes {
         json.deserialize_map(WholeObject(&self.hasher)).ok().filter(|_| json.end().is_ok())
     }
 
-    /// Whether an object of this shape was noted for this kind.
+    /// Returns whether an object of this kind and shape was noted as free of problems.
     pub(super) fn is_known(&self, kind: &'static str, head: &Head<'_>) -> bool {
         self.known.contains(&(kind, head.shape))
     }
@@ -100,7 +100,7 @@ impl<'a> Visitor<'a> for WholeObject<'_> {
 struct Walk<'h, 's, H> {
     hasher: &'h mut H,
     seeds: &'s RandomState,
-    /// The value is in a field for times, so a string has to be a time.
+    /// Whether the value is in a field for times, so that a string has to be a time.
     is_time: bool,
 }
 
@@ -135,7 +135,7 @@ impl<'a, H: Hasher> Visitor<'a> for Walk<'_, '_, H> {
         Ok(())
     }
 
-    /// Integers differ in shape by the smallest type that holds them: i32, i64 or u64.
+    /// Adds the smallest integer type that holds the number: i32, i64 or u64.
     fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
         self.tag(if i32::try_from(number).is_ok() { 2 } else { 3 });
         Ok(())
@@ -162,7 +162,7 @@ impl<'a, H: Hasher> Visitor<'a> for Walk<'_, '_, H> {
         Ok(())
     }
 
-    /// The shape of a list is made of the shapes of its items; if several items in a row have the same shape, it counts once.
+    /// Adds the shapes of a list's items. Consecutive items with equal shapes count once.
     fn visit_seq<A: SeqAccess<'a>>(self, mut items: A) -> Result<(), A::Error> {
         let mut last = None;
         loop {

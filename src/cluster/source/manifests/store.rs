@@ -1,14 +1,15 @@
-//! Tracks which file defines which object, and finds the events that follow from a change of a file.
+//! Tracks which file defines which object, and finds the events that result from a change of a file.
 //!
-//! Takes the objects of files, gives the events that lead from the former objects to the current ones. Pure.
+//! The module takes the objects of files, and returns the events that change the former objects into the current objects. It does no I/O.
+//! "Definition" means an object in a file; if several files define an object, only one definition counts.
 //!
-//! The model has the objects; the store keeps only their names, the files and documents that define them, and a hash of each event, so
-//! that manifests take little more memory than objects from an API server. When the file whose definition counted no longer defines an
-//! object, the next file that defines it has to be read again ([`Changes::again`]).
+//! `rules::model` ("the model") has the objects; the store keeps only their names, the files and documents that define them, and a hash of
+//! each event, so that manifests take little more memory than objects from an API server. When the file whose definition counted no longer
+//! defines an object, the next file that defines it has to be read again ([`Changes::again`]).
 //!
 //! Invariants: if an object is defined several times, the first definition counts (smallest path, then order in the file); equal content
-//! gives no event; a broken file keeps all objects that it defined before; an event waits for the end of its file only if the rest of
-//! the file can change it.
+//! causes no event; a broken file keeps all objects that it defined before; an event waits for the end of its file only if the rest of the
+//! file can change it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -21,11 +22,11 @@ use super::{ManifestProblem, Severity};
 use crate::source::Key;
 use rules::model::Event;
 
-/// The changes that follow from a file that was read or deleted.
+/// The changes that result from reading or deleting a file.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) events: Vec<Event>,
-    /// A warning for each new definition of an object that does not count because another one comes first.
+    /// A warning for each new definition that does not count, because another definition of the object comes first.
     pub(super) duplicates: Vec<ManifestProblem>,
     /// Other files with a definition that counts from now on. They have to be read again, because the store does not keep the content.
     pub(super) again: BTreeSet<Arc<Path>>,
@@ -37,12 +38,12 @@ pub(super) struct Store {
     files: BTreeMap<Arc<Path>, File>,
     /// The files by number.
     paths: Vec<Arc<Path>>,
-    /// The numbers of deleted files, which new files get.
+    /// The numbers of deleted files, which are reused for new files.
     free: Vec<u32>,
     objects: HashMap<Key, Known>,
-    /// For each object with several definitions: all but the first, in the order in which they would count.
+    /// For each object with several definitions, all definitions except the first, in the order of their precedence.
     others: HashMap<Key, Vec<Definition>>,
-    /// Seeded at random, so that no one can write two objects with the same hash on purpose.
+    /// The hasher has a random seed, so that nobody can create two objects with equal hashes on purpose.
     hasher: RandomState,
 }
 
@@ -67,7 +68,7 @@ struct Known {
 
 #[derive(Clone, Copy, Debug)]
 struct Definition {
-    /// `None` if the proxy does not handle the object, as with a headless Service.
+    /// The hash of the object's event; `None` if the proxy does not handle the object, such as a headless Service.
     content: Option<Content>,
     place: Place,
 }
@@ -76,7 +77,7 @@ struct Definition {
 struct Place {
     /// The file's number.
     file: u32,
-    /// The document, from 1.
+    /// The number of the document in the file, from 1.
     document: u32,
 }
 
@@ -98,17 +99,17 @@ pub(super) struct Load {
 struct Found {
     key: Key,
     definition: Definition,
-    /// `None` if an equal event was sent before, or if the proxy does not handle the object.
+    /// The event to send; `None` if an equal event was sent before, or if the proxy does not handle the object.
     event: Option<Box<Event>>,
 }
 
 impl Store {
-    /// The files that were read and not deleted since.
+    /// Returns the files that were read and not deleted since.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
         self.files.keys()
     }
 
-    /// Begins to note the objects of a file: [`Store::add`] takes each object, [`Store::finish`] comes last.
+    /// Begins to note the objects of a file. Call [`Store::add`] for each object, and then [`Store::finish`].
     pub(super) fn begin(&mut self, file: &Arc<Path>) -> Load {
         let (number, former) = match self.files.remove(file) {
             Some(File { number, keys }) => (number, Some(keys)),
@@ -126,8 +127,8 @@ impl Store {
         u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
     }
 
-    /// Notes the next object of a file. Gives its event if the rest of the file cannot change it: if the file is new, and no definition of
-    /// the object is known yet.
+    /// Notes the next object of a file. Returns the object's event if the rest of the file cannot change it: that is, if the file is new
+    /// and no other definition of the object is known.
     pub(super) fn add(&mut self, load: &mut Load, object: ManifestObject) -> Option<Event> {
         let ManifestObject { key, document, event } = object;
         let is_object = event != key.deletion();
@@ -150,7 +151,7 @@ impl Store {
     pub(super) fn finish(&mut self, load: Load, broken: bool) -> Changes {
         let Load { path, number, former, mut keys, mut undecided } = load;
         let is_new = former.is_none();
-        // The sort is stable, so that the first of two objects of the file with the same key counts.
+        // The sort is stable, so that the first of several objects with equal keys in the file counts.
         undecided.sort_by(|a, b| a.key.cmp(&b.key));
         let mut changes = Changes::default();
         let mut former = former.unwrap_or_default().into_iter().peekable();
@@ -183,7 +184,8 @@ impl Store {
         changes
     }
 
-    /// Adds the definitions of an object that were found in a file. If the file is not new, they replace its former ones.
+    /// Adds the definitions of an object that were found in a file. If the file is not new, they replace the file's former definitions of
+    /// the object.
     fn define(&mut self, key: &Key, file: u32, is_new: bool, found: Vec<Found>, changes: &mut Changes) {
         let known = self.objects.get(key);
         let mut definitions: Vec<Definition> = known.map(|known| known.first).into_iter().collect();
@@ -237,13 +239,13 @@ impl Store {
     }
 }
 
-/// The place of the definition that counts, paired with that of each other definition.
+/// Returns the place of the definition that counts, paired with that of each other definition.
 fn duplicates(definitions: &[Definition]) -> impl Iterator<Item = (Place, Place)> {
     let others = definitions.iter().skip(1).map(|other| other.place);
     others.filter_map(|other| Some((definitions.first()?.place, other)))
 }
 
-/// The smaller of the keys that are given.
+/// Returns the smaller key of `former` and `now`; `None` if both are `None`.
 fn next_key(former: Option<&Key>, now: Option<&Found>) -> Option<Key> {
     former.into_iter().chain(now.map(|found| &found.key)).min().cloned()
 }

@@ -1,7 +1,7 @@
 //! The thread that reads a manifest directory and its changes.
 //!
-//! Takes a directory, sends [`Event`]s to a channel and logs problems. Ends when its [`Handle`] is dropped, or at the first event after
-//! the receiver is gone.
+//! The thread sends [`Event`]s to a channel and logs problems. It ends when its [`Handle`] is dropped, or at the first event after the
+//! receiver was dropped.
 //!
 //! Invariants: a directory is monitored before it is read; [`Event::InitialListDone`] comes after the first complete scan and never
 //! without one, so an unreadable directory does not look like an empty one.
@@ -30,36 +30,36 @@ use component::logging::once::Once;
 use component::supervise::Supervisor;
 use rules::model::Event;
 
-/// How long to wait for further changes after a first one: editors and tools make several.
+/// How long to wait for further changes after a first change, because editors and tools make several changes at a time.
 const SETTLE: Duration = Duration::from_millis(5);
-/// How often a directory that cannot be monitored is scanned.
+/// The time between two scans of a directory that cannot be monitored.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
-/// How long to wait before the next attempt to send while the receiver's queue is full.
+/// The time between two attempts to send an event while the receiver's queue is full.
 const QUEUE_FULL: Duration = Duration::from_millis(1);
 
-/// A running source. Dropping it stops the source, without waiting for its thread.
+/// A running source. When this value is dropped, the source stops; nobody waits for its thread.
 #[derive(Debug)]
 pub struct Handle {
     /// Closes when the handle is dropped, which wakes the thread.
     _stop: PipeWriter,
 }
 
-/// Called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
+/// A function that is called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
 pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
 /// Checks that a directory can be read.
 ///
 /// # Errors
-/// Why the directory cannot be read.
+/// Fails if the directory cannot be read.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
     fs::read_dir(dir).map(drop).with_context(|| format!("cannot read manifest directory {}", dir.display()))
 }
 
-/// Starts to read a directory: all its objects are sent, then [`Event::InitialListDone`], then changes. The supervisor receives a panic
-/// of the thread, and the error after which it cannot go on.
+/// Starts a thread that sends all objects of a directory, then [`Event::InitialListDone`], then changes. The supervisor receives a panic of
+/// the thread, or the error after which the thread cannot continue.
 ///
 /// # Errors
-/// The directory cannot be read, or the system gives no thread or no file descriptors.
+/// Fails if the directory cannot be read, or if the system cannot start a thread or has no free file descriptor.
 pub fn spawn(
     dir: PathBuf,
     options: ConvertOptions,
@@ -73,13 +73,13 @@ pub fn spawn(
 /// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detection {
-    /// Whether inotify is used where that is possible.
+    /// Whether to use inotify if possible.
     pub(super) inotify: bool,
-    /// The time between two scans where inotify is not used.
+    /// The time between two scans if inotify is not used.
     pub(super) interval: Duration,
 }
 
-/// [`spawn`] with a choice of how changes are detected.
+/// Does the same as [`spawn`], with a choice of how changes are detected.
 pub(super) fn spawn_with(
     dir: PathBuf,
     options: ConvertOptions,
@@ -110,7 +110,7 @@ pub(super) fn spawn_with(
 
 /// Why the thread ends.
 enum End {
-    /// The handle was dropped, or the receiver is gone.
+    /// The handle or the receiver was dropped.
     Stopped,
     Failed(anyhow::Error),
 }
@@ -125,7 +125,7 @@ struct Worker {
     dir: PathBuf,
     outlet: Outlet,
     detection: Detection,
-    /// The initial list was sent.
+    /// Whether the initial list was sent.
     listed: bool,
     /// Whether a failure of inotify was logged since inotify last worked.
     logged_failure: Once<()>,
@@ -135,7 +135,7 @@ struct Worker {
 struct Outlet {
     events: SyncSender<Event>,
     on_rejected: OnRejected,
-    /// Its other end closes when the handle is dropped.
+    /// A pipe whose other end closes when the handle is dropped.
     stopped: PipeReader,
 }
 
@@ -156,7 +156,8 @@ impl Worker {
         }
     }
 
-    /// Scans the whole directory. Gives its inotify monitor; `None` if scans in intervals have to find changes.
+    /// Scans the complete directory. Returns the inotify monitor of the directory; `None` if inotify is not used, so that scans at
+    /// intervals have to find changes.
     fn rescan(&mut self) -> Result<Option<Monitor>, End> {
         let mut monitor = self.new_monitor();
         let mut visit = |visit: Visit<'_>| {
@@ -194,7 +195,7 @@ impl Worker {
         Monitor::new().inspect_err(|error| self.log_failure(&self.dir.clone(), *error)).ok()
     }
 
-    /// Logs that scans in intervals find changes, once until inotify works again.
+    /// Logs that scans at intervals replace inotify, once until inotify works again.
     fn log_failure(&mut self, path: &Path, error: Errno) {
         if self.logged_failure.is_new(()) {
             let (file, interval) = (path.display(), duration(self.detection.interval));
@@ -205,7 +206,7 @@ impl Worker {
         }
     }
 
-    /// Reads the files that changed. Gives `false` if a rescan is needed.
+    /// Reads the files that changed. Returns `false` if a rescan is needed.
     fn read_changes(&mut self, monitor: &Monitor) -> Result<bool, End> {
         let Ok(mut changed) = monitor.changed() else { return Ok(false) };
         if changed.all {
@@ -240,7 +241,7 @@ impl Outlet {
         }
     }
 
-    /// Sends an event; the thread can be stopped while the queue is full.
+    /// Sends an event. Waits while the queue is full, during which the thread can be stopped.
     fn send(&self, mut event: Event) -> Result<(), End> {
         loop {
             match self.events.try_send(event) {
@@ -252,7 +253,7 @@ impl Outlet {
         }
     }
 
-    /// Waits until the monitor has inotify events or the timeout ends; `Err` when the thread has to stop.
+    /// Waits until the monitor has inotify events or the timeout ends. Returns `Err` if the thread has to stop.
     fn wait(&self, monitor: Option<&Monitor>, timeout: Option<Duration>) -> Result<Wake, End> {
         // All time-outs are short enough for the conversion.
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());
@@ -270,7 +271,7 @@ impl Outlet {
     }
 }
 
-/// Whether the other end of a pipe was closed.
+/// Returns whether the other end of a pipe was closed.
 fn has_ended(pipe: &PipeReader) -> bool {
     let mut fds = [PollFd::new(pipe, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

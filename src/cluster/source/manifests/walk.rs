@@ -1,10 +1,10 @@
 //! Finds the manifest files below a directory.
 //!
-//! Takes a directory, gives the paths of its files and what could not be read. Reports each directory before listing it, so that an
-//! inotify watch that is added at that moment misses no change.
+//! The module takes a directory, and returns the paths of its manifest files and of everything that could not be read. It reports each
+//! directory before listing it, so that an inotify watch that the caller then adds misses no change.
 //!
-//! Names that start with a dot are left out. So a file of a ConfigMap volume, which the kubelet keeps below `..data`, is read only
-//! once: through the symlink `DIR/foo.yaml`. Symlinks are followed, each directory is entered once.
+//! The walk skips names that start with a dot, so that a file of a ConfigMap volume, which the kubelet keeps below `..data`, is read only
+//! once: through the symlink `DIR/foo.yaml`. The walk follows symlinks, and enters each directory only once.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ pub(super) enum Visit<'a> {
     Directory(&'a Path),
     /// The target of a symlink, without symlinks in its path.
     Target(&'a Path),
-    /// The root is a symlink: the directory that holds it, and its name there.
+    /// The manifest directory itself is a symlink: the directory that contains the symlink, and the symlink's name.
     Root(&'a Path, &'a OsStr),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Listing {
 /// Walks through a directory.
 ///
 /// # Errors
-/// The root cannot be listed.
+/// Fails if the root directory cannot be listed.
 pub(super) fn walk(root: &Path, visit: &mut dyn FnMut(Visit<'_>)) -> io::Result<Listing> {
     if root.is_symlink()
         && let Some(name) = root.file_name()
@@ -49,18 +49,18 @@ pub(super) fn walk(root: &Path, visit: &mut dyn FnMut(Visit<'_>)) -> io::Result<
     Ok(walker.listing)
 }
 
-/// Whether a name is that of a manifest file.
+/// Returns whether a name is that of a manifest file.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().and_then(OsStr::to_str);
     !is_hidden(name) && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// Whether a name starts with a dot.
+/// Returns whether a name starts with a dot.
 pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// The directory in which a path lies.
+/// Returns the parent directory of a path.
 pub(super) fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -86,7 +86,7 @@ impl Walker<'_> {
             }
             match self.entry(&entry) {
                 Ok(()) => {}
-                // The entry was deleted after it was listed, or is a symlink to nothing.
+                // Ignore a file that was deleted after it was listed, or a symlink without a target.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => self.listing.errors.push((entry.path(), error)),
             }

@@ -1,8 +1,9 @@
 //! Decodes objects from JSON, or from any other serde format.
 //!
-//! Takes a parsed JSON value, gives an object, or the first field that does not fit its type and the reason. Pure.
+//! The module takes a parsed JSON value, and returns an object, or the first field that does not fit its type and the reason. It does no
+//! I/O.
 //!
-//! Invariants: null counts as absent; entries of lists and maps that the proxy does not use are not kept.
+//! Invariants: null counts as absent; items of lists and maps that the proxy does not use are not kept.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny};
@@ -22,9 +23,9 @@ pub(in crate::source) struct DecodeError {
 /// Decodes an object.
 ///
 /// # Errors
-/// The first field that does not fit the type.
+/// Returns the first field that does not fit the type.
 pub(in crate::source) fn decode<'de, T: Deserialize<'de>>(object: &'de Value) -> Result<T, DecodeError> {
-    // Tracking the path of the field costs more than decoding, so only an object that fails is decoded a second time, with tracking.
+    // To track the path of fields costs more than decoding, so only an object that does not decode is decoded again with tracking.
     T::deserialize(object).map_err(|error| {
         let mut track = serde_path_to_error::Track::new();
         let _ = T::deserialize(serde_path_to_error::Deserializer::new(object, &mut track));
@@ -32,7 +33,7 @@ pub(in crate::source) fn decode<'de, T: Deserialize<'de>>(object: &'de Value) ->
     })
 }
 
-/// Decodes a value, or its type's default if it is null.
+/// Decodes a value. For null, returns the default of the type.
 pub(in crate::source) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {

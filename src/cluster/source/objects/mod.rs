@@ -1,14 +1,14 @@
-//! Kubernetes objects, reduced to the fields that the proxy reads.
+//! Types of Kubernetes objects with only the fields that the proxy reads.
 //!
-//! Decodes them from the API's JSON (or any other serde format) or from its protobuf, for [`super::convert`]. Enumerated values such as
-//! traffic policies stay strings: the conversion reports values that it does not know. The numbers in each `message!` are the numbers of
-//! the fields in protobuf, from `generated.proto` of k8s.io/api and k8s.io/apimachinery.
+//! The objects are decoded from the API's JSON (or any other serde format) or protobuf, for [`super::convert`]. Enumerated values such as
+//! traffic policies stay strings, because the conversion reports unknown values. The numbers in each `message!` are the numbers of the
+//! fields in protobuf, from `generated.proto` of k8s.io/api and k8s.io/apimachinery.
 //!
-//! An object borrows its strings from the bytes that it was decoded from and does not outlive them; only the result of the conversion
-//! is kept. `kind` is empty for the items of a list, where only the list has a kind, and in protobuf, where the envelope has it.
+//! An object borrows its strings from the bytes from which it was decoded and does not outlive them; only the result of the conversion is
+//! kept. `kind` is empty for items of a list, because only the list has a kind, and in protobuf, because the envelope has the kind.
 //!
-//! Invariants: strings and unknown fields are not copied, except JSON strings with escapes; a field that is optional in the API may
-//! be absent, null or empty here; whatever decodes as the full k8s-openapi type decodes here too.
+//! Invariants: strings and unknown fields are not copied, except JSON strings with escapes; a field that is optional in the API may be
+//! absent, null or empty; an object that decodes as the complete k8s-openapi type also decodes as the type of this module.
 
 mod json;
 mod protobuf;
@@ -52,7 +52,7 @@ pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 /// Annotation of an EndpointSlice: the time of the change that made the endpoints controller write the slice.
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Annotation of a Service: how an endpoint is chosen for a connection.
+/// Annotation of a Service with the scheduler, which chooses an endpoint for each connection.
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -60,17 +60,17 @@ pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
 const USED: [&str; 7] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, INITIAL_END];
 
 impl Metadata<'_> {
-    /// `namespace/name`, or the name alone where there is no namespace.
+    /// Returns `namespace/name`, or only the name if there is no namespace.
     pub(super) fn full_name(&self) -> String {
         if self.namespace.is_empty() { self.name.to_string() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
-    /// The value of a label. The key must be one of `USED`, because other labels are not kept.
+    /// Returns the value of a label. The key must be one of `USED`, because other labels are not kept.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         self.labels.value(key)
     }
 
-    /// The value of an annotation. The key must be one of `USED`, because other annotations are not kept.
+    /// Returns the value of an annotation. The key must be one of `USED`, because other annotations are not kept.
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.value(key)
     }
@@ -85,7 +85,7 @@ pub(super) struct Time {
 
 message!(Time { 1 => seconds });
 
-/// A time of which only the presence is read.
+/// A time whose value is ignored; the proxy reads only whether it is present.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnyTime {}
 
@@ -146,7 +146,7 @@ pub(super) struct ServicePort<'a> {
     pub(super) protocol: Text<'a>,
     #[serde(deserialize_with = "nullable")]
     pub(super) port: i32,
-    /// 0 if the port has no node port.
+    /// The node port; 0 if the port has none.
     #[serde(deserialize_with = "nullable")]
     pub(super) node_port: i32,
 }
@@ -224,7 +224,7 @@ impl<'a> EndpointSlice<'a> {
     /// Decodes a slice from the protobuf message inside an envelope (`runtime.Unknown`).
     ///
     /// # Errors
-    /// The field that is wrong, and why.
+    /// Returns the field that is wrong, and why.
     pub fn from_protobuf(bytes: &'a [u8]) -> Result<Self, String> {
         Self::read(bytes).map_err(|error| format!("{}: {}", error.field, error.reason))
     }
@@ -236,11 +236,11 @@ message!(EndpointSlice<'a> { 1 => metadata, 2 => endpoints, 3 => ports, 4 => add
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointPort<'a> {
-    /// Empty for an unnamed port; a port without this field is ignored (B5).
+    /// The port's name, which is empty for an unnamed port. A port without this field is ignored (B5).
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
     pub(super) protocol: Text<'a>,
-    /// 0 if it is absent, which means all ports in the API; such a port is ignored (B5).
+    /// The port's number; 0 if it is absent. In the API an absent number means all ports; the proxy ignores a port without a number (B5).
     #[serde(deserialize_with = "nullable")]
     pub(super) port: i32,
 }
@@ -262,7 +262,7 @@ pub(super) struct Endpoint<'a> {
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 8 => hints });
 
-/// The conditions in the object; the conversion adds the defaults of absent ones (B7).
+/// The conditions of an endpoint; the conversion adds the defaults for absent conditions (B7).
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointConditions {

@@ -1,16 +1,17 @@
 //! Decodes objects from protobuf.
 //!
-//! Takes the bytes of a message, gives its fields one after the other; strings borrow from the bytes. The macro [`message`] assigns field
-//! numbers to the fields of a type. Pure; prost decodes the varints and skips fields of other wire types.
+//! The module takes the bytes of a message and decodes its fields one after the other; strings borrow from the bytes. The macro [`message`]
+//! assigns field numbers to the fields of a type. prost decodes the varints and skips fields of other wire types. The module does no I/O.
 //!
-//! Invariants: unknown fields are ignored; if a field occurs twice, the last one counts, and messages are merged, as the format demands.
+//! Invariants: unknown fields are ignored; if a field occurs twice, the last one counts, and messages are merged, as the protobuf format
+//! demands.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// Why a message cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::source) struct Malformed {
-    /// Path of the field, with the names of JSON, such as `spec.ports[0].port`; empty for the message itself.
+    /// The path of the field, with the names in JSON, such as `spec.ports[0].port`; empty for the message itself.
     pub(in crate::source) field: String,
     /// What is wrong with the field.
     pub(in crate::source) reason: String,
@@ -35,7 +36,7 @@ impl Malformed {
     }
 }
 
-/// The name of a field in JSON: `clusterIPs` for `cluster_ips`.
+/// Returns the name of a field in JSON: `clusterIPs` for `cluster_ips`.
 fn in_json(field: &str) -> String {
     let mut words = field.trim_end_matches('_').split('_');
     let mut name = words.next().unwrap_or_default().to_owned();
@@ -59,15 +60,15 @@ pub(in crate::source) enum Value<'a> {
     Varint(u64),
     /// A string, bytes or a message.
     Bytes(&'a [u8]),
-    /// A value of another wire type, which no field that the proxy reads has.
+    /// A value of a wire type that none of the fields has that the proxy reads.
     Other,
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a string or a message.
+    /// Returns the bytes of a string or a message.
     ///
     /// # Errors
-    /// The value is something else.
+    /// Fails if the value is neither a string nor a message.
     pub(in crate::source) fn bytes(self) -> Result<&'a [u8], Box<Malformed>> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -85,7 +86,7 @@ impl<'a> Value<'a> {
     /// Calls `take` with the number and the value of each field of a message.
     ///
     /// # Errors
-    /// The first error of `take`, or what is wrong with the message.
+    /// Returns the first error of `take`, or what is wrong with the message.
     #[inline]
     pub(in crate::source) fn fields(
         self,
@@ -120,13 +121,13 @@ pub(in crate::source) trait Message<'a>: Default {
     /// Merges the value of a field into `self`. Fields that were merged before an error stay.
     ///
     /// # Errors
-    /// What is wrong with the field.
+    /// Returns what is wrong with the field.
     fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>>;
 
     /// Reads a message.
     ///
     /// # Errors
-    /// What is wrong with the message.
+    /// Returns what is wrong with the message.
     fn read(bytes: &'a [u8]) -> Result<Self, Box<Malformed>> {
         let mut message = Self::default();
         message.merge(Value::Bytes(bytes))?;
@@ -136,7 +137,7 @@ pub(in crate::source) trait Message<'a>: Default {
 
 impl Message<'_> for i32 {
     // Protobuf sends a negative int32 as 64 bits, of which the lower 32 are its value.
-    #[allow(clippy::cast_possible_truncation, reason = "the format wants it")]
+    #[allow(clippy::cast_possible_truncation, reason = "protobuf defines it")]
     fn merge(&mut self, value: Value<'_>) -> Result<(), Box<Malformed>> {
         *self = value.varint()?.cast_signed() as Self;
         Ok(())

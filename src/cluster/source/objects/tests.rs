@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A JSON object with these fields, each null.
+/// Returns a JSON object with these fields, each null.
 fn nulls(fields: &[&str]) -> Value {
     fields.iter().map(|field| ((*field).to_owned(), Value::Null)).collect::<serde_json::Map<_, _>>().into()
 }

@@ -1,4 +1,4 @@
-//! Strings, lists and maps of an object that borrow from the bytes that the object is decoded from.
+//! Strings, lists and maps of an object, which borrow from the bytes from which the object is decoded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use super::USED;
 use super::protobuf::{Malformed, Message, Value};
 
-/// A string, empty for null. It borrows from the input, unless it is a JSON string with escapes.
+/// A string, which is empty for null. It borrows from the input, unless it is a JSON string with escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::source) struct Text<'a>(Cow<'a, str>);
 
@@ -69,7 +69,7 @@ impl<'a> Message<'a> for Text<'a> {
 pub(in crate::source) struct First<'a>(Option<Text<'a>>);
 
 impl<'a> First<'a> {
-    /// The string; `None` if the list is empty.
+    /// Returns the string; `None` if the list is empty.
     pub(in crate::source) fn get(&self) -> Option<&Text<'a>> {
         self.0.as_ref()
     }
@@ -112,13 +112,13 @@ impl<'a> Message<'a> for First<'a> {
 pub(in crate::source) struct Pairs<'a>(Vec<(&'static str, Text<'a>)>);
 
 impl<'a> Pairs<'a> {
-    /// The value of a key; the last one if the key occurs twice.
+    /// Returns the value of a key; the last one if the key occurs twice.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.0.iter().rfind(|(known, _)| *known == key).map(|(_, value)| &**value)
     }
 }
 
-/// The static name of a label or annotation that the proxy uses; `None` for all others.
+/// Returns the static name of a label or annotation that the proxy uses; `None` for all others.
 fn used(key: &[u8]) -> Option<&'static str> {
     USED.into_iter().find(|used| used.as_bytes() == key)
 }

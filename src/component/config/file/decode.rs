@@ -1,6 +1,6 @@
 //! Decodes the text of a configuration file.
 //!
-//! Takes YAML or JSON, gives the configuration and a warning for each field that is ignored. Errors name the field.
+//! Takes YAML or JSON. Returns the configuration, and a warning for each field that is ignored. Errors name the field.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,13 +8,14 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use super::{API_VERSION, KIND, KubeProxyConfiguration};
 
-/// The most YAML events that aliases may add: more than any configuration needs, and few enough that a malicious file does no harm.
+/// The largest number of YAML events that aliases may add. It is more than any configuration needs, and prevents a small malicious file
+/// from expanding to a huge document.
 const MAX_ALIASED_EVENTS: usize = 10_000;
 
 /// A decoded file.
 #[derive(Debug)]
 pub struct Decoded {
-    /// The configuration, defaults filled in.
+    /// The configuration with defaults filled in.
     pub config: KubeProxyConfiguration,
     /// A warning for each unknown or duplicate field.
     pub(crate) warnings: Vec<String>,
@@ -39,7 +40,7 @@ pub enum DecodeError {
     /// A field has a value of the wrong type.
     #[error("{path}: {message}")]
     Field {
-        /// Path of the field, such as `nftables.masqueradeBit`.
+        /// The path of the field, such as `nftables.masqueradeBit`.
         path: String,
         /// What is wrong with its value.
         message: String,
@@ -49,8 +50,8 @@ pub enum DecodeError {
 /// Decodes the text of a configuration file.
 ///
 /// # Errors
-/// When the text is no YAML, of another kind or version, or has a value of the wrong type. Unknown and duplicate fields are
-/// warnings: as upstream, a file written for a newer release still works.
+/// Fails when the text is not YAML, is of another kind or version, or has a value of the wrong type. Unknown and duplicate fields cause
+/// only warnings, as in upstream, so that a file for a newer release still works.
 pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     let mut warnings = Vec::new();
     let document = without_nulls(parse(text, &mut warnings)?);
@@ -61,7 +62,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     Ok(Decoded { config, warnings })
 }
 
-/// Parses the text. If that fails, parses it again with duplicate keys allowed, of which the last counts, and adds a warning.
+/// Parses the text. If that fails, parses it again with duplicate keys allowed and adds a warning; the last of several equal keys counts.
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
     let parse_with = |policy| {
         let options = serde_saphyr::options! {
@@ -82,7 +83,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// Drops null fields: in Kubernetes files null means "not set", and kubeadm writes many.
+/// Removes fields with value null: in Kubernetes files null means "not set", and kubeadm writes many such fields.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(

@@ -1,4 +1,4 @@
-//! `logging`: the part of the file that every Kubernetes component shares.
+//! The section `logging` of the configuration file, which all Kubernetes components have in common.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use crate::config::duration::GoDuration;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LoggingSection {
-    /// `text` or `json`.
+    /// The log format: `text` or `json`.
     pub(crate) format: String,
-    /// How long informational records stay in their buffer at most; 0 stands for 5 s. Without a buffer it has no effect.
+    /// The longest time that informational records stay in their buffer; 0 stands for 5 s. It has no effect if `info_buffer_size` is 0.
     pub(crate) flush_frequency: GoDuration,
     /// The log verbosity: 0 or more; a higher number logs more.
     pub(crate) verbosity: u32,
@@ -30,7 +30,7 @@ pub(crate) struct LoggingSection {
 pub(crate) struct VmoduleItem {
     /// A pattern of file names without folder and ending.
     pub(crate) file_pattern: String,
-    /// The verbosity of these files.
+    /// The verbosity of the files that match the pattern.
     pub(crate) verbosity: u32,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct LoggingOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct FormatOptions {
-    /// Whether informational records go to standard output, and only the others to standard error.
+    /// Whether informational records go to standard output, and only warnings and errors to standard error.
     pub(crate) split_stream: bool,
     /// The size in bytes of the buffer for informational records, if `split_stream` is set.
     pub(crate) info_buffer_size: Quantity,
@@ -75,12 +75,12 @@ impl LoggingSection {
     }
 }
 
-/// A Kubernetes quantity such as `0`, `64Ki` or `1M`, kept as written. A bare number in a file is taken as its text.
+/// A Kubernetes quantity such as `0`, `64Ki` or `1M`, stored as the text in the file. A number without quotes is stored as text, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Quantity(String);
 
 impl Quantity {
-    /// The suffixes and their factors.
+    /// The suffixes of quantities, each with its factor.
     const SUFFIXES: [(&str, f64); 16] = [
         ("", 1.0),
         ("n", 1e-9),
@@ -99,18 +99,18 @@ impl Quantity {
         ("Pi", 1_125_899_906_842_624.0),
         ("Ei", 1_152_921_504_606_846_976.0),
     ];
-    /// The largest size of a buffer that upstream uses; larger ones are cut to it.
+    /// The largest buffer in bytes, as in upstream. A larger amount stands for this size.
     const MOST_BYTES: f64 = 2_147_483_648.0;
 
-    /// Whether the amount is zero, with any suffix.
+    /// Returns whether the amount is zero, whatever its suffix.
     #[must_use]
     pub(crate) fn is_zero(&self) -> bool {
         !self.0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
     }
 
-    /// The amount as the size of a buffer in bytes: rounded up, at least 0 and at most 2 GiB, as upstream.
+    /// Returns the amount as the size of a buffer in bytes: rounded up, at least 0 and at most 2 GiB, as in upstream.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole, not negative and small")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole and from 0 to 2 GiB")]
     pub(crate) fn bytes(&self) -> usize {
         let end = self.0.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(self.0.len());
         let (number, suffix) = self.0.split_at(end);

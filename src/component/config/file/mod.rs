@@ -1,8 +1,8 @@
 //! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`, field by field as upstream defines it.
 //!
-//! Decodes the text of a file (YAML or JSON) into the struct and fills in upstream's defaults. Values are not checked
-//! here, but in `validate`. Invariants: `Default` is upstream's default configuration, and is the result of decoding
-//! an empty file; serialising and decoding again gives the same struct.
+//! The module decodes the text of a file (YAML or JSON) into the struct and fills in upstream's defaults; module `validate` checks the
+//! values. Invariants: `Default` is upstream's default configuration, and equals the result of decoding an empty file; a struct that is
+//! serialised and decoded again stays equal.
 
 mod decode;
 mod logging;
@@ -20,23 +20,23 @@ pub(crate) use logging::{LoggingSection, Quantity, VmoduleItem};
 pub(crate) use sections::{ClientConnection, Iptables, Nftables, TableOwnership, Winkernel};
 pub use sections::{Conntrack, Counters, Flowtable, Ipvs, RulesetLayout, Scheduler, SchedulerHash};
 
-/// The only API version there is.
+/// The only API version of the file that upstream has defined.
 pub(crate) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
-/// The only kind of that version.
+/// The only kind of object in that API version.
 pub(crate) const KIND: &str = "KubeProxyConfiguration";
 
-/// Port of the healthz server where an address names none.
+/// The port of the healthz server if the configured address has none.
 pub(crate) const HEALTHZ_PORT: u16 = 10256;
-/// Port of the metrics server where an address names none.
+/// The port of the metrics server if the configured address has none.
 pub(crate) const METRICS_PORT: u16 = 10249;
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default = "KubeProxyConfiguration::unset")]
 pub struct KubeProxyConfiguration {
-    /// [`API_VERSION`].
+    /// The API version of the file; must be [`API_VERSION`].
     pub(crate) api_version: String,
-    /// [`KIND`].
+    /// The kind of the file; must be [`KIND`].
     pub(crate) kind: String,
     /// Feature gates by name.
     pub(crate) feature_gates: BTreeMap<String, bool>,
@@ -44,19 +44,21 @@ pub struct KubeProxyConfiguration {
     pub(crate) client_connection: ClientConnection,
     /// Log format and verbosity.
     pub(crate) logging: LoggingSection,
-    /// The node's name; empty: the operating system's host name (M1).
+    /// The node's name; an empty text stands for the operating system's host name (M1).
     pub(crate) hostname_override: String,
-    /// The node's primary IP, which also sets the primary family, unless it is `0.0.0.0` or `::` (M6). No socket is bound to it.
+    /// The node's primary IP, which also determines the primary family; `0.0.0.0` and `::` have no effect (M6). The proxy binds no socket
+    /// to it.
     pub(crate) bind_address: String,
     /// `IP:port` of the healthz server.
     pub(crate) healthz_bind_address: String,
     /// `IP:port` of the metrics server.
     pub(crate) metrics_bind_address: String,
-    /// Whether a failing healthz or metrics listener ends the process (O8).
+    /// Whether the process ends when the healthz or metrics server cannot listen (O8).
     pub(crate) bind_address_hard_fail: bool,
-    /// Adds profiling handlers to the metrics server.
+    /// Whether the metrics server has profiling handlers.
     pub(crate) enable_profiling: bool,
-    /// The release, as `<major>.<minor>`, whose hidden metrics upstream shows. Validated, but without effect: no metric is hidden here.
+    /// The release, as `<major>.<minor>`, whose hidden metrics upstream shows. The value is validated, but has no effect, because this
+    /// program hides no metric.
     pub(crate) show_hidden_metrics_for_version: String,
     /// The proxy mode.
     pub(crate) mode: String,
@@ -68,25 +70,25 @@ pub struct KubeProxyConfiguration {
     pub(crate) nftables: Nftables,
     /// Settings of the Windows kernel mode; not used.
     pub(crate) winkernel: Winkernel,
-    /// How traffic of local pods is recognised; empty: ClusterCIDR.
+    /// How the proxy recognises traffic of local pods; an empty text stands for `ClusterCIDR`.
     pub(crate) detect_local_mode: String,
     /// Parameters of the interface modes of `detectLocalMode`.
     pub(crate) detect_local: DetectLocalSection,
     /// The pods' CIDRs, comma-separated.
     #[serde(rename = "clusterCIDR")]
     pub(crate) cluster_cidr: String,
-    /// The addresses that accept node ports: CIDRs, `primary`, `localhost`, `all`, in any combination.
+    /// The node's addresses at which node ports are served: CIDRs, `primary`, `localhost` and `all`, in any combination.
     pub(crate) node_port_addresses: Vec<String>,
-    /// Written to `/proc/self/oom_score_adj`.
+    /// The value that the proxy writes to `/proc/self/oom_score_adj`.
     #[serde(rename = "oomScoreAdj")]
     pub(crate) oom_score_adj: i32,
     /// Connection tracking sysctls.
     pub(crate) conntrack: Conntrack,
-    /// Resync period of upstream's informers; not used.
+    /// The resync period of upstream's informers; not used.
     pub(crate) config_sync_period: GoDuration,
-    /// Not used by any mode.
+    /// The range of ports for the former userspace mode; not used by any mode.
     pub(crate) port_range: String,
-    /// Not used on Linux.
+    /// Whether upstream runs as a Windows service; not used on Linux.
     pub(crate) windows_run_as_service: bool,
 }
 
@@ -109,7 +111,7 @@ impl Default for KubeProxyConfiguration {
 }
 
 impl KubeProxyConfiguration {
-    /// The values of fields that the file does not have, before `fill_defaults`, which sets the defaults that depend on other fields.
+    /// Returns the values for fields that are missing in the file. `fill_defaults` then sets the defaults that depend on other fields.
     fn unset() -> Self {
         Self {
             api_version: API_VERSION.to_owned(),
@@ -169,7 +171,7 @@ fn fill_duration(field: &mut GoDuration, default: GoDuration) {
     }
 }
 
-/// Completes an address: an empty one becomes `host:port`, and an IP without a port gets `port`.
+/// Completes an address: an empty text becomes `host:port`, and an IP without a port gets `port`.
 fn fill_address(field: &mut String, host: &str, port: u16) {
     if field.is_empty() {
         *field = format!("{host}:{port}");

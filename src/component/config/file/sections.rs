@@ -1,5 +1,6 @@
-//! `clientConnection`, `conntrack`, `winkernel`, and a section for each proxy mode. Of the modes only `nftables` is used; the other
-//! sections are read so that a file written for another mode decodes, and written back by `--write-config-to`.
+//! `clientConnection`, `conntrack`, `winkernel`, and a section for each proxy mode. Of the sections for modes, the proxy uses only
+//! `nftables` and a few fields of `ipvs`. It decodes the other sections so that it accepts a file for another mode, and `--write-config-to`
+//! writes them back.
 
 use std::fmt;
 
@@ -22,34 +23,36 @@ const MAGLEV_TABLE_SIZE: i32 = 1021;
 pub(crate) struct Nftables {
     /// The bit of the packet mark that requests masquerading.
     pub(crate) masquerade_bit: i32,
-    /// Masquerade everything sent to cluster IPs.
+    /// Whether to masquerade all traffic to cluster IPs.
     pub(crate) masquerade_all: bool,
     /// The longest time until a failed sync is tried again (G5); 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
     /// The shortest time between two syncs (G3); 0 stands for 1 s.
     pub(crate) min_sync_period: GoDuration,
-    /// The form of the ruleset: layout `maps` or `chains`. Upstream has neither this field nor the ones below it.
+    /// How the rules of Services are laid out: `maps` or `chains`. Upstream has neither this field nor the fields of this section below it.
     pub(crate) ruleset_layout: RulesetLayout,
-    /// Whether ruleset layout `chains` has a chain for each endpoint.
+    /// Whether layout `chains` has a chain for each endpoint.
     pub(crate) endpoint_chains: bool,
-    /// The share of all objects of a kind, in percent, that one list from the API server may remove. If a list lacks more, a second list
-    /// has to confirm it.
+    /// The share of the known objects of a kind, in percent, that one list from the API server may remove. If a list lacks more of them,
+    /// the proxy removes them only after a second list without them.
     pub(crate) relist_removal_limit: i32,
-    /// The most elements of sets and maps that a Service may take; a Service that takes more is left out. 0 stands for no limit.
+    /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more. 0
+    /// stands for no limit.
     pub(crate) service_elements_limit: i32,
-    /// The interfaces between which established connections bypass the rules, through a flowtable.
+    /// The interfaces between which packets of established connections bypass the rules, through a flowtable.
     pub(crate) flowtable: Flowtable,
     /// The packet counters in the rules: none, for Services, or for endpoints as well.
     pub(crate) counters: Counters,
-    /// The number of service ports with metrics of their own, if the rules have counters; the counts of the others are added up.
+    /// The number of service ports (ports of Services) with metrics of their own, if the rules have counters; the counts of all other
+    /// service ports are added up.
     pub(crate) metrics_services_limit: i32,
-    /// Whether the kernel refuses changes of our tables by other programs.
+    /// Whether the kernel refuses changes of this program's tables by other programs.
     pub(crate) table_ownership: TableOwnership,
     /// How an endpoint is chosen for a connection, unless an annotation of the Service says otherwise.
     pub(crate) scheduler: Scheduler,
     /// The packet fields that schedulers `source-hash` and `maglev` hash.
     pub(crate) scheduler_hash: SchedulerHash,
-    /// The number of positions in a hash table of scheduler `maglev`.
+    /// The number of positions in the hash table of scheduler `maglev`.
     pub(crate) maglev_table_size: i32,
     /// The number of maps into which each map of endpoints is split, because the kernel lists several small maps faster than a large one.
     pub(crate) endpoint_maps: i32,
@@ -59,12 +62,12 @@ pub(crate) struct Nftables {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Flowtable {
-    /// There is no flowtable: all packets pass the rules.
+    /// There is no flowtable: all packets pass through the rules.
     #[default]
     Off,
     /// All interfaces of the node except loopback, including those that are added later.
     Auto,
-    /// The interfaces with these names; names without an interface are ignored.
+    /// The interfaces with these names; a name that no interface has is ignored.
     Interfaces(Vec<String>),
 }
 
@@ -94,7 +97,7 @@ impl fmt::Display for Flowtable {
     }
 }
 
-/// Implements `Display` and `FromStr` with the word for each variant in the file and on the command line.
+/// Implements `Display` and `FromStr` for an enum, with the word that stands for each variant in the file and on the command line.
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),+; $expected:literal) => {
         impl fmt::Display for $type {
@@ -117,7 +120,7 @@ macro_rules! words {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RulesetLayout {
-    /// Static rules; Services are elements of maps.
+    /// The rules do not depend on the Services; Services are elements of maps.
     #[default]
     Maps,
     /// Chains for each Service, as in iptables mode (`KUBE-SVC-...`).
@@ -141,14 +144,14 @@ pub enum Counters {
 
 words!(Counters: Off = "off", Services = "services", Endpoints = "endpoints"; "off, services or endpoints");
 
-/// `nftables.tableOwnership`: whether the kernel refuses changes of our tables by other programs.
+/// `nftables.tableOwnership`: whether the kernel refuses changes of this program's tables by other programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TableOwnership {
-    /// Other programs can change our tables.
+    /// Other programs can change this program's tables.
     #[default]
     Off,
-    /// The kernel refuses such changes while this program runs, if it can (Linux 6.9 and later).
+    /// The kernel refuses changes by other programs while this program runs, if the kernel can do so (Linux 6.9 and later).
     Auto,
 }
 
@@ -158,7 +161,7 @@ words!(TableOwnership: Off = "off", Auto = "auto"; "off or auto");
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// Not set: chosen according to `ipvs.scheduler`; `Random` if that is empty, too.
+    /// Not set: `ipvs.scheduler` determines the scheduler, which is `Random` if that field is empty, too.
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -224,11 +227,11 @@ impl Nftables {
 pub(crate) struct Iptables {
     /// The bit of the packet mark that requests masquerading; validated, although not used.
     pub(crate) masquerade_bit: i32,
-    /// Masquerade everything sent to cluster IPs.
+    /// Whether to masquerade all traffic to cluster IPs.
     pub(crate) masquerade_all: bool,
     /// Whether node ports answer on loopback addresses.
     pub(crate) localhost_node_ports: bool,
-    /// The longest time between two syncs; 0 stands for 30 s.
+    /// The longest time between two syncs of upstream's proxy; 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
     /// The shortest time between two syncs; 0 stands for 1 s.
     pub(crate) min_sync_period: GoDuration,
@@ -257,23 +260,23 @@ impl Iptables {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ipvs {
-    /// The longest time between two syncs; 0 stands for 30 s.
+    /// The longest time between two syncs of upstream's proxy; 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// The shortest time between two syncs. Other than in the other sections, 0 is not replaced by a default.
+    /// The shortest time between two syncs. Unlike in sections `iptables` and `nftables`, 0 is not replaced by a default.
     pub(crate) min_sync_period: GoDuration,
     /// The IPVS scheduler. Used only if `nftables.scheduler` is not set: `sh` becomes `source-hash`, and `mh` becomes `maglev`.
     pub(crate) scheduler: String,
-    /// CIDRs of virtual servers to leave alone.
+    /// CIDRs whose virtual servers upstream does not delete.
     #[serde(rename = "excludeCIDRs")]
     pub(crate) exclude_cidrs: Vec<String>,
     /// Whether upstream sets `arp_ignore` and `arp_announce` for strict ARP.
     #[serde(rename = "strictARP")]
     pub(crate) strict_arp: bool,
-    /// Time-out of idle TCP sessions.
+    /// Time-out of idle TCP connections in IPVS.
     pub(crate) tcp_timeout: GoDuration,
-    /// Time-out of TCP sessions after a FIN.
+    /// Time-out of TCP connections in IPVS after a FIN.
     pub(crate) tcp_fin_timeout: GoDuration,
-    /// Time-out of UDP flows.
+    /// Time-out of UDP flows in IPVS.
     pub(crate) udp_timeout: GoDuration,
 }
 
@@ -298,17 +301,18 @@ impl Ipvs {
     }
 }
 
-/// The `clientConnection` section. `qps` and `burst` are not used: the watches send few requests.
+/// The `clientConnection` section. `qps` and `burst` are not used, because the proxy sends few requests: it only lists and watches a few
+/// kinds of objects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ClientConnection {
-    /// Path of a kubeconfig; empty: the in-cluster configuration.
+    /// The path of a kubeconfig; an empty text stands for the in-cluster configuration.
     pub(crate) kubeconfig: String,
-    /// The `Accept` header of requests; empty: `content_type`.
+    /// The `Accept` header of requests; an empty text stands for `content_type`.
     pub(crate) accept_content_types: String,
-    /// Content type of responses if `accept_content_types` is empty. Requests with a body are always JSON.
+    /// The content type that requests accept if `accept_content_types` is empty. Request bodies are always JSON.
     pub(crate) content_type: String,
-    /// Requests a second; 0 stands for 5.
+    /// The largest number of requests a second; 0 stands for 5.
     pub(crate) qps: f32,
     /// Requests that may exceed `qps` in a burst; 0 stands for 10.
     pub(crate) burst: i32,
@@ -344,19 +348,19 @@ impl ClientConnection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conntrack {
-    /// Connections to track for each CPU; 0 leaves the kernel's limit as it is.
+    /// The limit of tracked connections for each CPU; 0 leaves the kernel's limit unchanged.
     pub(crate) max_per_core: i32,
-    /// The lowest limit of tracked connections, if there are few CPUs.
+    /// The lowest limit of tracked connections, for machines with few CPUs.
     pub(crate) min: i32,
-    /// Time-out of idle established TCP connections; 0 leaves the kernel's value as it is.
+    /// Time-out of idle established TCP connections; 0 leaves the kernel's value unchanged.
     pub(crate) tcp_established_timeout: GoDuration,
-    /// Time-out of TCP connections in CLOSE_WAIT; 0 leaves the kernel's value as it is.
+    /// Time-out of TCP connections in CLOSE_WAIT; 0 leaves the kernel's value unchanged.
     pub(crate) tcp_close_wait_timeout: GoDuration,
-    /// Whether TCP packets outside of the window are valid.
+    /// Whether connection tracking treats TCP packets outside of the window as valid (`nf_conntrack_tcp_be_liberal`).
     pub(crate) tcp_be_liberal: bool,
-    /// Time-out of unanswered UDP flows; 0 leaves the kernel's value as it is.
+    /// Time-out of unanswered UDP flows; 0 leaves the kernel's value unchanged.
     pub(crate) udp_timeout: GoDuration,
-    /// Time-out of answered UDP flows; 0 leaves the kernel's value as it is.
+    /// Time-out of answered UDP flows; 0 leaves the kernel's value unchanged.
     pub(crate) udp_stream_timeout: GoDuration,
 }
 

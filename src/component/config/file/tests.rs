@@ -1,4 +1,4 @@
-//! Tests of decoding and of every documented default.
+//! Tests that decode files, and compare every default with upstream's documentation.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn refused(body: &str) -> String {
     decode(&format!("{HEADER}{body}")).unwrap_err().to_string()
 }
 
-/// Every field with its documented default.
+/// Returns every field with its documented default.
 fn documented_defaults() -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -49,7 +49,7 @@ fn documented_defaults() -> Value {
         },
         "nftables": {
             "masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "1s",
-            // These fields are our own; upstream does not have them.
+            // Upstream does not have the following fields.
             "rulesetLayout": "maps", "endpointChains": true, "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
             "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",
             "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 1
@@ -73,10 +73,9 @@ fn documented_defaults() -> Value {
     })
 }
 
-// An empty file gives the documented defaults (P2).
+// An empty file decodes to the documented defaults (P2).
 #[test]
 fn an_empty_file_gives_the_documented_defaults() {
-    // Every field of upstream, with its default (P2).
     let empty = decoded("");
     assert_eq!(serde_json::to_value(&empty.config).unwrap(), documented_defaults());
     assert_eq!(empty.config, KubeProxyConfiguration::default());
@@ -98,7 +97,7 @@ fn what_is_written_out_reads_back() {
     assert_eq!(decode(&yaml).unwrap().config, KubeProxyConfiguration::default());
 }
 
-/// The file of `kubeadm init` has every field, with null, zero or an empty value.
+/// The file of `kubeadm init` contains every field, with null, zero or an empty value, so it must decode to the defaults.
 #[test]
 fn kubeadms_file_is_the_defaults() {
     let kubeadm = include_str!("../testdata/kubeadm.yaml");
@@ -151,10 +150,9 @@ fn addresses_follow_the_bind_address_and_get_ports() {
     assert_eq!(full.metrics_bind_address, "nonsense");
 }
 
-// Every field is read (P2).
+// Every field of upstream and of this program is read from a file (P2).
 #[test]
 fn every_field_is_read() {
-    // Every field of upstream is read (P2).
     let mut changed = documented_defaults();
     change_leaves(&mut changed);
     changed["apiVersion"] = json!(API_VERSION);
@@ -184,10 +182,9 @@ fn change_leaves(value: &mut Value) {
     }
 }
 
-// Unknown fields are named, and are not fatal (P2).
+// An unknown field causes a warning that names it, and no error (P2).
 #[test]
 fn unknown_fields_are_named_not_fatal() {
-    // An unknown field is a warning (P2).
     let decoded =
         decoded("mode: nftables\nnftables: {masqueradBit: 3}\nflavour: [1]\nlogging: {vmodule: [{file: x}]}\n");
     assert_eq!(

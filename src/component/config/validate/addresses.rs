@@ -23,13 +23,13 @@ pub(super) fn socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> 
     diagnostics.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
 }
 
-/// As [`socket`]; an empty text gives `Some(None)`, a wrong one `None`.
-#[expect(clippy::option_option, reason = "no address is valid, a wrong address is not")]
+/// Parses like [`socket`], but returns `Some(None)` for an empty text. Returns `None` for a wrong text.
+#[expect(clippy::option_option, reason = "an empty address is valid and a wrong address is not")]
 pub(super) fn optional_socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<Option<SocketAddr>> {
     if text.is_empty() { Some(None) } else { socket(field, text, diagnostics).map(Some) }
 }
 
-/// Reads `nodePortAddresses`: CIDRs and keywords in any combination (H6); an empty list means `primary` (H1).
+/// Parses `nodePortAddresses`: CIDRs and keywords in any combination (H6). An empty list means `primary` (H1).
 pub(super) fn node_ports(list: &[String], diagnostics: &mut Diagnostics) -> Option<NodePortAddresses> {
     if list.is_empty() {
         return Some(NodePortAddresses::PRIMARY);
@@ -49,13 +49,14 @@ pub(super) fn node_ports(list: &[String], diagnostics: &mut Diagnostics) -> Opti
     is_valid.then_some(addresses)
 }
 
-/// An entry of `nodePortAddresses`.
+/// A parsed item of `nodePortAddresses`.
 enum Entry {
     Primary,
     Ranges(Vec<IpNet>),
 }
 
-/// Reads an entry. A keyword stands for a range of each family; the range of a family that the node does not have matches no address.
+/// Parses an item of `nodePortAddresses`. Keywords `localhost` and `all` stand for one range of each family, even if the node has only one
+/// family.
 fn entry(text: &str) -> Result<Entry, String> {
     let ranges = |texts: [&str; 2]| texts.into_iter().map(cidr).collect::<Result<_, _>>().map(Entry::Ranges);
     match text {

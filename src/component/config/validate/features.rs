@@ -1,20 +1,22 @@
 //! Validates feature gates and `showHiddenMetricsForVersion`.
 //!
-//! Upstream knows the gates of all of Kubernetes and refuses others. Clusters pass one `featureGates` map to every component,
-//! and its names come and go with each release, so a list of all names here would become wrong: a name that looks like a gate (an
-//! upper-case letter, then letters and digits) is accepted with a warning; anything else is an error, as upstream.
+//! Upstream knows the gates of all Kubernetes components and refuses unknown names. Clusters pass one `featureGates` map to every
+//! component, and each release adds and removes gates, so a complete list in this module would soon be outdated. Therefore a name that
+//! looks like a gate (an upper-case letter, then letters and digits) is accepted with a warning; any other name is an error, as in
+//! upstream.
 
 use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
 use crate::config::{Feature, KUBERNETES_MINOR, Stage};
 
-/// A feature gate that affects mode nftables, logging, or names of Services. Alpha gates are off by default, all others are on.
+/// A feature gate that affects mode nftables, logging, or names of Services. Gates of stage alpha are off by default, and all other gates
+/// are on.
 struct Gate {
     name: &'static str,
     stage: Stage,
     /// Whether the gate is locked: the feature has graduated and cannot be switched off.
     locked: bool,
-    /// Whether metric `kubernetes_feature_enabled` shows it.
+    /// Whether metric `kubernetes_feature_enabled` shows the gate.
     reported: bool,
 }
 
@@ -32,11 +34,11 @@ const GATES: [Gate; 13] = [
     EXTERNAL_IPS,
     FLAGZ,
     STATUSZ,
-    // Without effect: this program has no mode ipvs.
+    // This gate has no effect, because this program has no mode ipvs.
     gate("KubeProxyIPVS", Stage::Deprecated),
     LOCALHOST,
     Gate { locked: true, ..gate("MultiCIDRServiceAllocator", Stage::Stable) },
-    // Without effect: this program always uses netlink.
+    // This gate has no effect, because this program always uses netlink.
     gate("NFTablesNetlink", Stage::Beta),
     gate("NativeHistograms", Stage::Alpha),
     Gate { locked: true, ..gate("PreferSameTrafficDistribution", Stage::Stable) },
@@ -47,7 +49,7 @@ const GATES: [Gate; 13] = [
     Gate { reported: false, ..gate("LoggingBetaOptions", Stage::Beta) },
 ];
 
-/// The gates that set the default of all gates of a stage.
+/// The gates that set the default for all gates of a stage.
 const OF_STAGE: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
 /// The values of the gates.
@@ -88,7 +90,8 @@ pub(super) fn features(file: &KubeProxyConfiguration, diagnostics: &mut Diagnost
     }
 }
 
-/// The configured value of the gate, else of `AllAlpha` or `AllBeta` for a gate of this stage, else the default.
+/// Returns the configured value of the gate. If there is none, returns the configured value of `AllAlpha` or `AllBeta` for a gate of that
+/// stage, or else the gate's default.
 fn is_enabled(file: &KubeProxyConfiguration, gate: &Gate) -> bool {
     let of_stage = OF_STAGE.iter().find(|(_, stage)| *stage == gate.stage);
     let names = [Some(gate.name), of_stage.map(|(all, _)| *all)];
@@ -100,7 +103,8 @@ fn looks_like_a_gate(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Checks `showHiddenMetricsForVersion`. Also accepts the value that the previous release accepts, so that its configuration stays valid.
+/// Checks `showHiddenMetricsForVersion`. Accepts the previous release, as upstream does, and also the release before it, so that a
+/// configuration for the previous release stays valid.
 pub(super) fn hidden_metrics(version: &str, diagnostics: &mut Diagnostics) {
     let [previous, before] = [1, 2].map(|age| format!("1.{}", KUBERNETES_MINOR - age));
     if !["", &previous, &before].contains(&version) {

@@ -7,7 +7,7 @@ use super::addresses::cidr;
 use crate::config::DetectLocal;
 use crate::config::file::{Flowtable, KubeProxyConfiguration};
 
-/// Longest name of a network interface, in bytes: IFNAMSIZ without its final zero.
+/// The longest name of a network interface in bytes: IFNAMSIZ without the final zero.
 const INTERFACE_NAME_MAX: usize = 15;
 
 /// Checks the settings of `detectLocalMode`: how traffic of local pods is recognised (I1 to I3).
@@ -30,14 +30,14 @@ pub(super) fn detect_local(file: &KubeProxyConfiguration, diagnostics: &mut Diag
     }
 }
 
-/// Parses `clusterCIDR`: no CIDR, one, or one of each family.
+/// Parses `clusterCIDR`: no CIDR, one CIDR, or one of each family.
 fn cluster_cidr(list: &str, diagnostics: &mut Diagnostics) -> Option<DetectLocal> {
     const FIELD: &str = "clusterCIDR";
     let (mut v4, mut v6) = (None, None);
     if list.is_empty() {
         return Some(DetectLocal::ClusterCidr { v4, v6 });
     }
-    // Do not trim: upstream refuses blanks around a CIDR too.
+    // Do not trim the texts: upstream refuses blanks around a CIDR, too.
     let texts: Vec<_> = list.split(',').collect();
     let cidrs: Vec<_> = texts.iter().map(|text| diagnostics.take(FIELD, cidr(text))).collect();
     for cidr in cidrs.into_iter().collect::<Option<Vec<_>>>()? {
@@ -74,7 +74,7 @@ pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that `name` is not empty and that the kernel accepts it as the name of an interface, or as the start of one.
+/// Checks that `name` is not empty, and that the kernel accepts it as the name of an interface or as the beginning of a name.
 fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let wrong = if name.is_empty() {
         Some("must not be empty in this detectLocalMode".to_owned())
@@ -86,7 +86,7 @@ fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<S
     None
 }
 
-/// Why the kernel does not accept a name for an interface; `None` if it does.
+/// Returns why the kernel does not accept a name for an interface; `None` if it accepts the name.
 fn not_an_interface(name: &str) -> Option<String> {
     if name.len() > INTERFACE_NAME_MAX {
         Some(format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer"))

@@ -1,7 +1,7 @@
 //! Validates a decoded configuration and converts it to a [`Config`].
 //!
-//! Gives the [`Config`], or an error for each invalid field, with the field's path. Pure: the caller passes in the function that reads
-//! the host name. Invariant: a `Config` exists only if every field is valid.
+//! Returns the [`Config`], or an error for each invalid field, with the field's path. Does no I/O: the caller passes in the function that
+//! reads the host name. Invariant: a `Config` exists only if every field is valid.
 
 mod addresses;
 mod features;
@@ -15,7 +15,7 @@ use super::duration::GoDuration;
 use super::file::{self, KubeProxyConfiguration, LoggingSection, TableOwnership, VmoduleItem};
 use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig};
 
-/// The errors and warnings so far.
+/// The errors and warnings that the validation has found so far.
 #[derive(Debug, Default)]
 pub(super) struct Diagnostics {
     errors: Vec<FieldError>,
@@ -31,7 +31,7 @@ impl Diagnostics {
         self.warnings.push(warning.into());
     }
 
-    /// Unwraps a result, and records its error for `field`.
+    /// Returns the value of a result. If the result is an error, records it for `field` and returns `None`.
     fn take<T, E: ToString>(&mut self, field: &str, checked: Result<T, E>) -> Option<T> {
         checked.map_err(|error| self.error(field, error.to_string())).ok()
     }
@@ -46,7 +46,7 @@ impl Diagnostics {
         self.take(field, u32::try_from(value).map_err(|_| format!("must not be negative, but is {value}")))
     }
 
-    /// The duration, if it is zero or more.
+    /// Returns the duration if it is zero or more; otherwise records an error for `field`.
     fn duration(&mut self, field: &str, value: GoDuration) -> Option<Duration> {
         let duration = value.to_std();
         if duration.is_none() {
@@ -55,7 +55,7 @@ impl Diagnostics {
         duration
     }
 
-    /// The duration, if it is more than zero.
+    /// Returns the duration if it is more than zero; otherwise records an error for `field`.
     fn positive(&mut self, field: &str, value: GoDuration) -> Option<Duration> {
         let duration = value.to_std().filter(|duration| !duration.is_zero());
         if duration.is_none() {
@@ -70,7 +70,7 @@ impl Diagnostics {
 /// `hostname` reads the host name, and is called only if no name is configured. `warnings` are the warnings of decoding.
 ///
 /// # Errors
-/// All errors, not only the first one.
+/// Returns the errors of all invalid fields.
 pub(super) fn validate(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -85,7 +85,7 @@ pub(super) fn validate(
     }
 }
 
-/// Checks all fields even after an error, so that `diagnostics` is complete.
+/// Checks all fields, even after an error, so that `diagnostics` contains all errors.
 fn check(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -159,8 +159,8 @@ fn check(
     })
 }
 
-/// Checks the proxy mode. For a mode of upstream that this program lacks, gives a warning and no error: nftables runs in its place,
-/// because kubeadm and kind write `iptables` into the configuration of every cluster.
+/// Checks the proxy mode. For a mode of upstream that this program lacks, returns a warning instead of an error, and the proxy runs mode
+/// nftables: kubeadm and kind write `iptables` into the configuration of every cluster.
 fn mode(mode: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let warning = match mode {
         "nftables" => return None,
@@ -177,7 +177,7 @@ fn mode(mode: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     Some(warning)
 }
 
-/// The node's name: the override, else the host name (M1).
+/// Returns the node's name: `name` if it is not empty, otherwise the host name (M1).
 fn node_name(
     name: &str,
     hostname: impl FnOnce() -> std::io::Result<String>,
@@ -197,7 +197,7 @@ fn node_name(
     Some(name)
 }
 
-/// Checks and gives `(syncPeriod, minSyncPeriod)`.
+/// Checks and returns `(syncPeriod, minSyncPeriod)`.
 fn periods(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<(Duration, Duration)> {
     let sync = diagnostics.positive("nftables.syncPeriod", file.nftables.sync_period);
     let min = diagnostics.duration("nftables.minSyncPeriod", file.nftables.min_sync_period);
@@ -216,21 +216,21 @@ fn masquerade_bit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) 
     u8::try_from(file.nftables.masquerade_bit).ok()
 }
 
-/// Checks and gives `relistRemovalLimit`, in percent.
+/// Checks and returns `relistRemovalLimit`, in percent.
 fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let limit = file.nftables.relist_removal_limit;
     diagnostics.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
 }
 
-/// Checks and gives the number of maps for endpoints. More than 64 would only make a table harder to read.
+/// Checks and returns the number of maps for endpoints. The limit of 64 is arbitrary: more maps would only make a table harder to read.
 fn endpoint_maps(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let maps = file.nftables.endpoint_maps;
     diagnostics.range("nftables.endpointMaps", maps, 1..=64);
     u8::try_from(maps).ok()
 }
 
-/// Checks and gives the limit of elements for each Service; 0 in the configuration means no limit.
+/// Checks and returns the limit of elements for each Service; 0 in the configuration means no limit.
 fn service_elements_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u64> {
     let limit = diagnostics.not_negative("nftables.serviceElementsLimit", file.nftables.service_elements_limit)?;
     Some(if limit == 0 { u64::MAX } else { u64::from(limit) })
@@ -267,8 +267,8 @@ fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &m
     Client { kubeconfig, master, accept: accept(section, diagnostics) }
 }
 
-/// The `Accept` header. As in client-go, it is `acceptContentTypes`; if that is empty, it is `contentType`, and JSON is added to protobuf
-/// for servers that have no protobuf.
+/// Returns the `Accept` header: `acceptContentTypes` or, if that is empty, `contentType`, as in client-go. If `contentType` is protobuf,
+/// adds JSON for servers that do not support protobuf.
 fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const JSON: &str = "application/json";
@@ -288,7 +288,7 @@ fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> St
     readable.join(",")
 }
 
-/// `alpha_options` is the value of feature gate LoggingAlphaOptions.
+/// Checks section `logging` and returns the settings of the log. `alpha_options` is the value of feature gate LoggingAlphaOptions.
 fn logging(section: &LoggingSection, alpha_options: bool, diagnostics: &mut Diagnostics) -> Option<LoggingConfig> {
     let flush_every = diagnostics.positive("logging.flushFrequency", section.flush_frequency);
     let format = match section.format.as_str() {

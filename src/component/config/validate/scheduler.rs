@@ -1,13 +1,14 @@
-//! Finds the scheduler: `nftables.scheduler`, or a replacement for `ipvs.scheduler` from a configuration for ipvs mode.
+//! Finds the scheduler, which chooses an endpoint for each connection: `nftables.scheduler`, or a replacement for `ipvs.scheduler` in a
+//! configuration for ipvs mode.
 
 use super::Diagnostics;
 use crate::config::Scheduler;
 use crate::config::file::KubeProxyConfiguration;
 
-/// The range of `maglevTableSize`. A smaller table has room for few endpoints only; the largest prime below 2^16 is the limit.
+/// The range of `maglevTableSize`. A smaller table would have room for only a few endpoints. The upper end is the largest prime below 2^16.
 const TABLE_SIZES: std::ops::RangeInclusive<u32> = 67..=65_521;
 
-/// The scheduler of Services without an annotation that names one; never [`Scheduler::Unset`].
+/// Returns the scheduler of Services without an annotation that names one; never [`Scheduler::Unset`].
 pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Scheduler {
     match file.nftables.scheduler {
         Scheduler::Unset => of_ipvs(&file.ipvs.scheduler, diagnostics),
@@ -15,7 +16,8 @@ pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnos
     }
 }
 
-/// The replacement for a scheduler of ipvs mode. Warns unless none is set, because endpoints are not chosen in exactly the same way.
+/// Returns the replacement for a scheduler of ipvs mode. Warns if `name` is not empty, because the replacement does not choose endpoints
+/// exactly as IPVS does.
 fn of_ipvs(name: &str, diagnostics: &mut Diagnostics) -> Scheduler {
     let (scheduler, why) = match name {
         "" => return Scheduler::Random,
@@ -34,7 +36,7 @@ fn of_ipvs(name: &str, diagnostics: &mut Diagnostics) -> Scheduler {
     scheduler
 }
 
-/// Checks and gives the number of positions in a Maglev table: a prime number in [`TABLE_SIZES`].
+/// Checks and returns the number of positions in a Maglev table: a prime number in [`TABLE_SIZES`].
 pub(super) fn maglev_table_size(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u32> {
     let size = u32::try_from(file.nftables.maglev_table_size).ok().filter(|size| TABLE_SIZES.contains(size));
     let is_prime = |size: u32| (2..).take_while(|d| d * d <= size).all(|divisor| !size.is_multiple_of(divisor));

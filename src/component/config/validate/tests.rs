@@ -1,4 +1,5 @@
-//! A test for each rule. Apart from the field under test the configuration is valid, so that only this field can cause an error.
+//! A test for each rule of validation. The configuration is valid except for the field under test, so that only this field can cause an
+//! error.
 
 use super::super::file::decode;
 use super::super::{DetectLocal, LogFormat, NodePortAddresses, Scheduler};
@@ -10,7 +11,7 @@ fn validated(body: &str) -> Result<Config, Vec<FieldError>> {
     validate(&decode(&text).unwrap().config, Context::default(), Vec::new(), || Ok(" Host-1\n".to_owned()))
 }
 
-/// The one error that `body` causes, as text.
+/// Returns the one error that `body` causes, as text.
 fn error(body: &str) -> String {
     let errors = validated(body).expect_err(body);
     assert_eq!(errors.len(), 1, "{errors:?}");
@@ -72,7 +73,8 @@ fn masquerade_bits_are_0_to_31() {
     assert_eq!(error("iptables: {masqueradeBit: 32}"), "iptables.masqueradeBit: must be between 0 and 31, not 32");
 }
 
-// Schedulers `sh` and `mh` of IPVS become our own hash schedulers, others become `random`; each causes a warning (E14).
+// IPVS schedulers `sh` and `mh` become this program's `source-hash` and `maglev`, and all others become `random`; each causes a warning
+// (E14).
 #[test]
 fn a_scheduler_of_ipvs_counts_where_ours_is_not_set() {
     let of = |body: &str| {
@@ -163,7 +165,7 @@ fn periods_are_positive_and_in_order() {
     assert_eq!((equal.sync_period, equal.min_sync_period), (Duration::from_secs(5), Duration::from_secs(5)));
 }
 
-// The bind address is an IP (M6).
+// The bind address must be an IP (M6).
 #[test]
 fn the_bind_address_is_an_ip() {
     assert_eq!(good("bindAddress: 010.0.0.1").bind_address.to_string(), "10.0.0.1");
@@ -206,7 +208,7 @@ fn node_port_addresses_are_cidrs_and_keywords_in_any_combination() {
     let is = |primary: bool, ranges: &str| (primary, ranges.to_owned());
     // An empty list is `primary` (H1).
     assert_eq!(of("[]"), is(true, ""));
-    // Keywords and CIDRs, in any combination (H6).
+    // Keywords and CIDRs can be combined (H6).
     for (list, primary, ranges) in [
         ("[primary]", true, ""),
         ("[primary, primary]", true, ""),
@@ -240,7 +242,7 @@ fn cluster_cidr(list: &str) -> DetectLocal {
 
 #[test]
 fn cluster_cidrs_are_at_most_one_of_each_family() {
-    // At most one CIDR of each family (I1).
+    // The list may have at most one CIDR of each family (I1).
     let (v4, v6) = ("10.0.0.0/8".parse().ok(), "fd00::/8".parse().ok());
     assert_eq!(good("").detect_local, DetectLocal::ClusterCidr { v4: None, v6: None });
     assert_eq!(cluster_cidr("10.0.0.0/8"), DetectLocal::ClusterCidr { v4, v6: None });
@@ -262,7 +264,7 @@ fn cluster_cidrs_do_not_matter_in_other_modes() {
 
 #[test]
 fn interface_modes_need_a_plausible_name() {
-    // The name or prefix is one that the kernel accepts (I3).
+    // The kernel must accept the name, or the prefix as the beginning of a name (I3).
     for (mode, field) in [("BridgeInterface", "bridgeInterface"), ("InterfaceNamePrefix", "interfaceNamePrefix")] {
         let with = |name: &str| format!("detectLocalMode: {mode}\ndetectLocal: {{{field}: '{name}'}}");
         assert_eq!(error(&with("")), format!("detectLocal.{field}: must not be empty in this detectLocalMode"));
@@ -293,7 +295,7 @@ fn burst_is_not_negative() {
 #[test]
 fn hidden_metrics_are_those_of_the_previous_minor() {
     good("showHiddenMetricsForVersion: '1.36'");
-    // Kubernetes 1.36 accepts this value.
+    // Kubernetes 1.36 accepts this value, so a configuration for 1.36 may have it.
     good("showHiddenMetricsForVersion: '1.35'");
     for version in ["1.37", "1.34", "1.36.0", "v1.36", "x"] {
         let expected = format!(
@@ -325,7 +327,7 @@ fn feature_gates_are_known_and_take_effect() {
         error("featureGates: {no-gate: false}"),
         "featureGates.no-gate: is no name of a feature gate: remove it"
     );
-    // A map of feature gates for the whole cluster also has gates of other components.
+    // Clusters pass the same map of feature gates to all components, so it may contain gates of other components.
     assert_eq!(
         good("featureGates: {InPlacePodVerticalScaling: true}").warnings,
         ["featureGates.InPlacePodVerticalScaling has no effect: this kube-proxy does not look at that feature gate"]
@@ -388,7 +390,7 @@ fn logging_alpha_options_need_their_gate() {
     }
 }
 
-// Only the options of the chosen log format are used; the buffer needs `splitStream`.
+// Only the options of the configured log format are used, and the buffer size has an effect only with `splitStream`.
 #[test]
 fn informational_records_have_a_stream_and_a_buffer_if_their_format_has_them() {
     let buffer = |format: &str, options: &str| {

@@ -1,18 +1,19 @@
-//! A record as klog v2 writes it:
+//! Formats a record as klog v2 does:
 //!
 //! ```text
 //! I1122 11:42:34.588089   30022 mod.rs:228] "Synced" numServices=4 elapsed="1.2ms"
 //! ```
 //!
-//! Severity, month and day, local time with microseconds, process id in seven columns, file without folders and line (a `mod.rs` or
-//! `lib.rs` has the name of its folder), then the message and the fields. Takes a record, the time zone and the process id, gives text
-//! that ends with a newline. Pure.
+//! The text consists of severity, month and day, local time with microseconds, process id in seven columns, file without folders and line
+//! (the name of the folder replaces `mod` and `lib` in `mod.rs` and `lib.rs`), then the message and the fields. The module takes a record,
+//! the time zone and the process id, and returns text that ends with a newline. It does no I/O.
 //!
-//! The rules for values are those of klog (`internal/serialize`): text is quoted as Go's `strconv.Quote` does, but text of several lines
-//! is written between `<` and ` >`, with a tab before each line; everything else is JSON. An error's text (`err`) comes first.
+//! The values follow klog's rules (`internal/serialize`): text is quoted as with Go's `strconv.Quote`, but text of several lines is written
+//! between `<` and ` >`, with a tab before each line; all other values are written as JSON. An error's text (`err`) is the first field.
 //!
-//! Invariant: only the first line of a record begins with a letter, and no character of a value reaches a terminal as a control
-//! character, except for the newlines and tabs of text of several lines. klog writes other control characters of such text as they are.
+//! Invariant: only the first line of a record begins with a letter, and no character of a value reaches a terminal as a control character,
+//! except for the newlines and tabs of text of several lines. This differs from klog, which does not escape control characters in text of
+//! several lines.
 
 use std::fmt::{self, Write as _};
 
@@ -21,10 +22,10 @@ use serde_json::Value;
 
 use super::record::{Record, Severity};
 
-/// A record as text. `zone` is the time zone for its time, `pid` the process id.
+/// Returns a record as text. `zone` is the time zone for the record's time, and `pid` is the process id.
 pub(super) fn record(record: &Record<'_>, zone: &TimeZone, pid: u32) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // The result is ignored, because writing to a string cannot fail.
     _ = header(&mut text, record, zone, pid);
     quote(&mut text, &record.message);
     let is_error = |(name, _): &&(&'static str, Value)| *name == "err" && record.severity == Severity::Error;
@@ -37,7 +38,7 @@ pub(super) fn record(record: &Record<'_>, zone: &TimeZone, pid: u32) -> String {
     text
 }
 
-/// Writes the header. It allocates no memory, because `out_of_memory` uses it.
+/// Writes everything before the message. Must not allocate memory, because `out_of_memory` calls it.
 pub(super) fn header(out: &mut impl fmt::Write, record: &Record<'_>, zone: &TimeZone, pid: u32) -> fmt::Result {
     let severity = match record.severity {
         Severity::Info => 'I',
@@ -59,7 +60,7 @@ fn field(text: &mut String, value: &Value) {
     match value {
         Value::String(value) if value.contains('\n') => several_lines(text, value),
         Value::String(value) => quote(text, value),
-        // As Go's JSON: characters that mean something in HTML and JavaScript are escaped. They occur in strings only.
+        // Escape characters with a meaning in HTML or JavaScript, as Go's JSON does. In JSON they occur only in strings.
         other => other.to_string().chars().for_each(|c| match c {
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => _ = write!(text, "\\u{:04x}", u32::from(c)),
             c if is_printed(c) => text.push(c),
@@ -73,7 +74,7 @@ fn escape_json(text: &mut String, c: char) {
     c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(text, "\\u{unit:04x}"));
 }
 
-/// Writes text of several lines. A newline at the end of the text makes no difference.
+/// Writes text of several lines. Ignores a newline at the end of the text.
 fn several_lines(text: &mut String, value: &str) {
     text.push_str("<\n");
     for line in value.split_terminator('\n') {
@@ -116,9 +117,9 @@ fn escape(text: &mut String, c: char) {
     }
 }
 
-/// Whether a character is printable, as Go's `strconv.IsPrint` decides it: letters, marks, numbers, punctuation, symbols and the ASCII
-/// space. Rust uses the same categories of Unicode to escape text for `Debug`. It also escapes a mark at the beginning of a text, so the
-/// character is tested after a letter.
+/// Returns whether a character is printable, as Go's `strconv.IsPrint` decides it: letters, marks, numbers, punctuation, symbols and the
+/// ASCII space. Rust's `Debug` for text escapes by the same Unicode categories, except that it also escapes a combining mark at the
+/// beginning of a text; therefore this function tests the character after a letter.
 fn is_printed(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');

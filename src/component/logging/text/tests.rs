@@ -10,7 +10,7 @@ fn text_of(severity: Severity, message: &str, fields: &[(&'static str, Value)]) 
     record(&testing::record(severity, 0, message, fields), &TimeZone::UTC, PID)
 }
 
-/// The fields of a record, without the newline.
+/// Returns the text of a record's fields, without the newline.
 fn fields(fields: &[(&'static str, Value)]) -> String {
     let text = text_of(Severity::Info, "m", fields);
     text.strip_prefix("I1122 11:42:34.588089   30022 sync.rs:228] \"m\"").unwrap().trim_end_matches('\n').to_owned()
@@ -117,7 +117,8 @@ fn quotes_are_those_of_go() {
         ("\x07\x08\x0c\n\r\t\x0b", r#""\a\b\f\n\r\t\v""#),
         ("\0\x1b\x1f\x7f", r#""\x00\x1b\x1f\x7f""#),
         ("\u{80}\u{85}\u{9b}", r#""\u0080\u0085\u009b""#),
-        // Escaped: all spaces except the ASCII one, marks of writing direction, and characters for private use or without a meaning.
+        // These are escaped: all spaces except the ASCII space, marks for the direction of writing, private-use characters and unassigned
+        // ones.
         ("\u{a0}\u{3000}\u{200b}\u{202e}\u{2028}\u{feff}\u{e000}", r#""\u00a0\u3000\u200b\u202e\u2028\ufeff\ue000""#),
         ("\u{f0000}\u{10ffff}", r#""\U000f0000\U0010ffff""#),
         ("ação नमस्ते ☺ 😀", "\"ação नमस्ते ☺ 😀\""),

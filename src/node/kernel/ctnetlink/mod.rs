@@ -1,7 +1,7 @@
 //! Lists and deletes the UDP flows that the kernel tracks, over ctnetlink.
 //!
-//! The kernel filters the list by protocol (5.8 and later), and so does this module, for older kernels. A flow is deleted by its
-//! original tuple, zone and id, so that a new flow with the same addresses stays.
+//! Linux 5.8 and later filter the list by protocol; for older kernels this module does. A flow is deleted by its original tuple, zone and
+//! id, so that a new flow with the same addresses stays.
 
 mod walk;
 
@@ -21,7 +21,7 @@ use rules::model::Family;
 pub use walk::find_connection;
 pub use walk::{connection, each_connection};
 
-/// `linux/netfilter/nfnetlink_conntrack.h`.
+/// Constants of `linux/netfilter/nfnetlink_conntrack.h` and `linux/netlink.h`.
 mod number {
     const SUBSYSTEM: u16 = 1 << 8;
     pub(super) const NEW: u16 = SUBSYSTEM;
@@ -52,7 +52,7 @@ mod number {
     pub(super) const SOURCE_PORT: u16 = 2;
     pub(super) const DESTINATION_PORT: u16 = 3;
 
-    /// Attributes within `PROTOINFO`: a block for each protocol, in which the state is attribute 1.
+    /// Attributes nested in `PROTOINFO`: one for each protocol, which in turn contains the connection's state as attribute 1.
     pub(super) const PROTOINFO_TCP: u16 = 1;
     pub(super) const PROTOINFO_SCTP: u16 = 3;
     pub(super) const PROTOCOL_STATE: u16 = 1;
@@ -62,45 +62,45 @@ mod number {
     pub(super) const NLM_F_REQUEST: u16 = 1;
     pub(super) const NLM_F_ACK: u16 = 4;
     pub(super) const NLM_F_DUMP: u16 = 0x300;
-    /// Bytes of `nlmsghdr` and `nfgenmsg`.
+    /// The length of `nlmsghdr` and `nfgenmsg` together, in bytes.
     pub(super) const HEADERS: usize = 20;
 }
 
 const UDP: u8 = 17;
-/// How often a list is requested at most, if the kernel interrupts it (J8).
+/// How often the list is requested at most, if the kernel marks each answer as interrupted (`NLM_F_DUMP_INTR`), and thus incomplete (J8).
 const TRIES: usize = 5;
-/// Deletions sent at a time: their answers fit into the socket's receive buffer.
+/// The number of deletions that are sent before their answers are read: so few that the answers fit into the socket's receive buffer.
 const DELETIONS: usize = 64;
-/// How often the deletion of flows in a flowtable is tried again, and the time before each try.
+/// How often the deletion is tried again while a flow is still in a flowtable, and the time before each try.
 const RELEASE_TRIES: usize = 50;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where the list of flows is filtered for UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// In the kernel, by protocol only: its filter on IPv6 addresses is inverted.
+    /// In the kernel, by protocol only. Its filter by IPv6 address is not used, because it has a bug: it lists the flows that do not match.
     Kernel,
-    /// In this module. Kernels before 5.8 do not know the filter; some ignore it, some refuse it.
+    /// In this module. Kernels before 5.8 have no filter: some ignore the attribute, others refuse the request.
     Here,
 }
 
-/// Makes the kernel load the module of connection tracking, unless it is loaded: any request does that. Without the module the sysctls of
-/// connection tracking do not exist (N1).
+/// Makes the kernel load module nf_conntrack with a request for a list, because without the module the sysctls of connection tracking do
+/// not exist (N1).
 pub fn load_conntrack() {
-    // Ignore the error: writing the sysctls will fail too, and report it.
+    // Ignore the error: if the module is missing, writing the sysctls fails later with a better message.
     let _ = list(Family::V4);
 }
 
-/// The UDP flows of a family. After five interrupted attempts it gives the last list, although that is not complete (J8).
+/// Returns the UDP flows of a family. After five interrupted lists it returns the last one, although it is incomplete (J8).
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub(super) fn list(family: Family) -> io::Result<Vec<Flow>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     with_fallback(|filter| until_complete(|flows| list_once(&mut socket, family, filter, flows)))
 }
 
-/// Lists with the kernel's filter, or without it if the kernel refuses it.
+/// Calls `list` with the kernel's filter, and again without it if the kernel refuses the filter.
 fn with_fallback<T>(mut list: impl FnMut(Filter) -> io::Result<T>) -> io::Result<T> {
     const REFUSED: [i32; 2] = [22, 95];
     match list(Filter::Kernel) {
@@ -109,7 +109,7 @@ fn with_fallback<T>(mut list: impl FnMut(Filter) -> io::Result<T>) -> io::Result
     }
 }
 
-/// Lists until a list is complete, at most [`TRIES`] times (J8). `list` fills a list and gives whether it is complete.
+/// Lists until a list is complete, at most [`TRIES`] times (J8). `list` fills a list and returns whether it is complete.
 fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> io::Result<Vec<Flow>> {
     let mut flows = Vec::new();
     for _ in 0..TRIES {
@@ -124,7 +124,7 @@ fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> i
     Ok(flows)
 }
 
-/// Lists once; gives whether the list is complete.
+/// Requests the list once. Returns whether the list is complete.
 fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Vec<Flow>) -> io::Result<bool> {
     let mut request = message(number::GET, number::NLM_F_DUMP, family);
     if filter == Filter::Kernel {
@@ -155,17 +155,17 @@ fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Ve
 struct Deletions {
     /// The number of deleted flows.
     deleted: usize,
-    /// A flow is in a flowtable, and this kernel does not delete such flows: before 6.4, unless it has commit 9b7c68b3911a.
+    /// Whether a flow was not deleted because it is in a flowtable: kernels before 6.4 without commit 9b7c68b3911a refuse to delete it.
     held: bool,
-    /// The kernel's first other error.
+    /// The first error number that the kernel reported, other than that a flow does not exist or is in a flowtable.
     failure: Option<i32>,
 }
 
-/// Deletes flows and gives the number of those that still existed. Goes on after a flow that cannot be deleted. `release` removes all
-/// flows from the flowtable; it is called if the kernel does not delete a flow because it is in one.
+/// Deletes flows and returns how many of them still existed. Continues after a flow that cannot be deleted. Calls `release`, which removes
+/// all flows from the flowtable, if the kernel refuses to delete a flow because it is in a flowtable.
 ///
 /// # Errors
-/// The kernel's first error, other than that a flow does not exist; any error of `release`.
+/// Returns the first error that the kernel reports, other than that a flow does not exist; or the error of `release`.
 pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
@@ -173,8 +173,8 @@ pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -
     failure.map_or(Ok(outcome.deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
-/// Calls `delete`, and `release` if a flow is in a flowtable. The release takes effect some moments later, so the deletion is repeated
-/// until no flow is in a flowtable, at most [`RELEASE_TRIES`] times.
+/// Calls `delete`, and `release` if a flow is in a flowtable. The kernel takes the flows out of the flowtable some milliseconds after
+/// `release`, so the deletion is repeated until no flow is in a flowtable, at most [`RELEASE_TRIES`] times.
 fn until_released(
     mut delete: impl FnMut() -> io::Result<Deletions>,
     release: impl FnOnce() -> io::Result<()>,
@@ -213,7 +213,7 @@ fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Deletions> {
     Ok(outcome)
 }
 
-/// The request that deletes a flow.
+/// Returns the request that deletes a flow.
 #[must_use]
 pub fn deletion(flow: &Flow) -> Vec<u8> {
     let family = Family::of(flow.original_destination.ip());
@@ -227,7 +227,7 @@ fn message(kind: u16, flags: u16, family: Family) -> Writer {
     message_about(kind, flags, nft::Family::from(family).number())
 }
 
-/// As [`message`], with the number of the address family; 0 stands for all families.
+/// Begins a message like [`message`], but takes the number of the address family; 0 stands for all families.
 fn message_about(kind: u16, flags: u16, family: u8) -> Writer {
     let mut writer = Writer::default();
     writer.raw(&[0; 4]);
@@ -245,7 +245,7 @@ fn finished(writer: Writer) -> Vec<u8> {
     bytes
 }
 
-/// The flow in a message; `None` for a message of another type, and for a flow of another protocol.
+/// Returns the UDP flow in a message; `None` for a message of another type, and for a flow of another protocol.
 #[must_use]
 pub fn flow(message: &[u8]) -> Option<Flow> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
@@ -269,12 +269,12 @@ pub fn flow(message: &[u8]) -> Option<Flow> {
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
 
-/// Source and destination of a tuple; `None` unless its protocol is UDP.
+/// Returns source and destination of a tuple; `None` unless its protocol is UDP.
 fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
     ends(tuple).filter(|(protocol, ..)| *protocol == UDP).map(|(_, source, destination)| (source, destination))
 }
 
-/// Protocol number, source and destination of a tuple; `None` for a protocol without ports, such as ICMP.
+/// Returns protocol number, source and destination of a tuple; `None` for a protocol without ports, such as ICMP.
 fn ends(tuple: Attr<'_>) -> Option<(u8, SocketAddr, SocketAddr)> {
     let proto = tuple.nested().find(number::TUPLE_PROTO)?.nested();
     let addresses = tuple.nested().find(number::TUPLE_IP)?.nested();
@@ -297,7 +297,7 @@ mod tests {
         Flow { client: end.ip(), original_destination: end, reply_source: end, handle: Vec::new() }
     }
 
-    /// The number of attempts and the number of listed flows, if attempt `n` ends with `end(n)`.
+    /// Returns the number of attempts and the number of listed flows, when `end(n)` is the result of attempt `n`.
     fn attempts(end: impl Fn(u32) -> io::Result<bool>) -> (u32, io::Result<usize>) {
         let mut count = 0;
         let outcome = until_complete(|flows| {
@@ -318,7 +318,7 @@ mod tests {
         assert!(matches!(attempts(|_| Err(io::Error::from_raw_os_error(1))), (1, Err(_))), "other errors end it");
     }
 
-    /// The numbers of releases and of tries, and the result, if flows are in a flowtable for this many tries.
+    /// Returns the numbers of releases and of tries, and the result, when the flows stay in a flowtable for this many tries.
     fn held_for(tries_until_free: usize) -> (usize, usize, Deletions) {
         let (mut releases, mut tries) = (0, 0);
         let outcome = until_released(
@@ -350,7 +350,7 @@ mod tests {
         assert!(until_released(held, || Err(io::ErrorKind::PermissionDenied.into())).is_err());
     }
 
-    // A kernel that refuses the filter lists without it (J2).
+    // If the kernel refuses the filter, the list is requested without it (J2).
     #[test]
     fn a_kernel_that_refuses_the_filter_lists_without_it() {
         let asked = |errno: Option<i32>| {
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
     }
 
-    // Flows of other protocols that the kernel lists are filtered out here (J2, J9).
+    // If the kernel lists flows of other protocols as well, this module filters them out (J2, J9).
     #[test]
     fn what_the_kernel_does_not_filter_is_filtered_here() {
         let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {

@@ -1,7 +1,7 @@
 //! Walks over the tracked connections with a translated destination (DNAT), of all protocols and both families.
 //!
-//! The kernel filters them (5.16 and later), and so does this module, for older kernels. A connection to a Service always has a translated
-//! destination. Memory does not grow with the number of connections: each is passed to the caller when its message is read.
+//! Linux 5.16 and later filter by the status bit of DNAT; for older kernels this module does. A connection to a Service always has a
+//! translated destination. Memory does not grow with the number of connections: each is passed to the caller when its message is read.
 //!
 //! The kernel does not stop traffic for the walk. A connection that begins or ends during the walk may be left out, and a connection may
 //! be given twice if the kernel changes the size of its hash table.
@@ -25,15 +25,15 @@ const TRANSLATED: u32 = 1 << 5;
 
 const TCP: u8 = 6;
 const SCTP: u8 = 132;
-/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both sides have closed the connection, or one of them has reset it.
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both sides have closed the connection, or one side has reset it.
 const TCP_ENDED: [u8; 2] = [7, 8];
 /// `SCTP_CONNTRACK_CLOSED`, `_SHUTDOWN_SENT`, `_SHUTDOWN_RECD` and `_SHUTDOWN_ACK_SENT`.
 const SCTP_ENDED: [u8; 4] = [1, 5, 6, 7];
 
-/// Calls `each` with each connection with a translated destination, in the calling thread's network namespace.
+/// Calls `each` for every connection with a translated destination in the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.
+/// Returns the error that the kernel reports: `EPERM` without `CAP_NET_ADMIN`.
 pub fn each_connection(mut each: impl FnMut(&Connection)) -> io::Result<()> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let mut request = message_about(number::GET, number::NLM_F_DUMP, 0);
@@ -50,10 +50,10 @@ pub fn each_connection(mut each: impl FnMut(&Connection)) -> io::Result<()> {
     }
 }
 
-/// The connection whose client sends packets with this source and destination; `None` if the kernel tracks none.
+/// Returns the connection whose client sends packets with this source and destination; `None` if the kernel tracks none.
 ///
 /// # Errors
-/// The kernel's error: `EPERM` without `CAP_NET_ADMIN`.
+/// Returns the error that the kernel reports: `EPERM` without `CAP_NET_ADMIN`.
 pub fn find_connection(protocol: u8, ends: Ends) -> io::Result<Option<Connection>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let mut request = message(number::GET, 0, Family::of(ends.destination.ip()));
@@ -90,7 +90,7 @@ pub fn find_connection(protocol: u8, ends: Ends) -> io::Result<Option<Connection
     }
 }
 
-/// The connection in a message; `None` for a message of another type, and for a protocol without ports.
+/// Returns the connection in a message; `None` for a message of another type, and for a protocol without ports.
 #[must_use]
 pub fn connection(message: &[u8]) -> Option<Connection> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
@@ -136,7 +136,7 @@ fn phase(protocol: u8, status: u32, state: Option<u8>) -> Phase {
     }
 }
 
-/// The number of the connection's state in its protocol.
+/// Returns the state of a TCP or SCTP connection, as the kernel numbers the states of the protocol.
 fn protocol_state(attr: Attr<'_>) -> Option<u8> {
     let of_protocol =
         attr.nested().find(number::PROTOINFO_TCP).or_else(|| attr.nested().find(number::PROTOINFO_SCTP))?;

@@ -21,7 +21,7 @@ mod number {
     pub(super) const HEADER: u16 = 12;
     pub(super) const ATTR_PROTOCOL: u16 = 1;
     pub(super) const ATTR_SETNAME: u16 = 2;
-    /// The oldest protocol that kernels still take.
+    /// The oldest protocol version that kernels accept (`IPSET_PROTOCOL_MIN`).
     pub(super) const PROTOCOL: u8 = 6;
     /// `NLM_F_REQUEST | NLM_F_ACK`.
     pub(super) const REQUEST_ACK: u16 = 5;
@@ -29,7 +29,7 @@ mod number {
     pub(super) const BUSY: i32 = 4100;
 }
 
-/// The sets of upstream's `pkg/proxy/ipvs/ipset.go`, without the prefix of their family.
+/// The sets of upstream's `pkg/proxy/ipvs/ipset.go`, without the prefix for the IP family.
 const NAMES: [&str; 17] = [
     "LOOP-BACK",
     "CLUSTER-IP",
@@ -51,9 +51,9 @@ const NAMES: [&str; 17] = [
 ];
 /// The prefixes of the names of sets, for IPv4 and for IPv6.
 const PREFIXES: [&str; 2] = ["KUBE-", "KUBE-6-"];
-/// How long the kernel may take to release a set after the rules that used it were removed.
+/// How long to try again while the set is in use: the kernel releases a set some time after the rules that used it are removed.
 const RELEASE: Duration = Duration::from_millis(200);
-/// The time between two tries.
+/// The time between two attempts to destroy a set that is in use.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest name of a set that the kernel accepts, in bytes; upstream cuts longer names.
@@ -64,10 +64,10 @@ fn names() -> impl Iterator<Item = String> {
     PREFIXES.into_iter().flat_map(move |prefix| NAMES.map(|name| cut(prefix, name)))
 }
 
-/// The names of the sets that exist.
+/// Returns the names of kube-proxy's sets that exist.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub(super) fn left() -> io::Result<Vec<String>> {
     if !is_loaded(Path::new("/sys/module")) {
         return Ok(Vec::new());
@@ -84,10 +84,10 @@ pub(super) fn left() -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Destroys the sets.
+/// Destroys kube-proxy's sets.
 ///
 /// # Errors
-/// The kernel's error; sets that were destroyed before it are in the report.
+/// Returns the error that the kernel reports; the report still names the sets that were destroyed before the error.
 pub(super) fn destroy(report: &mut Report) -> io::Result<()> {
     let mut removed = 0;
     let sets = left()?;
@@ -107,7 +107,7 @@ pub(super) fn destroy(report: &mut Report) -> io::Result<()> {
     outcome
 }
 
-/// The result of `call`, which is repeated for some time while the set is in use.
+/// Returns the result of `call`; repeats the call for at most [`RELEASE`] while it returns that the set is in use.
 fn when_released(mut call: impl FnMut() -> io::Result<i32>) -> io::Result<i32> {
     let mut waited = Duration::ZERO;
     loop {
@@ -120,13 +120,13 @@ fn when_released(mut call: impl FnMut() -> io::Result<i32>) -> io::Result<i32> {
     }
 }
 
-/// Whether the module of ipsets is loaded. A request over netlink would load it.
+/// Returns whether kernel module ip_set is loaded. A netlink request would load the module, so this function looks into `/sys/module`.
 fn is_loaded(modules: &Path) -> bool {
-    // Without a list of modules, assume that it is loaded.
+    // If `/sys/module` does not exist, assume that the module is loaded.
     modules.join("ip_set").exists() || !modules.exists()
 }
 
-/// Sends a request about a set, and gives the error number of the answer; 0 for success.
+/// Sends a request about a set. Returns the error number of the answer, or 0 for success.
 fn ask(socket: &mut Socket, kind: u16, name: &str) -> io::Result<i32> {
     socket.send(&request(kind, name))?;
     loop {

@@ -1,9 +1,10 @@
 //! Removes what a kube-proxy left in the kernel: tables of mode nftables; the chains of modes iptables and ipvs, whether iptables-nft or
 //! iptables-legacy made them; and the virtual servers, the interface and the ipsets of mode ipvs (O1, O2).
 //!
-//! Gives a [`Report`]. It talks to the kernel directly and runs no program. Objects of other programs stay as they are; a chain of
-//! kube-proxy that another program uses is emptied and stays. Goes on after an error. A running proxy cleans up after its first sync, one
-//! table at a time ([`CleanUp`]): until that sync only the rules of the other mode serve the node.
+//! The clean-up returns a [`Report`]. It talks to the kernel directly and runs no program. Objects of other programs stay unchanged; a
+//! chain of kube-proxy that another program uses is emptied and stays. The clean-up continues after an error. A running proxy cleans up
+//! only after its first sync, because until then the rules of the other mode serve the node; it cleans up one table at a time
+//! ([`CleanUp`]), so that syncs are not delayed.
 
 mod ipset;
 mod ipvs;
@@ -22,29 +23,29 @@ use component::logging::duration;
 use ipvs::Ipvs;
 use nftables::CleanUpError;
 
-/// The table of mode nftables, ours and upstream's.
+/// The table of mode nftables, which has the same name in this program and in upstream's kube-proxy.
 const TABLE: &str = "kube-proxy";
-/// The table of our fast path, in family `inet`.
+/// The table of this program's fast path (`--flowtable`), in family `inet`.
 pub const FAST_PATH: &str = "kube-proxy-flowtable";
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// How often the clean-up of a table is tried when other programs write to it at the same time.
 const TRIES: usize = 5;
-/// How long `--cleanup` waits for a program that holds the lock of iptables. A running proxy does not wait; it tries again later.
+/// How long `--cleanup` waits for another program to release the lock of iptables. A running proxy does not wait but tries again later.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The result of a clean-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The removed objects.
+    /// Texts that name the removed objects.
     pub removed: Vec<String>,
-    /// The objects that stay, why, and what to do about them.
+    /// Texts that name the objects that stay, why they stay, and how the operator can remove them.
     pub warnings: Vec<String>,
     /// The failures. If there is one, `--cleanup` ends with exit code 1.
     pub errors: Vec<String>,
 }
 
 impl Report {
-    /// Logs the report. A failure is logged as an error; or as a warning if the clean-up is tried again, after the time `again`.
+    /// Logs the report. Logs failures as errors, or as warnings if the clean-up is tried again after the time `again`.
     pub fn log(&self, again: Option<Duration>) {
         self.removed.iter().for_each(|what| info!(what, "Removed what another mode or a former run left"));
         self.warnings.iter().for_each(|reason| warn!(reason, "Cannot remove rules of another proxy mode"));
@@ -55,7 +56,7 @@ impl Report {
     }
 }
 
-/// A part of the clean-up. The parts are removed in the order of the variants.
+/// A part of the clean-up: what one call of [`CleanUp::step`] removes. The parts are removed in the order of the variants.
 #[derive(Clone, Debug)]
 enum Part {
     /// A table of mode nftables, or of the fast path.
@@ -66,29 +67,29 @@ enum Part {
     Chains(TableName),
     /// Kube-proxy's chains in a table of iptables-legacy.
     Legacy(TableName),
-    /// The ipsets of mode ipvs. They can go only after the rules that use them.
+    /// The ipsets of mode ipvs. The kernel deletes them only after the rules that use them.
     Ipsets,
 }
 
-/// A clean-up in steps, between which the sync loop can do other things.
+/// A clean-up in steps, so that the sync loop can run between two steps.
 pub struct CleanUp {
     left: VecDeque<Part>,
     failed: VecDeque<Part>,
     ipvs: Ipvs,
-    /// How long to wait for a program that holds the lock of iptables.
+    /// How long to wait for another program to release the lock of iptables.
     patience: Duration,
 }
 
 impl CleanUp {
-    /// A clean-up of modes iptables and ipvs, for a normal start (O2). With `fast_path` also of the table of the fast path. Call this
-    /// before privileges are dropped.
+    /// Returns a clean-up of what modes iptables and ipvs left, for a normal start (O2). If `fast_path` is true, the clean-up also deletes
+    /// the table of the fast path. Call this before the process drops its privileges, because it opens a socket for mode ipvs.
     #[must_use]
     pub fn of_other_modes(fast_path: bool) -> Self {
         let table = fast_path.then(|| Part::Table(TableName::new(Family::Inet, FAST_PATH)));
         Self::of(table.into_iter(), Duration::ZERO)
     }
 
-    /// A clean-up of all modes.
+    /// Returns a clean-up of what all modes left, including the tables of this program.
     fn of_everything() -> Self {
         let ours = FAMILIES.map(|family| TableName::new(family, TABLE));
         Self::of(ours.into_iter().chain([TableName::new(Family::Inet, FAST_PATH)]).map(Part::Table), PATIENCE)
@@ -147,8 +148,8 @@ impl CleanUp {
     }
 }
 
-/// The shell commands that remove a part, for an operator whose kernel does not let this process do it. The commands for chains of iptables
-/// also remove kubelet's chains, which kubelet makes again within a minute.
+/// Returns the shell commands that remove a part, for an operator to run where the kernel does not let this process remove it. The commands
+/// for chains of iptables also remove kubelet's chains, which kubelet makes again within a minute.
 fn by_hand(part: &Part) -> String {
     let restored = |family: Family, table: &str, kind: &str| {
         let tools = if family == Family::Ip6 { "ip6tables" } else { "iptables" };
@@ -180,31 +181,31 @@ fn text(error: impl Display) -> String {
     error.to_string()
 }
 
-/// A number of things: `1 chain`, `2 chains`.
+/// Returns text such as `1 chain` or `2 chains`.
 fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Why a chain of kube-proxy stays.
+/// Returns the warning about a chain of kube-proxy that stays because other programs use it.
 fn still_used(chain: &str, table: &str) -> String {
     format!(
         "chain {chain} of table {table} is empty now, but stays: rules or maps of other programs refer to it; delete them first"
     )
 }
 
-/// The objects that modes iptables and ipvs left in the calling thread's network namespace, as text.
+/// What modes iptables and ipvs left in the calling thread's network namespace, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// The objects that a start of this program removes.
     pub removable: Vec<String>,
-    /// The places that could not be examined, and why.
+    /// The tables and other places that could not be examined, each with the reason.
     pub unknown: Vec<String>,
 }
 
-/// Looks for objects that other modes left. Changes nothing.
+/// Looks for objects that modes iptables and ipvs left. Changes nothing.
 ///
 /// # Errors
-/// When a table of nf_tables cannot be read.
+/// Fails when a table of nf_tables cannot be read.
 pub fn look() -> Result<Left, nft::ReadError> {
     let mut connection = Connection::open()?;
     let mut left = Left::default();

@@ -1,7 +1,7 @@
 //! Removes tables of mode nftables as a whole, and kube-proxy's chains from the tables of iptables-nft.
 //!
-//! One transaction removes the jumps to the chains and empties them, and another one deletes the chains, because kernels before 6.2 keep
-//! references to a chain for a moment.
+//! One transaction deletes the jumps to the chains and the rules in them, and a second transaction deletes the chains, because kernels
+//! before 6.2 keep references to a chain for a moment.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use nft::{Command, CommitError, Connection, ReadError, TableName};
 use super::{Report, TRIES, counted, plan};
 use crate::kernel::errno::{EBUSY, ENOENT};
 
-/// Why something could not be removed.
+/// Why a table or a chain could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CleanUpError {
     #[error(transparent)]
@@ -21,7 +21,7 @@ pub(super) enum CleanUpError {
     Unstable,
 }
 
-/// The number of kube-proxy's chains in a table of iptables-nft.
+/// Returns the number of kube-proxy's chains in a table of iptables-nft.
 pub(super) fn left(connection: &mut Connection, table: &TableName) -> Result<usize, ReadError> {
     let outline = connection.outline(table)?;
     Ok(outline.map_or(0, |outline| plan::plan(&table.name, "", &outline).chains.len()))
@@ -53,7 +53,7 @@ pub(super) fn clean_table(
             let flushes = plan.chains.iter().map(|name| Command::FlushChain(table.clone(), Arc::clone(name)));
             match connection.commit(&jumps.chain(flushes).collect::<Vec<_>>()) {
                 Ok(_) => {}
-                // Another program deleted a rule or a chain in the meantime.
+                // Another program deleted a rule or a chain in the meantime: make a new plan.
                 Err(error) if refused_with(&error, ENOENT) => continue,
                 Err(error) => return Err(error.into()),
             }

@@ -1,10 +1,10 @@
-//! Finds the chains and rules of an iptables table that kube-proxy made. Pure.
+//! Finds the chains and rules that kube-proxy made in a table of iptables. Does no I/O.
 //!
-//! Takes the names of a table's chains and the jumps of its rules ([`TableOutline`]), and gives the jumps to delete, and the chains to
-//! empty and to delete after that. Works for iptables-nft and for iptables-legacy. Chains of the kubelet (KUBE-FIREWALL, KUBE-MARK-DROP,
+//! Takes the names of a table's chains and the jumps of its rules ([`TableOutline`]). Returns the jumps to delete, and the chains to empty
+//! and then to delete. Works for iptables-nft and for iptables-legacy. Chains of the kubelet (KUBE-FIREWALL, KUBE-MARK-DROP,
 //! KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT) and of other programs are left out. KUBE-MARK-MASQ is kube-proxy's own since 1.28. It stays if
-//! the kubelet made it, as older kubelets did together with KUBE-MARK-DROP, and if chains of other programs, such as port-mapping
-//! plug-ins, jump to it.
+//! the kubelet made it, as older kubelets did together with KUBE-MARK-DROP, and if chains of other programs, such as port-mapping plug-ins,
+//! jump to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use nft::TableOutline;
 /// The tables in which kube-proxy makes chains.
 pub(super) const TABLES: [&str; 3] = ["filter", "nat", "mangle"];
 
-// Names of chains that other releases of kube-proxy write in iptables mode. Do not change them when names in our own tables change.
+// Names of chains that upstream's kube-proxy makes in modes iptables and ipvs. They are not the names of chains in this program's tables.
 const CANARY: &str = "KUBE-PROXY-CANARY";
 const SERVICES: &str = "KUBE-SERVICES";
 const NODEPORTS: &str = "KUBE-NODEPORTS";
 const NODE_PORT: &str = "KUBE-NODE-PORT";
 const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-/// Made by the old kubelets that also make KUBE-MARK-MASQ, and by kube-proxies of the same age.
+/// Old kubelets make this chain together with KUBE-MARK-MASQ, and kube-proxies of the same releases make it too.
 const MARK_DROP: &str = "KUBE-MARK-DROP";
 
 /// The chains of modes iptables and ipvs in table filter.
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     pub(super) warnings: Vec<String>,
 }
 
-/// The clean-up of the table with the name `table`. Warnings call the table `label`.
+/// Returns the clean-up of the table with the name `table`. Warnings call the table `label`.
 pub(super) fn plan(table: &str, label: &str, outline: &TableOutline) -> Plan {
     let named = outline.chains.iter().filter(|(name, is_base)| !**is_base && is_proxys(table, name));
     let mut chains: BTreeSet<&Arc<str>> = named.map(|(name, _)| name).collect();
@@ -80,7 +80,7 @@ fn is_proxys(table: &str, chain: &str) -> bool {
     }
 }
 
-/// The reason to keep KUBE-MARK-MASQ: another program needs it.
+/// Returns why KUBE-MARK-MASQ has to stay; `None` if no other program needs it.
 fn other_user_of_mark(outline: &TableOutline, chains: &BTreeSet<&Arc<str>>) -> Option<String> {
     if outline.chains.contains_key(MARK_DROP) {
         return Some(format!("{MARK_DROP} beside it shows that kubelet made it"));

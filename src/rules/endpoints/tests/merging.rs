@@ -56,7 +56,7 @@ fn a_named_port_may_have_another_number_in_each_slice() {
 
 #[test]
 fn of_duplicates_the_running_and_then_the_later_wins() {
-    // The duplicates differ in their node, so the local list shows which one was used (B10).
+    // The duplicates differ in their node, so the list of endpoints on this node shows which duplicate was used (B10).
     let cases: [(&str, &str, &str, [&str; 2]); 6] = [
         ("the later wins", "@there", "@here", ["1", "1"]),
         ("the later wins, local first", "@here", "@there", ["1", ""]),

@@ -25,7 +25,7 @@ use crate::table::{DynamicSet, ServiceObjects, VerdictMap};
 /// 100,000 elements.
 ///
 /// The time for sets grows with the square of their number; their cost here is about right for the largest Service that the default limit
-/// allows.
+/// of elements allows.
 pub(in crate::ruleset) fn weight(balancing: Balancing, size: &PortSize, endpoint_chains: bool) -> u64 {
     const CHAIN: u64 = 10;
     const SET: u64 = 50;
@@ -47,7 +47,8 @@ enum Target {
     Cluster,
     /// `KUBE-SVL-H`: chooses among the endpoints on this node.
     Local,
-    /// `KUBE-EXT-H`: external traffic; marks it for masquerading and goes to `KUBE-SVC-H` (D5), or chooses one of both by origin (D6).
+    /// `KUBE-EXT-H`: external traffic; marks it for masquerading and goes to `KUBE-SVC-H` (D5), or chooses `KUBE-SVC-H` or `KUBE-SVL-H` by
+    /// the packet's origin (D6).
     External { by_origin: bool },
 }
 
@@ -119,7 +120,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds the frontend's element of the fallback map: its first endpoint, with policy Local one on this node if there is any.
+    /// Adds the frontend's element of the fallback map: its first endpoint or, with policy Local, its first endpoint on this node if there
+    /// is one.
     fn first_endpoint(&mut self, selection: &FrontendSelection) {
         let lists = [List::Local, List::Cluster].into_iter().filter(|list| list.is_used_by(&selection.action));
         let map = match FrontendType::of(&selection.frontend) {
@@ -230,7 +232,8 @@ impl Writer<'_> {
         rules
     }
 
-    /// Adds the chain that sends clients in the source ranges to `target` (D17). Without a target it returns, and filter chains reject.
+    /// Adds the chain that sends clients in the source ranges to `target` (D17). Without a target the chain returns the packets of these
+    /// clients, and filter chains reject them.
     fn firewall(&mut self, target: Option<Target>, sources: &[IpNet]) -> Verdict {
         // An address that is both a cluster IP and a load balancer IP counts as a cluster IP, and needs a chain with another target.
         let is_internal = matches!(target, Some(Target::Cluster | Target::Local));
@@ -250,8 +253,8 @@ impl Writer<'_> {
         Verdict::Goto(name)
     }
 
-    /// Adds the chain that chooses an endpoint of a list: the one that session affinity has recorded for the client, or else one by the
-    /// scheduler.
+    /// Adds the chain that chooses an endpoint of a list: the one that session affinity has recorded for the client, or else one that the
+    /// scheduler chooses.
     fn choose(&mut self, name: &Arc<str>, list: List) {
         if self.written.contains(name) {
             return;
@@ -272,7 +275,8 @@ impl Writer<'_> {
             let of_list = self.port.frontends.iter().filter(|selection| list.is_used_by(&selection.action));
             of_list.map(|selection| &selection.frontend).find(|frontend| FrontendType::of(frontend) == frontend_type)
         };
-        // Matches the node port first: otherwise a packet to an address would be looked up by its port, which may be another's node port.
+        // Matches the node port first: otherwise a packet to an address would be looked up by its port, which may be the node port of
+        // another Service.
         rules.extend(frontend_of(FrontendType::NodePort).map(|frontend| {
             let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(frontend.port)));
             self.rule([is_node_port, self.pick(FrontendType::NodePort, list)])

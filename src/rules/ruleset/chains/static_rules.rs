@@ -143,8 +143,8 @@ impl Rules<'_> {
         chains
     }
 
-    /// Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule, or after two in
-    /// the forward chain.
+    /// The base chains. Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule,
+    /// or after two in the forward chain.
     fn base_chains(&self) -> Vec<ChainContent> {
         let nat = |name, hook, priority, purpose, rules| base(name, ChainType::Nat, hook, priority, purpose, rules);
         let services = || {

@@ -11,12 +11,12 @@
 //! whose endpoint came from the map refreshes its entry in the same way (E3). When the map is full, new clients are balanced but not
 //! recorded. The endpoints on this node (policy Local) have a map of their own, with entries for these endpoints only (E5).
 //!
-//! Each service port has its own map, although the kernel finds a map by walking through all of them, so that the time for many such
-//! ports grows with the square of their number. A single map would need the service port in its key. But no field of a packet identifies
-//! it: its frontends differ in address and port and share their clients' entries (E4). A number for it would need a look-up that takes
-//! the result of another, or a constant within a concatenation; nft 1.0.6 can list neither. And one tenant could fill a shared map for
-//! all others, and the whole map would have to be read whenever an endpoint is removed. Therefore these objects count towards the
-//! Service's element limit ([`weight`]).
+//! Each service port has its own map, although the kernel finds a map by walking through all of them, so that the time for many service
+//! ports with affinity grows with the square of their number. A single map would need the service port in its key. But no field of a packet
+//! identifies a service port: its frontends differ in address and port and share their clients' entries (E4). A number for each service
+//! port would need a look-up that takes the result of another, or a constant within a concatenation; nft 1.0.6 can list neither. And one
+//! tenant could fill a shared map for all others, and the whole map would have to be read whenever an endpoint is removed. Therefore these
+//! objects count towards the Service's element limit ([`weight`]).
 //!
 //! A map holds addresses only, and there is one map for each port number of the endpoints (nearly always one), because nft 1.0.6 cannot
 //! load a rule that stores an IPv6 address together with a port.
@@ -42,9 +42,11 @@ use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
 use crate::ruleset::stable_hash::fnv1a;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
 
-/// The largest number of clients that one map or set records.
+/// The largest number of clients that one map or set records (E7). It bounds the kernel memory that the clients of one service port can
+/// fill.
 pub(in crate::ruleset) const MAX_CLIENTS: u32 = 65_536;
-/// Before masquerading, also by other programs: after source NAT the kernel skips the other nat chains of the hook.
+/// The priority of the chains that record clients: before the masquerading of this and of other programs, because after source NAT the
+/// kernel skips the other nat chains of the hook.
 const BEFORE_SRCNAT: i32 = 90;
 
 fn original_address(family: Family) -> Field {
@@ -54,9 +56,10 @@ fn original_address(family: Family) -> Field {
     }
 }
 
-/// Estimates the cost of the affinity objects of a service port, in elements. Measured: a first sync of 1,000 such ports with one frontend
-/// takes as long as one of 100,000 elements, with five frontends twice as long. The time grows with the square of their number, so the
-/// estimate is about right for the largest Service that the default limit allows, and too high for smaller ones.
+/// Estimates the cost of the affinity objects of a service port, in elements. Measured: a first sync of 1,000 service ports with affinity
+/// and one frontend takes as long as a first sync of 100,000 elements, with five frontends twice as long. The time grows with the square of
+/// their number, so the estimate is about right for the largest Service that the default limit of elements allows, and too high for smaller
+/// ones.
 pub(super) fn weight(size: &PortSize) -> u64 {
     const MAP: u64 = 75;
     const CHAIN: u64 = 25;
@@ -132,7 +135,7 @@ pub(in crate::ruleset) struct Affinity<'a> {
 }
 
 impl<'a> Affinity<'a> {
-    /// Returns `None` if the port has no session affinity.
+    /// The session affinity of a service port; `None` if the port has none.
     pub(in crate::ruleset) fn of(port: &'a PortSelection) -> Option<Self> {
         let timeout = Duration::from_secs(u64::from(port.affinity_seconds?));
         Some(Self { port, timeout, id: identifier(&port.label, port.protocol) })
@@ -183,7 +186,8 @@ impl<'a> Affinity<'a> {
         DynamicSet { set: Arc::new(set), allowed: Some(allowed) }
     }
 
-    /// The rule that records the endpoint of a connection; in the map of the local list only if the endpoint is on this node.
+    /// The rule that records the endpoint of a connection in the map of a list. For the list of endpoints on this node, the rule matches
+    /// only if the endpoint is on this node.
     fn update(&self, list: List, port: u16) -> Rule {
         let fields = Fields::of(self.port.family);
         let has_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(port)));

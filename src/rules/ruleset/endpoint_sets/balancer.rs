@@ -1,5 +1,5 @@
-//! The small chains that choose one of N endpoints, such as `lb-N`: all frontends of one type with N endpoints share one. With scheduler
-//! `maglev` the chain depends on the size of the Maglev table and not on N: see module `maglev`.
+//! The small chains that choose one of N endpoints, such as `lb-N`: all frontends of one type (address or node port) with N endpoints share
+//! one chain. With scheduler `maglev` the chain depends on the size of the Maglev table and not on N: see module `maglev`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(in crate::ruleset) struct Balancer {
     /// Whether the chain first marks packets for masquerading.
     pub(in crate::ruleset) masquerade: bool,
     pub(in crate::ruleset) pick: Pick,
-    /// If the endpoints are split over several maps, the number of the map that has those of the frontend.
+    /// If the endpoints are split over several maps, the number of the map that has the frontend's endpoints.
     pub(in crate::ruleset) part: Option<u8>,
 }
 
@@ -74,8 +74,9 @@ impl Balancer {
 
     /// The rules that a packet tries one after the other. Each looks up a number and sends the packet to its endpoint, if there is one.
     fn choices(self, family: Family) -> Vec<Rule> {
-        // Between the two look-ups of one packet the frontend may lose its highest number, or get another scheduler. Number 0 exists
-        // as long as the frontend has any endpoint. So the last rule tries it, and a change never lets a packet reach the reject rules.
+        // Between the look-up of a packet's verdict and the look-up of its endpoint, the frontend may lose its highest number, or get
+        // another scheduler. Number 0 exists as long as the frontend has any endpoint. So the last rule tries it, and a change never lets a
+        // packet reach the reject rules.
         let first = Field::NumgenRandom(1);
         let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
         let fields = Fields::of(family).of_type(self.frontend_type);

@@ -69,7 +69,8 @@ impl List {
     }
 }
 
-/// If endpoints are split over several maps, the number of the map that has those of a service port; `None` if there is only one map.
+/// If endpoints are split over several maps, the number of the map that has the endpoints of a service port; `None` if there is only one
+/// map.
 fn part_of(maps: u8, port: &PortSelection) -> Option<u8> {
     if maps <= 1 {
         return None;

@@ -121,7 +121,8 @@ impl Writer<'_> {
     }
 }
 
-/// Adds the chain that uses the endpoint recorded for a client, or else lets the scheduler choose. Returns the verdict that goes to it.
+/// Adds the chain that uses the endpoint recorded for a client, or else lets the scheduler choose. Returns the verdict that goes to the
+/// chain.
 fn sticky(affinity: &Affinity<'_>, label: &str, balancer: Balancer, objects: &mut ServiceObjects) -> Verdict {
     let without_mark = Balancer { masquerade: false, ..balancer };
     let name = affinity.chain_name(without_mark);

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The name of the chain tells the scheduler: `lb-hash-N` computes the endpoint's number from a hash of the client's address, and
-//! `lb-maglev-P` tries positions of a sparse Maglev table, one after the other. The same map holds that table, under higher numbers.
+//! `lb-maglev-P` tries positions of a sparse Maglev table, one after the other. The map `@endpoints` holds the Maglev table too, under
+//! higher numbers.
 //!
 //! No chain, rule or set exists for a Service: a Service is only elements of maps. A frontend has one verdict, which depends on the number
 //! of its endpoints, and one element for each endpoint. Replacing an endpoint changes one element; adding or removing one changes one

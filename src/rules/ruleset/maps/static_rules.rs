@@ -129,7 +129,7 @@ impl Rules<'_> {
         chains
     }
 
-    /// Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule.
+    /// The base chains. Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule.
     fn base_chains(&self) -> Vec<ChainContent> {
         let call = |target| vec![Rule::new([jump(target)])];
         let new_only = |target| vec![Rule::new([Statement::CtBit(CtBit::StateNew), jump(target)])];

@@ -26,11 +26,11 @@ struct Facts {
     /// What the rules do with packets to each frontend.
     fates: BTreeMap<Frontend, Fate>,
     endpoints: BTreeSet<SocketAddr>,
-    /// The endpoints of each list, if endpoints are elements; the key's `bool` is true for the local list.
+    /// The endpoints of each list, if endpoints are map elements and have no chains; the key's `bool` is true for the local list.
     lists: BTreeMap<(Frontend, bool), BTreeSet<SocketAddr>>,
     here: BTreeSet<(SocketAddr, Protocol)>,
     sources: BTreeSet<(IpAddr, IpAddr)>,
-    /// The frontends with session affinity, if endpoints are elements.
+    /// The frontends with session affinity, if endpoints are map elements and have no chains.
     remembered: BTreeSet<Frontend>,
     refused_on_loopback: BTreeSet<Frontend>,
     health_check: Option<u16>,

@@ -1,7 +1,7 @@
-//! The JSON of the API server: lines of a watch, and pages of a list.
+//! Decodes JSON of the API server: lines of a watch, and pages of a list.
 //!
-//! Takes text, gives watch events and pages. Text that decodes is read once; only if it does not decode, a second pass finds the
-//! identity of the object and the wrong field.
+//! The module takes text and returns watch events and pages. It reads text that decodes only once. If text does not decode, the module
+//! reads it again, to find the name of the object and the wrong field.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a page of a list. Also gives the kind of the list.
+    /// Reads a page of a list. Returns the kind of the list and the page.
     pub(super) fn json_page<T: ObjectKind>(&mut self, body: &str) -> Result<(String, Page), String> {
         let (kind, metadata, objects) = if let Ok(list) = serde_json::from_str::<List<T::Object<'_>>>(body) {
             let objects = list.items.unwrap_or_default();
@@ -65,14 +65,14 @@ impl Decoder {
         }
     }
 
-    /// Finds out which object does not decode, and why.
+    /// Finds the name of an object that does not decode, and the reason.
     fn broken_json<T: ObjectKind>(&self, object: &RawValue) -> Undecodable {
         let identified = serde_json::from_str::<Identified<'_>>(object.get()).ok();
         let identity = identified.map(|identified| identified.metadata).unwrap_or_default();
         let wrong = |value: Value| objects::decode::<T::Object<'_>>(&value).err();
         let (field, reason) = match serde_json::from_str(object.get()).map(wrong) {
             Ok(Some(error)) => (error.field, error.reason),
-            // Typed decoding fails and decoding into a `Value` does not: the text has a field twice, and `Value` keeps only one of them.
+            // The object decodes from a `Value` but not from its text, so the text has a field twice: a `Value` keeps only one of the two.
             Ok(None) => (".".into(), "a field is there twice".into()),
             Err(error) => (".".into(), error.to_string()),
         };

@@ -1,10 +1,10 @@
-//! Reads what the API server sends: lines of a watch, pages of a list, and the body of a failure.
+//! Decodes answers of the API server: events of a watch, pages of a list, and the bodies of error responses.
 //!
-//! Takes bytes as JSON (`json.rs`) or protobuf (`protobuf.rs`), gives events with their objects converted. Pure. An object is decoded in
-//! one pass; only if that fails, a second pass finds out which object it is and what is wrong, so that a broken object does not affect
-//! the others.
+//! The module takes JSON (`json.rs`) or protobuf (`protobuf.rs`), and returns events with converted objects. It does no I/O. If an object
+//! does not decode, it is decoded a second time to find its name and what is wrong, so that a broken object does not affect other objects.
 //!
-//! Invariants: an answer that is not a list is an error, not an empty list; both formats of an object give the same event.
+//! Invariants: an answer that is not a list is an error, not an empty list; an object decodes to the same event from JSON and from
+//! protobuf.
 
 mod json;
 mod protobuf;
@@ -27,16 +27,16 @@ const UNUSABLE_DELETION: &str = "a deletion of an object without a name, or of a
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) converted: Converted,
-    /// Its resource version; empty if it has none.
+    /// The object's resource version; empty if the object has none.
     pub(super) version: Box<str>,
 }
 
 /// An object that did not decode.
 #[derive(Debug)]
 pub(super) struct Undecodable {
-    /// Which object it is; `None` if its name cannot be read either.
+    /// The identity of the object; `None` if its name cannot be read either.
     pub(super) key: Option<Key>,
-    /// Its resource version, if that can be read.
+    /// The object's resource version, if it can be read.
     pub(super) version: Option<Box<str>>,
     pub(super) problem: Problem,
 }
@@ -48,13 +48,13 @@ pub(super) type ReadObject = Result<Object, Box<Undecodable>>;
 pub(super) enum WatchEvent {
     /// An object was added or modified.
     Applied(ReadObject),
-    /// An object was deleted, or no longer matches the selectors; with the resource version of this change.
+    /// An object was deleted or no longer matches the selectors. Contains the object's identity and the resource version of the change.
     Deleted(Key, Option<Box<str>>),
-    /// Everything up to this version was sent.
+    /// The server has sent all changes up to a version.
     Bookmark {
         /// The version from which a watch can be resumed.
         version: String,
-        /// All objects that existed at the start of a streaming list were sent.
+        /// Whether the server has now sent all objects that existed at the start of a streaming list.
         ends_list: bool,
     },
     /// The watch failed.
@@ -67,7 +67,7 @@ pub(super) struct Page {
     pub(super) objects: Vec<ReadObject>,
     /// The resource version of the whole list.
     pub(super) version: String,
-    /// The token of the next page; `None` on the last.
+    /// The continue token of the next page; `None` on the last page.
     pub(super) next: Option<String>,
 }
 
@@ -84,13 +84,13 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Whether the version to resume from is too old.
+    /// Returns whether the status means that the version from which the watch should resume is too old.
     pub(super) fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_deref(), Some("Expired" | "Gone"))
     }
 
-    /// Reads the body of an error response, whatever its format. If it is not a Status, such as an answer of a load balancer, its first
-    /// line is the message.
+    /// Reads the body of an error response in any format. If the body is not a Status, such as in an answer of a load balancer, its first
+    /// line becomes the message.
     pub(super) fn of_body(body: &[u8]) -> Self {
         if let Some(status) = protobuf::status(body) {
             return status;
@@ -118,7 +118,8 @@ impl Decoder {
     /// Reads an event of a watch: a line of JSON, or a message of protobuf.
     ///
     /// # Errors
-    /// The event cannot be read. An added or modified object that does not decode is no error; it is part of the result.
+    /// Fails if the event cannot be read. If only the added or modified object in it does not decode, returns the event with an
+    /// [`Undecodable`].
     pub(super) fn watch_event(&mut self, format: Format, event: &[u8]) -> Result<WatchEvent, String> {
         match self.resource {
             Resource::Node => self.watch_event_of::<Node>(format, event),
@@ -138,7 +139,7 @@ impl Decoder {
     /// Reads a page of a list.
     ///
     /// # Errors
-    /// The page cannot be read. An object on it that does not decode is no error; it is part of the result.
+    /// Fails if the page cannot be read. If only an object on the page does not decode, returns the page with an [`Undecodable`].
     pub(super) fn page(&mut self, format: Format, body: &[u8]) -> Result<Page, String> {
         match self.resource {
             Resource::Node => self.page_of::<Node>(format, body),
@@ -170,7 +171,7 @@ impl Decoder {
         Ok(Object { version, converted: T::convert(object, &mut self.converter) })
     }
 
-    /// The event for a deleted object; `None` if the object has no name or is of another kind.
+    /// Returns the event for a deleted object; `None` if the object has no name or is of another kind.
     fn deleted(&self, kind: &str, identity: &Identity<'_>) -> Option<WatchEvent> {
         let key = self.key(identity).filter(|_| self.is_of_kind(kind))?;
         Some(WatchEvent::Deleted(key, identity.version()))
@@ -180,12 +181,13 @@ impl Decoder {
         Some(&identity.name).filter(|name| !name.is_empty()).map(|name| self.resource.key(&identity.namespace, name))
     }
 
-    /// Whether an object with this `kind` is of this decoder's kind. The items of a list have an empty `kind`.
+    /// Returns whether an object with this `kind` is of this decoder's kind. The items of a list have an empty `kind`.
     fn is_of_kind(&self, kind: &str) -> bool {
         kind.is_empty() || kind == self.resource.name()
     }
 
-    /// The result for an object of another kind. It has no key, so that it does not affect an object of our kind with the same name.
+    /// Returns the result for an object of another kind. The result has no key, so that it does not affect an object of the decoder's kind
+    /// with the same name.
     fn of_other_kind(&self, kind: &str, metadata: &Metadata<'_>) -> Undecodable {
         let text = format!("the server sent a {kind:?}; it is not used");
         Undecodable {
@@ -195,7 +197,7 @@ impl Decoder {
         }
     }
 
-    /// The result for an object that does not decode, with the field and the reason.
+    /// Returns the result for an object that does not decode, with the field and the reason.
     fn undecodable(&self, identity: &Identity<'_>, field: String, reason: &str) -> Undecodable {
         let object = match (&*identity.namespace, &*identity.name) {
             (_, "") => "without a name".into(),
@@ -211,7 +213,7 @@ impl Decoder {
     }
 }
 
-/// The part of `metadata` that identifies an object, read by itself when the object was deleted, or does not decode.
+/// The part of `metadata` that identifies an object. Only this part is read if the object was deleted or does not decode.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Identity<'a> {
@@ -229,7 +231,7 @@ impl Identity<'_> {
     }
 }
 
-/// The resource version, unless it is empty.
+/// Returns the resource version, unless it is empty.
 fn version(text: &str) -> Option<Box<str>> {
     Some(text).filter(|text| !text.is_empty()).map(Into::into)
 }
@@ -238,7 +240,7 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
-/// The event for a bookmark with this metadata.
+/// Returns the event for a bookmark with this metadata.
 fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
     if metadata.resource_version.is_empty() {
         return Err("bookmark: no resourceVersion".into());
@@ -248,8 +250,8 @@ fn bookmark(metadata: &Metadata<'_>) -> Result<WatchEvent, String> {
 }
 
 /// Reads the answer to a watch in chunks of `chunk` bytes, with events of at most `limit` bytes; for fuzzing. `kind` is an index: 0 to 3
-/// are Node, Service, EndpointSlice and ServiceCIDR in JSON, 4 to 7 the same in protobuf. Gives the events, and as text the problems,
-/// the versions and the error that ends the answer.
+/// are Node, Service, EndpointSlice and ServiceCIDR in JSON, 4 to 7 the same in protobuf. Returns the events, and as text the problems, the
+/// versions and the error that ends the answer.
 #[doc(hidden)]
 #[must_use]
 pub fn watch_bytes(kind: usize, bytes: &[u8], chunk: usize, limit: usize) -> (Vec<Event>, Vec<String>) {
@@ -298,7 +300,7 @@ pub fn list_bytes(kind: usize, bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
     (events, words)
 }
 
-/// The decoder and the format for an index, as in [`watch_bytes`].
+/// Returns the decoder and the format for an index, as in [`watch_bytes`].
 fn of_index(index: usize) -> (Decoder, Format) {
     let format = if (index / Resource::ALL.len()).is_multiple_of(2) { Format::Json } else { Format::Protobuf };
     (Decoder::new(Resource::ALL[index % Resource::ALL.len()], ConvertOptions::default()), format)

@@ -1,8 +1,9 @@
-//! The protobuf of the API server: messages of a watch, pages of a list, and the Status of a failure.
+//! Decodes protobuf of the API server: messages of a watch, pages of a list, and the Status in an error response.
 //!
-//! Takes bytes, gives watch events, pages and Statuses. An object or a list comes in an envelope: four bytes, and a message with its
-//! kind and its bytes (`runtime.Unknown` of k8s.io/apimachinery). A message of a watch has no envelope, but the object in it has one.
-//! Each object is decoded by itself, so that a broken object does not affect the others; nothing is copied.
+//! The module takes bytes and returns watch events, pages and Statuses. An object or a list comes in an envelope: four bytes, and a message
+//! with the kind and the bytes of the object (`runtime.Unknown` of k8s.io/apimachinery). A message of a watch has no envelope, but the
+//! object in the message has one. Each object is decoded separately, so that a broken object does not affect other objects. Nothing is
+//! copied.
 
 use super::{Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, WatchEvent, bookmark};
 use crate::source::objects::{Malformed, Message, Metadata, Text, Value, message};
@@ -28,7 +29,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a page of a list. Also gives the kind of the list.
+    /// Reads a page of a list. Returns the kind of the list and the page.
     pub(super) fn protobuf_page<T: ObjectKind>(&mut self, body: &[u8]) -> Result<(String, Page), String> {
         let Envelope { type_meta, raw, .. } = open(body)?;
         let List { metadata, items } = read(raw.0)?;
@@ -66,16 +67,16 @@ fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     }
 }
 
-/// The Status in an envelope.
+/// Returns the Status in an envelope.
 pub(super) fn status(body: &[u8]) -> Option<Status> {
     let envelope = Envelope::read(body.strip_prefix(MAGIC)?).ok()?;
     StatusMessage::read(envelope.raw.0).ok().map(Into::into)
 }
 
-/// The identity of an object, as far as it can be read.
+/// Returns the identity of an object, as far as it can be read.
 fn identity(object: &[u8]) -> Identity<'_> {
     let mut found = IdentifiedObject::default();
-    // An error is ignored, because the fields that were read before it stay.
+    // Ignore the error: the fields that were read before it are in `found`.
     let _ = found.merge(Value::Bytes(object));
     found.metadata
 }

@@ -16,7 +16,7 @@ fn decoder(resource: Resource) -> Decoder {
     Decoder::new(resource, ConvertOptions::default())
 }
 
-/// An event of a watch, decoded.
+/// Returns an event of a watch, decoded.
 fn watch_event(format: Format, resource: Resource, word: &str, object: &Value) -> Result<WatchEvent, String> {
     let bytes = match format {
         Format::Json => event(word, object).into_bytes(),
@@ -25,7 +25,7 @@ fn watch_event(format: Format, resource: Resource, word: &str, object: &Value) -
     decoder(resource).watch_event(format, &bytes)
 }
 
-/// The object with its kind, which the envelope of protobuf needs.
+/// Returns the object with its kind, which the envelope of protobuf needs.
 fn typed(resource: Resource, object: &Value) -> Value {
     let mut object = object.clone();
     if object.is_object() && object["kind"].is_null() {

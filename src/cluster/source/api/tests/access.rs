@@ -22,7 +22,7 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Writes a kubeconfig of one cluster and one user into a directory. Gives the options to use it.
+/// Writes a kubeconfig with one cluster and one user into a directory. Returns the options for a client that uses the file.
 pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOptions {
     let file = dir.join("kubeconfig");
     let config = json!({
@@ -35,7 +35,7 @@ pub(super) fn kubeconfig(dir: &Path, cluster: &Value, user: &Value) -> ClientOpt
     ClientOptions { kubeconfig: Some(file), ..ClientOptions::default() }
 }
 
-/// Requests a page of Services with these options. Gives the body of the answer.
+/// Requests a page of Services with these options. Returns the body of the answer.
 pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
     let mut connection = Connection::new(options).await.map_err(|error| format!("{error:#}"))?;
     let request = Request::List(kube::api::ListParams::default());
@@ -47,7 +47,7 @@ pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The Authorization header that the client sends for this user of a kubeconfig.
+/// Returns the Authorization header that the client sends for this user of a kubeconfig.
 fn authorization(dir: &Path, user: &Value) -> Option<String> {
     let server = serve(|_| reply(200, "", &json!({})));
     let options = kubeconfig(dir, &json!({"server": server.url}), user);
@@ -141,7 +141,7 @@ fn credentials_that_come_late_are_used_at_once() {
     let followed = start(server, ApiOptions { client, ..options("") }, longest_waits());
     let all = ["nodes", "services", "endpointslices", "servicecidrs"];
     followed.wait(|followed| all.iter().all(|kind| !followed.server.requests(kind).is_empty()));
-    // After this time each kind is in its wait; before the wait it has read the credentials once more.
+    // After this time each kind has read the credentials again after the refusal, and waits for its next attempt.
     std::thread::sleep(Duration::from_secs(1));
     let asked = all.map(|kind| followed.server.requests(kind).len());
     fs::write(&token, "newer").unwrap();
@@ -155,7 +155,7 @@ fn credentials_that_come_late_are_used_at_once() {
 
 #[test]
 fn a_plugin_does_not_run_for_each_request_that_a_server_refuses() {
-    // For 12 s the server refuses the credentials; the kind with the fewest objects tries every 2 to 3 s.
+    // The server refuses the credentials for 12 s, and the kind with the fewest objects tries every 2 to 3 s.
     let dir = TempDir::new().unwrap();
     let (plugin, runs) = (dir.path().join("plugin"), dir.path().join("runs"));
     let version = "client.authentication.k8s.io/v1";
@@ -198,7 +198,7 @@ impl Authority {
         self.sign_with(names, |_| ())
     }
 
-    /// Like `sign`, after `change` has changed the parameters of the certificate.
+    /// Does the same as `sign`, with the parameters of the certificate changed by `change`.
     fn sign_with(
         &self,
         names: &[&str],
@@ -213,7 +213,7 @@ impl Authority {
         (signed, certificate.der().clone(), key.into())
     }
 
-    /// A TLS server that demands a client certificate of this CA and shows the given certificate.
+    /// Returns a TLS server that demands a client certificate of this CA and shows the given certificate.
     fn acceptor(&self, (certificate, key): (CertificateDer<'static>, PrivateKeyDer<'static>)) -> TlsAcceptor {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
@@ -226,20 +226,20 @@ impl Authority {
     }
 }
 
-/// The bytes of the certificate in a PEM text.
+/// Returns the bytes of the certificate in a PEM text.
 fn pem_body(text: &str) -> Vec<u8> {
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
 }
 
-/// The result of a request to `host`, where a server has a certificate for `names`.
+/// Returns the result of a request to `host`, at which a server has a certificate for `names`.
 fn ask_by_tls(host: &str, names: &[&str]) -> Result<Vec<u8>, String> {
     let authority = Authority::new();
     let (_, certificate, key) = authority.sign(names);
     ask_server(host, &authority, &authority.certificate, (certificate, key))
 }
 
-/// The result of a request to `host` by a client that trusts `trusted`, where a server shows the certificate `shown`.
+/// Returns the result of a request to `host` by a client that trusts `trusted`, where a server shows the certificate `shown`.
 fn ask_server(
     host: &str,
     authority: &Authority,
@@ -257,7 +257,7 @@ fn ask_server(
         let acceptor = authority.acceptor(shown);
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client that refuses the certificate closes the connection.
+            // The handshake fails if the client refuses the certificate.
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;

@@ -19,7 +19,7 @@ fn a_broken_object_loses_only_itself() {
     let followed = follow("services", answer, Timing::default());
     let all = followed.until("+demo/last 1");
     let services: Vec<_> = all.iter().filter(|event| event.contains("demo/")).map(String::as_str).collect();
-    // The object that became broken keeps its former state, also after a list in which it is still broken, and is logged once.
+    // The object that became broken keeps its former state, even after a list in which it is still broken, and the problem is logged once.
     assert_eq!(services, ["+demo/web 80", "+demo/api 81", "+demo/last 1"]);
     assert_eq!(followed.counts.of("rejected Service"), 1);
 }
@@ -62,7 +62,7 @@ fn a_broken_watch_goes_on_where_it_was() {
 
 #[test]
 fn a_connection_on_which_nothing_comes_is_given_up() {
-    // First a dead peer, then one that sends single bytes of a line that never ends.
+    // The peer is dead at first; in the second run it sends single bytes of a line that never ends.
     for drip in [false, true] {
         let answer = move |request: &Request| match request.nth {
             0 if drip => {
@@ -109,14 +109,14 @@ fn a_page_that_does_not_come_is_given_up() {
 
 #[test]
 fn a_server_that_has_forgotten_the_past_meanwhile_is_listed_at_once() {
-    // An API server that restarts: at first no request is allowed, then its versions have another history.
+    // The API server restarts: at first it refuses all requests, and then its versions have another history.
     let phase = Mutex::new(0);
     let answer = move |request: &Request| {
         let phase = &mut *phase.lock().unwrap();
         match (*phase, request.query("resourceVersion")) {
             (0, "") => stream(vec![end("2")]).into_iter().take(2).collect(),
             (0, _) => {
-                // The next failure is followed by a wait of 12.8 s or more, the one after that by 20 s.
+                // The reflector waits at least 12.8 s after its next failure, and 20 s after the failure that follows.
                 *phase = u8::from(request.nth == 3);
                 vec![]
             }
@@ -169,7 +169,7 @@ fn a_server_that_asks_for_time_gets_it() {
     followed.until("done");
     let asked = followed.server.requests("services");
     assert!(asked[1].at - asked[0].at >= Duration::from_secs(3));
-    // The list was refused for a reason other than streaming, so the next request asks for streaming again.
+    // The server refused the list for a reason other than streaming, so the next request is a streaming list again.
     assert_eq!(asked[1].query("sendInitialEvents"), "true");
 }
 
@@ -238,7 +238,7 @@ fn a_watch_that_ends_at_once_is_not_asked_for_in_a_loop() {
 
 #[test]
 fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
-    // The list after the incomplete one has the objects again (false), or confirms that they are gone (true).
+    // The list after the incomplete list has the objects again (false), or also lacks them, which confirms their removal (true).
     for confirmed in [false, true] {
         let all: fn(&str) -> Vec<String> = |version| {
             let names = (0..12).map(|n| format!("s{n}"));
@@ -260,7 +260,7 @@ fn a_list_that_lacks_nearly_everything_is_confirmed_by_a_second_one() {
     }
 }
 
-/// The requests that ask whether the server still has a version, which are lists of one object.
+/// Returns the requests that ask whether the server still has a version, which are lists of one object.
 fn questions(followed: &Followed) -> Vec<Request> {
     let asked = followed.server.requests("services");
     asked.into_iter().filter(|request| request.query("limit") == "1").collect()
@@ -294,7 +294,7 @@ fn a_server_whose_versions_went_back_is_noticed_by_its_silence() {
 
 #[test]
 fn a_silent_watch_of_a_server_that_has_the_version_is_replaced_without_a_list() {
-    // A load balancer has forgotten one end of the watch's connection: changes do not arrive on the watch, but lists work.
+    // A load balancer has lost the state of the watch's connection: changes do not arrive on the watch, but lists work.
     let answer = |request: &Request| match (request.query("limit"), request.nth) {
         ("1", _) => reply(200, "", &json!({"kind": "ServiceList", "metadata": {"resourceVersion": "5"}, "items": []})),
         (_, 0) => stream(vec![end("5")]),
@@ -313,7 +313,8 @@ fn a_silent_watch_of_a_server_that_has_the_version_is_replaced_without_a_list() 
 
 #[test]
 fn versions_that_went_back_are_noticed_behind_watches_that_end_before_the_server_answers() {
-    // A load balancer ends the watches in order, at once or after 1.1 s. The server takes 1.5 s to answer that it lacks the version.
+    // A load balancer ends the watches in order, at once or after 1.1 s. The server takes 1.5 s to answer that it does not have the
+    // version.
     for life in [0, 1100] {
         let answer = move |request: &Request| match (request.query("limit"), request.query("sendInitialEvents")) {
             ("1", _) => [vec![Act::Wait(Duration::from_millis(1500))], too_large()].into_iter().flatten().collect(),
@@ -354,7 +355,7 @@ fn a_question_that_is_not_answered_changes_nothing_and_delays_no_event() {
 
 #[test]
 fn a_list_from_long_ago_confirms_nothing() {
-    // The second list comes too late to confirm the first one, so it counts as a first one, and a third one confirms it.
+    // The second list comes too late to confirm the first list, so the third list has to confirm the second.
     let all =
         |version: &str| (0..12).map(|n| added(&service(&format!("s{n}"), &json!(80), version))).collect::<Vec<_>>();
     let answer = move |request: &Request| match request.nth {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A page of Services.
+/// Returns a page of Services.
 fn services(version: &str, next: &str, items: &[Value]) -> Value {
     json!({"kind": "ServiceList", "metadata": {"resourceVersion": version, "continue": next}, "items": items})
 }

@@ -1,4 +1,4 @@
-//! Tests of the API source as a whole, with a server whose answers each test defines.
+//! Tests of the complete API source, with a server whose answers each test defines.
 
 mod access;
 mod faults;
@@ -16,7 +16,7 @@ use super::*;
 use component::supervise::{self, Failures};
 use server::{Act, Request, Server, serve};
 
-/// The deadline of every wait: longer than anything here takes, on a busy machine too.
+/// The time limit of every wait: longer than any step of these tests takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An observer that adds each call to a list, which the test reads.
@@ -75,7 +75,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// The next events in short form, up to the event `last`.
+    /// Receives events until the event `last`, and returns them in the short form of [`short`].
     fn until(&self, last: &str) -> Vec<String> {
         let mut found = Vec::new();
         while found.last().is_none_or(|found| found != last) {
@@ -112,14 +112,14 @@ fn short(event: &Event) -> String {
     }
 }
 
-/// Time limits that are short enough for a test.
+/// Returns time limits that are short enough for a test.
 fn timing() -> Timing {
     let (initial, idle) = (Duration::from_millis(500), Duration::from_millis(700));
     Timing { initial, idle, watch_response: idle, stall: idle, ..Timing::default() }
 }
 
-/// Time limits with which the first wait after a failure is 20 to 30 s, which otherwise only the sixth one is. For Nodes it is 3 to
-/// 4.5 s if the server cannot be reached.
+/// Returns time limits with which already the first wait after a failure is 20 to 30 s; by default only the sixth wait is as long. For
+/// Nodes the wait is 3 to 4.5 s if the server cannot be reached.
 fn longest_waits() -> Timing {
     Timing { first_wait: PATIENCE, ..Timing::default() }
 }
@@ -143,7 +143,8 @@ fn start(server: Server, options: ApiOptions, timing: Timing) -> Followed {
     Followed { _handle: handle, failures, events, counts, server }
 }
 
-/// Watches a server that has one Node and answers requests for `resource` with `answer`; it has no objects of other kinds.
+/// Starts a source for a server that answers requests for `resource` with `answer`. The server also has one Node, and no objects of other
+/// kinds.
 fn follow(
     resource: &'static str,
     answer: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
@@ -158,13 +159,13 @@ fn follow(
     start(server, options, timing)
 }
 
-/// An answer that consists of these lines and is then held open.
+/// Returns an answer with these lines, which the server then keeps open.
 fn stream(lines: Vec<String>) -> Vec<Act> {
     let lines = lines.into_iter().map(|line| Act::Chunk((line + "\n").into_bytes()));
     [Act::Head(200, "")].into_iter().chain(lines).chain([Act::Hold]).collect()
 }
 
-/// An answer with a body.
+/// Returns an answer with a body.
 fn reply(status: u16, headers: &'static str, body: &Value) -> Vec<Act> {
     vec![Act::Head(status, headers), Act::Chunk(body.to_string().into_bytes()), Act::End]
 }
@@ -185,7 +186,7 @@ pub(super) fn bookmark(version: &str) -> String {
     event("BOOKMARK", &json!({"kind": "X", "metadata": {"resourceVersion": version, "creationTimestamp": null}}))
 }
 
-/// The bookmark that ends a streaming list.
+/// Returns the bookmark that ends a streaming list.
 pub(super) fn end(version: &str) -> String {
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     event("BOOKMARK", &json!({"metadata": {"resourceVersion": version, "annotations": annotations}}))
@@ -200,7 +201,7 @@ fn node() -> Value {
     json!({"metadata": {"name": "node-1", "resourceVersion": "1"}, "status": {"addresses": addresses}})
 }
 
-/// A Service demo/NAME with a port.
+/// Returns a Service demo/NAME with a port.
 pub(super) fn service(name: &str, port: &Value, version: &str) -> Value {
     json!({
         "metadata": {"namespace": "demo", "name": name, "resourceVersion": version},

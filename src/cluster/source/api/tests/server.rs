@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 /// A request that the server received.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// Last part of the path: `services`, `nodes` and so on.
+    /// The last part of the path, such as `services`.
     pub(super) resource: String,
     /// The decoded query.
     pub(super) query: HashMap<String, String>,
     pub(super) headers: HashMap<String, String>,
-    /// How many requests for the resource came before.
+    /// The number of earlier requests for the resource.
     pub(super) nth: usize,
     pub(super) at: Instant,
 }
@@ -36,7 +36,7 @@ pub(super) enum Act {
     Wait(Duration),
     /// Sends nothing more until the client closes the connection.
     Hold,
-    /// Ends the body; without this step the connection closes before the end of the body.
+    /// Ends the body. Without this step, the server closes the connection before the end of the body.
     End,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The requests for a resource so far.
+    /// Returns the requests for a resource so far.
     pub(super) fn requests(&self, resource: &str) -> Vec<Request> {
         self.log.lock().unwrap().iter().filter(|request| request.resource == resource).cloned().collect()
     }
@@ -70,7 +70,7 @@ pub(super) fn serve(answer: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'stati
                     request.nth = log.iter().filter(|other| other.resource == request.resource).count();
                     log.push(request.clone());
                 }
-                // The client may close the connection at any time.
+                // Ignore the error, because the client may close the connection at any time.
                 let _ = answer(&request).into_iter().try_for_each(|act| perform(&mut stream, act));
             });
         }

@@ -1,7 +1,7 @@
 //! Tests which certificates of servers and clients are accepted, compared with upstream's behaviour for the same files.
 //!
-//! Upstream's behaviour is that of Go's `crypto/tls` and `crypto/x509`. Some cases were tried with Go, others were read in its sources;
-//! no test here runs Go.
+//! Upstream's behaviour is that of Go's `crypto/tls` and `crypto/x509`. For some cases it was found by running Go, for others by reading
+//! Go's source code; these tests do not run Go.
 //!
 //! `certificates/` has files that rcgen cannot make, valid for a hundred years. They were made with these commands, with
 //! `S=/CN=localhost`, and `E` a file of the lines `basicConstraints=CA:FALSE` and `subjectAltName=DNS:localhost,IP:127.0.0.1`:
@@ -77,7 +77,7 @@ fn algorithm(kind: &str) -> &'static SignatureAlgorithm {
     }
 }
 
-/// A new key of this kind, such as `RSA 2048`.
+/// Returns a new key of this kind, such as `RSA 2048`.
 fn key(kind: &str) -> KeyPair {
     let algorithm = algorithm(kind);
     match kind {
@@ -98,7 +98,7 @@ fn is_ca(params: &mut CertificateParams) {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
 }
 
-/// A self-signed certificate for these names.
+/// Returns a self-signed certificate for these names.
 fn alone(names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
     let key = key("P-256");
     Pair { certificate: params(names, change).self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
@@ -130,7 +130,7 @@ impl Authority {
         Pair { certificate, key: key.serialize_pem() }
     }
 
-    /// An intermediate CA below this one.
+    /// Returns an intermediate CA whose certificate this CA signed.
     fn below(&self) -> Self {
         let key = key("P-256");
         let params = params(&[], |params| {
@@ -145,13 +145,13 @@ impl Authority {
 /// The expected result of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
-    /// This program and upstream accept it.
+    /// This program and upstream accept the certificate.
     Accepted,
-    /// This program and upstream refuse it; our error contains these words.
+    /// This program and upstream refuse the certificate. This program's error contains these words.
     Refused(&'static str),
-    /// Only upstream accepts it; our error contains these words.
+    /// Only upstream accepts the certificate. This program's error contains these words.
     OnlyUpstream(&'static str),
-    /// Only this program accepts it.
+    /// Only this program accepts the certificate.
     OnlyOurs,
 }
 use Outcome::{Accepted, OnlyOurs, OnlyUpstream, Refused};
@@ -160,7 +160,7 @@ struct Case {
     name: String,
     /// The CA file.
     trusted: String,
-    /// The certificates that the server shows, in one PEM text, and its key.
+    /// The certificates that the server shows, in one PEM text, and the server's key.
     server: Pair,
     client: Option<Pair>,
     host: &'static str,
@@ -211,7 +211,7 @@ fn acceptor(case: &Case, clients: &Authority) -> TlsAcceptor {
     ))
 }
 
-/// The result of a request in this case: the body, or the error.
+/// Returns the result of a request in this case: the body, or the error.
 fn outcome(case: &Case, clients: &Authority) -> Result<Vec<u8>, String> {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("ca"), &case.trusted).unwrap();
@@ -227,7 +227,7 @@ fn outcome(case: &Case, clients: &Authority) -> Result<Vec<u8>, String> {
         let acceptor = acceptor(case, clients);
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client that refuses the certificate closes the connection.
+            // The handshake fails if the client refuses the certificate.
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
@@ -379,7 +379,7 @@ fn a_servers_certificate_may_be_its_own_ca() {
         })
     };
     let other = alone(&["localhost"], is_ca);
-    // A certificate with the same names and the same CA flag as the trusted one is still another certificate.
+    // The certificate has the same names and CA flag as the trusted certificate, but it is a different certificate, so it is refused.
     let strange =
         Case::new("another one that is its own CA", &other.certificate, &own, Refused("the certificate of a CA"));
     let stolen = Case::new(

@@ -25,7 +25,7 @@ fn ips(addresses: &[(&str, &str)]) -> (Vec<String>, usize) {
 
 #[test]
 fn raw_ips_are_internal_first_then_the_other_family() {
-    // The order in which addresses of a Node are preferred (M4).
+    // The first InternalIP comes first, and then the first address of the other family (M4).
     let found = ips(&[
         ("Hostname", "node-1"),
         ("ExternalIP", "203.0.113.1"),
@@ -63,7 +63,7 @@ fn a_node_on_its_way_out_is_not_eligible() {
 
 #[test]
 fn pod_cidrs_are_normalised() {
-    // Pod CIDRs may have padding and host bits (I2, A10).
+    // Pod CIDRs may have leading zeros and host bits, which are removed (I2, A10).
     let (node, problems) = node(with(named(), "/spec/podCIDRs", json!(["10.244.001.7/24", "bad", "fd00::/64"])));
     assert_eq!(node.pod_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.244.1.0/24", "fd00::/64"]);
     assert_eq!(problems, ["Node node-1: spec.podCIDRs[1]: \"bad\" is not a CIDR; ignored"]);
@@ -77,7 +77,7 @@ fn a_node_without_a_valid_name_gives_no_event() {
 
 #[test]
 fn service_cidrs_are_normalised() {
-    // ServiceCIDRs may have padding and host bits (A10, D15).
+    // ServiceCIDRs may have leading zeros and host bits, which are removed (A10, D15).
     let value = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.1/012", "x", "fd00::/108"]}});
     let converted = converted::<objects::ServiceCidr>(&value);
     let expected = vec!["10.96.0.0/12".parse().unwrap(), "fd00::/108".parse().unwrap()];

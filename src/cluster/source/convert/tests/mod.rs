@@ -25,7 +25,7 @@ fn with(mut value: Value, pointer: &str, new: Value) -> Value {
     value
 }
 
-/// A minimal Service demo/web with one port.
+/// Returns a minimal Service demo/web with one port.
 fn web() -> Value {
     json!({
         "metadata": {"namespace": "demo", "name": "web"},
@@ -33,7 +33,7 @@ fn web() -> Value {
     })
 }
 
-/// A minimal EndpointSlice demo/web-1 of the Service demo/web.
+/// Returns a minimal EndpointSlice demo/web-1 of the Service demo/web.
 fn web_slice() -> Value {
     json!({
         "metadata": {"namespace": "demo", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
@@ -51,7 +51,7 @@ fn convert_slice(value: Value) -> Converted {
     converted::<objects::EndpointSlice>(&value)
 }
 
-/// Converts a Service that is usable. Also gives its problems as text.
+/// Converts a Service that is usable. Also returns its problems as text.
 fn service(value: Value) -> (Service, Vec<String>) {
     let converted = convert_service(value);
     match converted.event {
@@ -60,7 +60,7 @@ fn service(value: Value) -> (Service, Vec<String>) {
     }
 }
 
-/// Converts a slice that is usable. Also gives its problems as text.
+/// Converts a slice that is usable. Also returns its problems as text.
 fn slice(value: Value) -> (EndpointSlice, Vec<String>) {
     let converted = convert_slice(value);
     match converted.event {

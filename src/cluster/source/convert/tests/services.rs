@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use rules::model::{ClusterIps, ObjectName, Protocol, TrafficPolicy};
 
-/// Checks that a Service converts to a deletion. Gives its problems as text.
+/// Checks that a Service converts to a deletion. Returns its problems as text.
 fn deleted(value: Value) -> Vec<String> {
     let converted = convert_service(value);
     assert_eq!(converted.event, Some(Event::ServiceDeleted(ObjectName::new("demo", "web"))));

@@ -142,7 +142,7 @@ fn lists_hold_objects_of_any_or_one_kind() {
 
 #[test]
 fn a_long_list_is_read_in_its_order_whatever_is_wrong_with_some_items() {
-    // A list of this length is shared by two threads.
+    // Two threads decode a list of this length.
     const ITEMS: usize = 5_000;
     let item = |n: usize| {
         let mut item = serde_json::json!({

@@ -23,7 +23,7 @@ struct Live {
     _handle: Handle,
 }
 
-/// Starts a source that reads a directory. Also gives its events.
+/// Starts a source that reads a directory. Also returns its events.
 fn read(dir: &Path, queue: usize) -> (Handle, Receiver<Event>) {
     let (sink, events) = sync_channel(queue);
     let (supervisor, _) = supervise::new();
@@ -45,7 +45,7 @@ impl Live {
         self.dir.path().join(name)
     }
 
-    /// Replaces a file as many tools do: writes a temporary file beside it, then renames that.
+    /// Replaces a file as many tools do: writes a temporary file in the same directory, then renames it to the file's name.
     fn replace(&self, name: &str, text: &str) {
         let temporary = self.path(".new");
         fs::write(&temporary, text).unwrap();
@@ -274,9 +274,9 @@ fn a_stop_is_prompt_even_while_the_queue_is_full() {
 
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "10.96.0.1")).unwrap();
-    // A queue that never has room for an event.
+    // Make a queue that never has room for an event.
     let ((sink, _events), (supervisor, _)) = (sync_channel(0), supervise::new());
-    // The source's thread owns the other clone until it ends.
+    // The source's thread owns a clone of this value until the thread ends.
     let alive = Arc::new(());
     let on_rejected = {
         let alive = Arc::clone(&alive);

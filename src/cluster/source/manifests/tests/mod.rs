@@ -15,7 +15,7 @@ use super::directory::ScanItem;
 use crate::source::convert::ConvertOptions;
 use rules::model::Event;
 
-/// A Service in namespace demo.
+/// Returns a Service in namespace demo.
 fn service(name: &str, cluster_ip: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: demo}}\n\
@@ -41,7 +41,7 @@ fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
     Content { objects, broken: outcome.broken, problems: outcome.problems }
 }
 
-/// The events and the problems of a scan, as text.
+/// Returns the events and the problems of a scan, as text.
 fn sorted_out(news: Vec<ScanItem>) -> (Vec<String>, Vec<String>) {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     for news in news {
@@ -57,7 +57,7 @@ fn texts<T: ToString>(items: &[T]) -> Vec<String> {
     items.iter().map(ToString::to_string).collect()
 }
 
-/// A short form of an event, such as `+demo/web 10.96.0.1` or `-demo/web`.
+/// Returns a short form of an event, such as `+demo/web 10.96.0.1` or `-demo/web`.
 fn word(event: &Event) -> String {
     match event {
         Event::ServiceApplied(service) => {

@@ -1,4 +1,4 @@
-//! Tests of scans of a directory, the first and later ones.
+//! Tests of the first and later scans of a directory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -137,7 +137,7 @@ fn when_the_file_that_counts_is_gone_the_next_one_is_read_again() {
 
     fs::write(&first, service("web", "10.96.0.3")).unwrap();
     assert_eq!(rescan(&mut directory).0, ["+demo/web 10.96.0.3"]);
-    // While the second file cannot be read, the object stays as it was; once it can be read, its definition counts.
+    // While the second file cannot be read, the object stays unchanged. Once the file can be read, its definition counts.
     fs::File::options().write(true).open(&second).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
     fs::remove_file(&first).unwrap();
     let (events, problems) = rescan(&mut directory);

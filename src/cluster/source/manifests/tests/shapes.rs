@@ -65,7 +65,7 @@ fn slice() -> Value {
     })
 }
 
-/// The JSON pointers of all values inside a value, which is itself at the pointer `at`.
+/// Returns the JSON pointers of all values inside a value, which is itself at the pointer `at`.
 fn places(value: &Value, at: &str) -> Vec<String> {
     let below: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields
@@ -78,7 +78,7 @@ fn places(value: &Value, at: &str) -> Vec<String> {
     below.iter().flat_map(|(place, value)| [vec![place.clone()], places(value, place)].concat()).collect()
 }
 
-/// Reads these objects as one list. Gives the objects and problems that are found.
+/// Reads these objects as one list. Returns the objects and problems that are found.
 fn found(items: &[&Value], nested: bool) -> (Vec<ManifestObject>, Vec<String>) {
     let mut list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     if nested {

@@ -1,8 +1,9 @@
-//! Removes the virtual servers of mode ipvs, and its interface `kube-ipvs0`, which has their addresses.
+//! Removes what kube-proxy's mode ipvs left: its virtual servers, and its interface `kube-ipvs0`, which holds the addresses of the virtual
+//! servers.
 //!
-//! Without that interface no virtual server counts as kube-proxy's. With it, a virtual server is kube-proxy's if its address is on the
-//! interface, or if it is another address of the node and the port is in the default range of node ports. All others may belong to
-//! keepalived or another program: they stay, and a warning names them.
+//! If the interface does not exist, no virtual server counts as kube-proxy's. If it exists, a virtual server counts as kube-proxy's when
+//! its address is on the interface, or when its address is another address of the node and its port is in the default range of node ports.
+//! All other virtual servers may belong to keepalived or another program: they stay, and a warning names them.
 
 mod servers;
 
@@ -19,14 +20,14 @@ use crate::kernel::errno::ENODEV;
 use crate::kernel::rtnetlink;
 use servers::{Server, Servers};
 
-/// The name of the interface.
+/// The interface that mode ipvs creates.
 const INTERFACE: &str = "kube-ipvs0";
-/// The node ports of an API server without `--service-node-port-range`.
+/// The range of node ports of an API server that runs without flag `--service-node-port-range`.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
-/// How many virtual servers a warning names.
+/// How many virtual servers a warning names at most, to keep it short.
 const NAMED: usize = 5;
 
-/// `linux/rtnetlink.h`, `linux/if_link.h`.
+/// Constants of `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_link.h`.
 mod number {
     /// `NLM_F_REQUEST | NLM_F_ACK`.
     pub(super) const REQUEST_ACK: u16 = 5;
@@ -36,12 +37,13 @@ mod number {
     pub(super) const IFLA_IFNAME: u16 = 3;
     pub(super) const IFLA_LINKINFO: u16 = 18;
     pub(super) const IFLA_INFO_KIND: u16 = 1;
-    /// Bytes of `nlmsghdr` and `ifinfomsg` together, and the offset of `ifi_index`.
+    /// The length of `nlmsghdr` and `ifinfomsg` together in bytes, and the offset of `ifi_index`.
     pub(super) const HEADERS: usize = 16 + 16;
     pub(super) const INDEX: usize = 16 + 4;
 }
 
-/// Removes what mode ipvs left. Open it before privileges are dropped, because after that the process cannot open this kind of socket.
+/// Removes what mode ipvs left. Call [`Self::open`] before the process drops its privileges, because after that it cannot open a generic
+/// netlink socket.
 #[derive(Default)]
 pub(super) struct Ipvs(Option<Servers>);
 
@@ -56,7 +58,7 @@ impl Ipvs {
     /// Deletes the virtual servers, and then the interface.
     ///
     /// # Errors
-    /// The kernel's error; what was removed before it is in the report.
+    /// Returns the error that the kernel reports; the report still names what was removed before the error.
     pub(super) fn remove(&mut self, report: &mut Report) -> io::Result<()> {
         let Some(interface) = Interface::look()? else {
             report.warnings.extend(self.without_interface());
@@ -80,8 +82,8 @@ impl Ipvs {
         Ok(())
     }
 
-    /// The warning if the interface does not exist, but virtual servers do. If they cannot be listed, there is no warning: in nearly all
-    /// cases this node never ran mode ipvs.
+    /// Returns the warning for a node that has virtual servers but not the interface. If the virtual servers cannot be listed, there is no
+    /// warning, because nearly all such nodes never ran mode ipvs.
     fn without_interface(&mut self) -> Option<String> {
         if !is_loaded(Path::new("/proc")) {
             return None;
@@ -92,7 +94,8 @@ impl Ipvs {
     }
 }
 
-/// The warning about virtual servers that may or may not be kube-proxy's, because the interface with kube-proxy's addresses is gone.
+/// Returns the warning about virtual servers that may or may not be kube-proxy's, because the interface with kube-proxy's addresses is
+/// gone.
 fn unclaimed(servers: &[Server]) -> Option<String> {
     let first = servers.first()?;
     Some(format!(
@@ -102,10 +105,10 @@ fn unclaimed(servers: &[Server]) -> Option<String> {
     ))
 }
 
-/// The objects that mode ipvs left, as text; `None` if there are none.
+/// Returns a text that names what mode ipvs left; `None` if it left nothing.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the error that the kernel reports.
 pub(super) fn left() -> io::Result<Option<String>> {
     let interface = Interface::look()?.filter(|interface| interface.is_dummy);
     Ok(interface.map(|_| format!("virtual servers and the interface {INTERFACE}")))
@@ -131,7 +134,7 @@ fn delete_servers(servers: &mut Servers, interface: &Interface, report: &mut Rep
     outcome
 }
 
-/// Whether a virtual server is kube-proxy's, given the addresses of its interface and of the node.
+/// Returns a function that tells whether a virtual server is kube-proxy's, given the addresses of kube-proxy's interface and of the node.
 fn kube_proxys(of_interface: Vec<IpAddr>, of_node: Vec<IpAddr>) -> impl Fn(&Server) -> bool {
     move |server| {
         let ip = server.address.ip();
@@ -139,9 +142,9 @@ fn kube_proxys(of_interface: Vec<IpAddr>, of_node: Vec<IpAddr>) -> impl Fn(&Serv
     }
 }
 
-/// Whether the module of IPVS is loaded. A request over netlink would load it.
+/// Returns whether kernel module ip_vs is loaded. A netlink request would load the module, so this function looks into `/proc`.
 fn is_loaded(proc: &Path) -> bool {
-    // Look at the calling thread: its network namespace may differ from the process's.
+    // Read the files of the calling thread, because its network namespace may differ from that of the main thread.
     proc.join("thread-self/net/ip_vs").exists()
 }
 
@@ -153,7 +156,7 @@ struct Interface {
 }
 
 impl Interface {
-    /// The interface of the calling thread's network namespace.
+    /// Returns interface `kube-ipvs0` of the calling thread's network namespace.
     fn look() -> io::Result<Option<Self>> {
         let mut name = Writer::default();
         name.str(number::IFLA_IFNAME, INTERFACE);
@@ -199,7 +202,7 @@ fn ask(kind: u16, index: u32, attrs: &[u8], mut take: impl FnMut(&[u8])) -> io::
 mod tests {
     use super::*;
 
-    // Virtual servers of other programs stay (O1).
+    // A virtual server is kube-proxy's only if it has an address of the interface, or a node port at an address of the node (O1).
     #[test]
     fn servers_at_addresses_of_the_interface_and_node_ports_are_kube_proxys() {
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();

@@ -10,10 +10,10 @@ use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs, Writer};
 
 mod number {
-    /// `NLM_F_REQUEST`, with `NLM_F_ACK` and with `NLM_F_DUMP`.
+    /// `NLM_F_REQUEST | NLM_F_ACK` and `NLM_F_REQUEST | NLM_F_DUMP`.
     pub(super) const REQUEST_ACK: u16 = 5;
     pub(super) const REQUEST_DUMP: u16 = 0x301;
-    /// Bytes of `nlmsghdr` and `genlmsghdr` together.
+    /// The length of `nlmsghdr` and `genlmsghdr` together, in bytes.
     pub(super) const HEADERS: usize = 16 + 4;
 
     pub(super) const CONTROLLER: u16 = 16;
@@ -33,16 +33,16 @@ mod number {
     pub(super) const AF_INET6: u16 = 10;
 }
 
-/// A virtual server with an address and a port. Virtual servers for a firewall mark are never kube-proxy's, and are left out.
+/// A virtual server with an address and a port. Virtual servers for a firewall mark are left out, because kube-proxy makes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Server {
-    /// The number of the protocol.
+    /// The IANA number of the protocol.
     pub(super) protocol: u16,
     /// The address and port that clients connect to.
     pub(super) address: SocketAddr,
 }
 
-/// Writes the arguments that ipvsadm takes for it: `-t 10.96.0.1:443`.
+/// Writes the virtual server as arguments for ipvsadm: `-t 10.96.0.1:443`.
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let option = match self.protocol {
@@ -62,10 +62,10 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Connects to IPVS of the calling thread's network namespace. Loads the module if it can be loaded.
+    /// Connects to IPVS in the calling thread's network namespace. The kernel loads its module, if it has one.
     ///
     /// # Errors
-    /// The kernel's error, `ENOENT` without IPVS.
+    /// Returns the error that the kernel reports: `ENOENT` if the kernel has no IPVS.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::open(Bus::Generic)?;
         let mut name = Writer::default();
@@ -80,10 +80,10 @@ impl Servers {
         Ok(Self { socket, family })
     }
 
-    /// All virtual servers.
+    /// Returns all virtual servers.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     pub(super) fn list(&mut self) -> io::Result<Vec<Server>> {
         self.socket.send(&message(self.family, number::REQUEST_DUMP, number::GET_SERVICE, &[]))?;
         let mut found = Vec::new();
@@ -94,10 +94,10 @@ impl Servers {
         Ok(found)
     }
 
-    /// Deletes a virtual server with its connections. It is no error if it does not exist.
+    /// Deletes a virtual server with its connections. Succeeds if the virtual server does not exist.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the error that the kernel reports.
     pub(super) fn delete(&mut self, server: &Server) -> io::Result<()> {
         let (family, ip) = match server.address.ip() {
             IpAddr::V4(ip) => (number::AF_INET, ip.octets().to_vec()),
@@ -133,7 +133,7 @@ fn answers(socket: &mut Socket, mut take: impl FnMut(Attrs<'_>)) -> io::Result<(
     }
 }
 
-/// The virtual server in an attribute; `None` for a virtual server of a firewall mark.
+/// Parses the attribute of a virtual server. Returns `None` for a virtual server of a firewall mark.
 fn server(attr: Attr<'_>) -> Option<Server> {
     let attrs = attr.nested();
     let host = |kind| Some(u16::from_ne_bytes(*attrs.find(kind)?.payload.first_chunk()?));

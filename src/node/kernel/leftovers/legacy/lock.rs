@@ -7,18 +7,19 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// The file that iptables locks. A container sees the host's file only if it is mounted, as kube-proxy's manifests do.
+/// The file that iptables locks. A container sees the host's file only if the pod mounts it, as in kube-proxy's usual manifests.
 pub(super) const PATH: &str = "/run/xtables.lock";
-/// The time between two tries.
+/// The time between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The lock is held until this is dropped.
-pub(super) struct Lock(#[expect(dead_code, reason = "closing the file gives the lock back")] File);
+/// The lock, which is held until this value is dropped.
+pub(super) struct Lock(#[expect(dead_code, reason = "dropping the file releases the lock")] File);
 
-/// Takes the lock. Waits at most `patience` for another program to release it. `None` if the file does not exist and cannot be made.
+/// Takes the lock. Waits at most `patience` for another program to release it. Returns `None` if the file does not exist and cannot be
+/// created.
 ///
 /// # Errors
-/// When another program holds the lock all the time, or the file cannot be locked.
+/// Fails when another program still holds the lock after `patience`, or when the file cannot be locked.
 pub(super) fn take(path: &Path, patience: Duration) -> io::Result<Option<Lock>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -1,8 +1,8 @@
 //! Removes kube-proxy's chains from the tables of iptables-legacy.
 //!
-//! A table is read as a whole and replaced as a whole, under the lock of iptables ([`lock`]). If the lock cannot be taken, such as in a
-//! container without the host's file, the table is read again right before it is replaced; the kernel refuses the replacement if the
-//! number of rules has changed. Rules that stay keep their counters.
+//! The kernel lets a program read and replace only a whole table, so this module does so under the lock of iptables ([`lock`]). If the lock
+//! file is missing and cannot be created, such as in a container with a read-only file system, the table is read again right before it is
+//! replaced, and the kernel refuses the replacement if the number of rules has changed. The remaining rules keep their counters.
 
 mod lock;
 mod table;
@@ -35,12 +35,12 @@ pub(crate) enum Error {
     Unstable,
 }
 
-/// The name of a table in reports.
+/// Returns the name of a table in reports.
 pub(super) fn label(family: Family, table: &str) -> String {
     format!("{family} {table} of iptables-legacy")
 }
 
-/// The number of kube-proxy's chains in a table.
+/// Returns the number of kube-proxy's chains in a table.
 ///
 /// # Errors
 /// See [`Error`].
@@ -53,12 +53,12 @@ pub(super) fn left(family: Family, table: &str) -> Result<usize, Error> {
     Ok(plan::plan(table, "", &outline).chains.len())
 }
 
-/// Removes kube-proxy's chains from a table. Waits at most `patience` for a program that holds the lock.
+/// Removes kube-proxy's chains from a table. Waits at most `patience` for another program to release the lock.
 ///
 /// # Errors
-/// See [`Error`]; then the table is as it was.
+/// See [`Error`]; after an error the table is unchanged.
 pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mut Report) -> Result<(), Error> {
-    // Most nodes have no such rules; do not take the lock then.
+    // Do not take the lock if the table has no chains of kube-proxy, as on most nodes.
     if left(family, table)? == 0 {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mu
             outcome => outcome?,
         };
         let kept: Vec<_> = kept.iter().map(|index| counted_before.get(*index).copied().unwrap_or_default()).collect();
-        // An error here is only a warning: the rules that stay then count from zero, but work as before.
+        // An error here is only a warning: the remaining rules then count from zero, but work as before.
         if let Err(error) = tables.add_counters(table, &kept) {
             report.warnings.push(format!("the counters of table {} begin anew: {error}", label(family, table)));
         }
@@ -101,11 +101,11 @@ pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mu
 
 /// The rules and chains to remove from a table.
 struct Removal {
-    /// The rules, by their index among the table's entries.
+    /// The rules to remove, as indices into the table's entries: all rules in kube-proxy's chains, and the jumps to these chains.
     rules: BTreeSet<usize>,
-    /// The chains, which are removed with all their rules.
+    /// The chains to remove with all their rules.
     chains: BTreeSet<Arc<str>>,
-    /// Kube-proxy's chains that are emptied but stay, because rules of other programs jump to them.
+    /// The chains of kube-proxy to empty but keep, because rules of other programs jump to them.
     used: BTreeSet<Arc<str>>,
 }
 
@@ -124,7 +124,7 @@ impl Removal {
     }
 }
 
-/// The result of `call`, which is repeated if another program changes the table at the same moment (EAGAIN).
+/// Returns the result of `call`; repeats the call if another program changes the table at the same moment (EAGAIN).
 fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..TRIES {
         match call() {
@@ -135,10 +135,11 @@ fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     call()
 }
 
-/// Whether the table exists in the calling thread's network namespace. Reading a missing table would create it.
+/// Returns whether the table exists in the calling thread's network namespace. Looks into `/proc`, because the kernel would create a
+/// missing table to read it.
 fn exists(family: Family, table: &str) -> bool {
     let file = if family == Family::Ip { "ip_tables_names" } else { "ip6_tables_names" };
-    // Look at the calling thread: its network namespace may differ from the process's.
+    // Read the file of the calling thread, because its network namespace may differ from that of the main thread.
     let names = fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).unwrap_or_default();
     names.lines().any(|name| name == table)
 }

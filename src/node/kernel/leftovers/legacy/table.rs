@@ -1,9 +1,10 @@
-//! Parses the bytes of a table of iptables-legacy into chains and rules, and makes the bytes of the table without some of them. Pure.
+//! Parses the bytes of a table of iptables-legacy into chains and rules, and makes the bytes of a new table without some of the chains and
+//! rules. Does no I/O.
 //!
-//! A table is a sequence of entries, each with its length (`struct ipt_entry`, `struct ip6t_entry`): first the built-in chains, each
-//! ending with its policy; then the other chains, each beginning with an entry whose target ERROR has the chain's name, and ending with an
-//! entry that returns; at last an entry with target ERROR. A jump is a standard target whose verdict is the offset of an entry from the
-//! beginning of the table. So when an entry is removed, all these offsets have to be rewritten.
+//! A table is a sequence of entries, each with its length (`struct ipt_entry`, `struct ip6t_entry`): first the built-in chains, each ending
+//! with its policy; then the user-defined chains, each beginning with an entry whose target ERROR contains the chain's name, and ending
+//! with an entry that returns; and finally an entry with target ERROR. A jump is a standard target whose verdict is the offset of an entry
+//! from the beginning of the table. So when an entry is removed, all these offsets have to be rewritten.
 //!
 //! Invariant: the result of [`Table::without`] has the remaining chains and rules in the same order and, except for offsets, with the same
 //! bytes; it is parsed again to make sure.
@@ -16,28 +17,28 @@ use nft::decode::RuleOutline;
 use nft::xtables::{Contents, Layout};
 use nft::{Family, TableName, TableOutline};
 
-/// The built-in chains by the number of their hook.
+/// The names of the built-in chains; the index is the number of the hook.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// The target of the first entry of a chain that is not built in, and of the last entry of a table.
+/// The name of the target of the first entry of a user-defined chain, and of the last entry of a table.
 const ERROR: &[u8] = b"ERROR";
-/// The bytes of `xt_entry_target`: its length, its name from byte 2 on, its revision in the last one.
+/// The length of `xt_entry_target` in bytes. It contains the target's length, the name from byte 2 on, and the revision in the last byte.
 const TARGET: usize = 32;
 
-/// The bytes of an entry's counters, which are the last of its own fields.
+/// The length of an entry's counters in bytes. They are the last field of the entry's header, before its matches.
 const COUNTERS: usize = 16;
 
 /// The offsets of fields in an entry of a family.
 struct Offsets {
     /// The offset of field `target_offset`; field `next_offset` follows it.
     target: usize,
-    /// The offset of the first match or target, which is the length of an entry's own fields.
+    /// The offset of the first match or target, which is also the length of the entry's header.
     end: usize,
 }
 
 const V4: Offsets = Offsets { target: 88, end: 112 };
 const V6: Offsets = Offsets { target: 140, end: 168 };
 
-/// The bytes cannot be parsed as a table.
+/// The error that the bytes cannot be parsed as a table. Contains the offset of the entry that is wrong.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "its content is not understood, at byte {0}; look with `iptables-legacy-save | grep KUBE-` (`ip6tables-legacy-save`), and remove what is \
@@ -47,11 +48,11 @@ pub(in crate::kernel::leftovers) struct Malformed(usize);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The first entry of a chain that is not built in, or the last entry of the table.
+    /// The first entry of a user-defined chain, with the chain's name; or the last entry of the table.
     Head(Arc<str>),
-    /// The last entry of a chain: its policy, or the entry that returns.
+    /// The last entry of a chain: the policy of a built-in chain, or the entry that returns from a user-defined chain.
     Foot,
-    /// A rule, with the offset to which it jumps, if it jumps.
+    /// A rule, with the offset to which it jumps; `None` for a rule that does not jump.
     Rule(Option<u32>),
 }
 
@@ -65,19 +66,19 @@ struct Entry {
     verdict: Option<usize>,
 }
 
-/// A table that was read.
+/// A parsed table.
 pub(super) struct Table<'a> {
     family: Family,
     contents: &'a Contents,
     entries: Vec<Entry>,
     /// The names of the chains by their numbers.
     chains: BTreeMap<usize, Arc<str>>,
-    /// The numbers of the chains by the offset to which jumps to them lead: the end of their first entry.
+    /// The numbers of the chains by the offset to which a jump to the chain leads: the end of the chain's first entry.
     starts: BTreeMap<usize, usize>,
 }
 
 impl<'a> Table<'a> {
-    /// Reads the bytes of a table.
+    /// Parses the bytes of a table.
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -92,7 +93,7 @@ impl<'a> Table<'a> {
             table.entries.push(entry);
         }
         table.end_chains().ok_or(Malformed(at))?;
-        // No program writes jumps into the middle of a chain. Such a rule cannot be kept safely, so refuse the table.
+        // No known program writes a jump into the middle of a chain. The jump could not be rewritten safely, so refuse the table.
         if let Some(entry) = table.entries.iter().find(|entry| table.leads_nowhere(entry)) {
             return Err(Malformed(entry.place.start));
         }
@@ -100,7 +101,7 @@ impl<'a> Table<'a> {
         if count == Some(contents.layout.entries) { Ok(table) } else { Err(Malformed(at)) }
     }
 
-    /// Parses the entry at offset `at`. `chain` is the chain of the previous entry, and is set to the chain of this one.
+    /// Parses the entry at offset `at`. `chain` is the number of the previous entry's chain, and is set to that of the parsed entry.
     fn entry(&mut self, at: usize, chain: &mut Option<usize>) -> Option<Entry> {
         let offsets = self.offsets();
         let bytes = self.contents.bytes.get(at..)?;
@@ -126,7 +127,8 @@ impl<'a> Table<'a> {
             Kind::Head(name)
         } else if standard {
             let verdict = i32::from_ne_bytes(*data.first_chunk()?);
-            // A negative verdict decides about the packet, such as ACCEPT. A rule without a verdict jumps to the next entry.
+            // A negative verdict decides about the packet, such as ACCEPT. The verdict of a rule that decides nothing is the offset of the
+            // next entry.
             Kind::Rule(u32::try_from(verdict).ok().filter(|to| usize::try_from(*to) != Ok(at + len)))
         } else {
             Kind::Rule(None)
@@ -134,13 +136,14 @@ impl<'a> Table<'a> {
         Some(Entry { place: at..at + len, chain: (*chain)?, kind, verdict: standard.then_some(at + target + TARGET) })
     }
 
-    /// The hooks at which the table has a built-in chain.
+    /// Returns the numbers of the hooks at which the table has a built-in chain.
     fn hooks(&self) -> impl Iterator<Item = usize> + use<> {
         let valid = self.contents.layout.valid_hooks;
         (0..BUILT_IN.len()).filter(move |hook| valid & 1 << hook != 0)
     }
 
-    /// Finds the last entry of each chain; `None` if it is no policy or return, or if the last entry of the table is missing.
+    /// Marks the last entry of each chain as [`Kind::Foot`]. Returns `None` if a chain does not end with a policy or a return, or if the
+    /// last entry of the table is missing.
     fn end_chains(&mut self) -> Option<()> {
         let Kind::Head(end) = &self.entries.last()?.kind else { return None };
         if end.as_bytes() != ERROR {
@@ -153,7 +156,7 @@ impl<'a> Table<'a> {
             let entry = &mut self.entries[index];
             if is_last {
                 let verdict = self.contents.bytes.get(entry.verdict?..)?.first_chunk()?;
-                // It must be negative: a policy such as ACCEPT, or RETURN.
+                // The verdict must be negative: a policy such as ACCEPT, or RETURN.
                 (i32::from_ne_bytes(*verdict) < 0).then_some(())?;
                 entry.kind = Kind::Foot;
             }
@@ -167,17 +170,17 @@ impl<'a> Table<'a> {
         Some(())
     }
 
-    /// Whether an entry jumps to an offset at which no chain begins.
+    /// Returns whether an entry jumps to an offset at which no chain begins.
     fn leads_nowhere(&self, entry: &Entry) -> bool {
         matches!(entry.kind, Kind::Rule(Some(to)) if self.chain_at(to).is_none())
     }
 
-    /// The name of the chain to which a jump to this offset leads.
+    /// Returns the name of the chain to which a jump to this offset leads.
     fn chain_at(&self, distance: u32) -> Option<&Arc<str>> {
         self.chains.get(self.starts.get(&usize::try_from(distance).ok()?)?)
     }
 
-    /// The chains and rules of the table. The handle of a rule is its index in `entries`.
+    /// Returns the chains and rules of the table. The handle of a rule is its index in `entries`.
     pub(super) fn outline(&self) -> TableOutline {
         let table = TableName::new(self.family, "");
         let rule = |(index, entry): (usize, &Entry)| {
@@ -195,7 +198,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether another table of the same family has the same rules. Counters are not compared.
+    /// Returns whether another table of the same family has the same rules. Counters are not compared.
     pub(super) fn has_same_rules(&self, other: &Self) -> bool {
         let fields = |table: &Self, entry: &Entry| {
             let bytes = table.contents.bytes.get(entry.place.clone()).unwrap_or_default();
@@ -212,8 +215,8 @@ impl<'a> Table<'a> {
         if self.family == Family::Ip { V4 } else { V6 }
     }
 
-    /// The table without these rules, which are indices in `entries`, and without these chains and all their rules. Also gives the old
-    /// index of each entry of the new table. The rules that stay must not jump to a removed chain.
+    /// Returns a new table without `rules`, which are indices in `entries`, and without `chains` and all rules in them. Also returns the
+    /// old index of each entry of the new table. The remaining rules must not jump to a removed chain.
     ///
     /// # Errors
     /// See [`Malformed`]: a rule jumps to an offset at which no entry begins, or the check of the new table fails.
@@ -228,7 +231,7 @@ impl<'a> Table<'a> {
         let mut bytes = Vec::with_capacity(self.contents.bytes.len());
         let (mut places, mut kept) = (BTreeMap::new(), Vec::new());
         for (index, entry) in self.entries.iter().enumerate() {
-            // The offset of a removed entry becomes that of the next entry that stays.
+            // The new offset of a removed entry is the offset of the next remaining entry.
             places.insert(entry.place.start, u32::try_from(bytes.len()).map_err(|_| Malformed(entry.place.start))?);
             if !goes(index, entry) {
                 bytes.extend_from_slice(&self.contents.bytes[entry.place.clone()]);
@@ -266,7 +269,7 @@ impl<'a> Table<'a> {
         Some(())
     }
 
-    /// Parses a new table, and checks that it has exactly the chains and rules of this table that were not to be removed.
+    /// Parses the new table, and checks that it has exactly the chains and rules of this table except `rules` and `chains`.
     fn check(&self, new: &Contents, rules: &BTreeSet<usize>, chains: &BTreeSet<Arc<str>>) -> Result<(), Malformed> {
         let found = Table::read(self.family, new)?.outline();
         let mut wanted = self.outline();
@@ -280,7 +283,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Text up to its terminating zero.
+/// Returns the bytes before the terminating zero.
 fn text(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end]

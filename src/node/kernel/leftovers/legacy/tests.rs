@@ -2,16 +2,16 @@ use super::table::Table;
 use super::*;
 use nft::xtables::{Contents, Layout};
 
-/// The verdicts of standard targets: `XT_RETURN`, and accept.
+/// The verdicts of standard targets: `XT_RETURN`, and `-NF_ACCEPT - 1`.
 const RETURN: i32 = -5;
 const ACCEPT: i32 = -2;
 
-/// Bytes of an entry's own fields, and where `target_offset` is.
+/// Returns the length of an entry's header in bytes, and the offset of its field `target_offset`.
 fn fields(family: Family) -> (usize, usize) {
     if family == Family::Ip { (112, 88) } else { (168, 140) }
 }
 
-/// An entry with a target. `mark` is its first byte, by which the tests recognise it.
+/// Returns the bytes of an entry with a target. `mark` is the first byte, by which the tests recognise the entry.
 fn entry(family: Family, mark: u8, name: &str, data: &[u8]) -> Vec<u8> {
     let (own, offsets) = fields(family);
     let len = (own + 32 + data.len()).next_multiple_of(8);
@@ -39,8 +39,8 @@ fn end(family: Family, number: i32) -> Vec<u8> {
     entry(family, 0, "", &number.to_ne_bytes())
 }
 
-/// OUTPUT with a jump to KUBE-SERVICES (mark 1), a jump to MINE (2) and a rule that decides nothing (3); KUBE-SERVICES with a jump to
-/// KUBE-SVC-A (4) and a DNAT (5); MINE with a jump to KUBE-SVC-A (6); KUBE-SVC-A with a rule (7).
+/// Returns a table nat. Chain OUTPUT has a jump to KUBE-SERVICES (mark 1), a jump to MINE (2) and a rule without a verdict (3);
+/// KUBE-SERVICES has a jump to KUBE-SVC-A (4) and a DNAT (5); MINE has a jump to KUBE-SVC-A (6); KUBE-SVC-A has one rule (7).
 fn nat(family: Family) -> Contents {
     let (own, _) = fields(family);
     let (rule, top) = (own + 40, own + 64);
@@ -70,7 +70,7 @@ fn nat(family: Family) -> Contents {
     Contents { layout, bytes }
 }
 
-/// The chain, mark and target chain of each rule.
+/// Returns the chain, the mark and the target of each rule as text.
 fn rules(family: Family, contents: &Contents) -> Vec<String> {
     let table = Table::read(family, contents).unwrap();
     let mut starts = vec![0];
@@ -151,7 +151,7 @@ fn bytes_that_are_cut_or_garbled_do_no_harm() {
             let Ok(table) = Table::read(family, &garbled) else { continue };
             let outline = table.outline();
             let removal = Removal::of(&plan::plan("nat", "", &outline), &outline);
-            // The result is an error, or a table that can be read.
+            // `without` must return an error, or a table that can be parsed.
             if let Ok((new, _)) = table.without(&removal.rules, &removal.chains) {
                 assert!(Table::read(family, &new).is_ok(), "byte {at} is {byte}");
             }

@@ -71,7 +71,7 @@ fn last_events(history: &[Event]) -> Vec<Event> {
     last.into_values().cloned().collect()
 }
 
-/// A history of events, and a second one that has the same result: the last event of each object, some repeated, shuffled with
+/// A history of events, and a second history that has the same result: the last event of each object, some repeated, shuffled with
 /// deletions of unknown objects.
 fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
     world::history().prop_flat_map(|history| {
@@ -85,7 +85,7 @@ fn history_and_disturbed_end() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)
     })
 }
 
-/// A history of events, and a shuffled one in which the events of each object keep their order.
+/// A history of events, and a shuffled history in which the events of each object keep their order.
 fn history_and_other_interleaving() -> impl Strategy<Value = (Vec<Event>, Vec<Event>)> {
     world::history().prop_flat_map(|history| {
         let objects: Vec<String> = history.iter().map(object).collect();
