@@ -22,7 +22,8 @@ pub enum SyncError {
     Read(ReadError),
 }
 
-// Written by hand, because the message already contains the text of the cause: as `source` it would be printed twice.
+// This `impl` is written by hand, not derived with `#[from]`, because the message already contains the text of the cause: as `source` it
+// would be printed twice.
 impl From<ReadError> for SyncError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
@@ -35,7 +36,7 @@ impl SyncError {
         Self::Commit { cleanup: refused_deletions(&error, commands), error }
     }
 
-    /// The kind of failure in one word, for the metrics.
+    /// Returns the kind of failure in one word, for the metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
