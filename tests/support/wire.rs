@@ -86,7 +86,7 @@ pub(crate) fn raw_payload(family: Family, packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// An echo request; the kernel fills in the checksum of ICMPv6 alone.
+/// Returns an echo request. The kernel fills in the checksum for ICMPv6 only.
 pub(crate) fn echo_request(family: Family, identifier: u16) -> Vec<u8> {
     let mut bytes = vec![if family == Family::V4 { 8 } else { 128 }, 0, 0, 0];
     bytes.extend(identifier.to_be_bytes());
@@ -114,7 +114,7 @@ pub(crate) fn port_unreachable(family: Family, message: &[u8]) -> Option<&[u8]> 
     (message.get(..2)? == [kind, code]).then(|| message.get(8 + header..)).flatten()
 }
 
-/// CRC-32C (Castagnoli), bit by bit: packets here are short.
+/// CRC-32C (Castagnoli), bit by bit, because the packets of the tests are short.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
