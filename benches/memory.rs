@@ -1,8 +1,8 @@
 //! Measures how much of the kernel's memory a table takes.
 //!
-//! The kernel charges elements to the control group of the process that adds them; the bench moves into a control group of its own, fills a
-//! table and reads the usage. Needs control groups of version 1 with the memory controller, or of version 2; a row of the table says so if
-//! there are none.
+//! The kernel charges elements to the control group of the process that adds them; the bench moves into a new control group, fills a table
+//! and reads the usage. Needs control groups of version 1 with the memory controller, or of version 2; a row of the table says so if there
+//! are none.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::table::Table;
 /// (`struct nft_rhash_elem` in `net/netfilter/nft_set_hash.c`).
 const ELEMENT_HEAD: usize = 32;
 
-/// Adds rows about the memory of a plain cluster.
+/// Adds rows about the memory of the tables of a cluster.
 pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let Some(group) = Group::new() else {
         table.text("kernel memory of the table", "no memory control group", "");

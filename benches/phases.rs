@@ -38,7 +38,7 @@ impl Phases {
     }
 }
 
-/// Adds rows for a plain cluster, from the best of [`RUNS`] runs.
+/// Adds rows for a cluster, from the best of [`RUNS`] runs.
 pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let runs = (0..RUNS).map(|_| (fresh(|| run(shape)), fresh(|| plain(Layout::Maps, shape).full)));
     let (parts, wholes): (Vec<Phases>, Vec<Duration>) = runs.unzip();

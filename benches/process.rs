@@ -37,8 +37,8 @@ pub(crate) const LARGE: Goals = Goals { maps: 1, time: "0.7 s", cpu: "0.67 x JSO
 /// The goals for 100,000 Services.
 pub(crate) const HUGE: Goals = Goals { maps: 64, time: "2.5 s", cpu: "", peak: "400 MB", later: "280 MB" };
 
-/// Measures the binary on a plain cluster, with objects from an API server in both of its formats and from files. The binary is
-/// `$KUBE_PROXY_BINARY`, or else the one that Cargo built.
+/// Measures the binary on a cluster whose Services only have a cluster IP, with objects from an API server in both of its formats and from
+/// files. The binary is `$KUBE_PROXY_BINARY`, or else the one that Cargo built.
 pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
     for format in [Format::Json, Format::Protobuf] {
         from_api(table, services, endpoints, format, goals);

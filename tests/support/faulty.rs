@@ -16,10 +16,10 @@ use node::kernel::{ForeignWrites, Kernel};
 use rules::conntrack::Flow;
 use rules::model::Family;
 
-/// What becomes of a transaction or a read.
+/// How a transaction or a read ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The command at this position (modulo their number) is refused with this error number; a read fails with it.
+    /// The command at this position (modulo the number of commands) is refused with this error number; a read fails with it.
     Refuse(i32, usize),
     /// The whole batch is refused.
     RefuseAll(i32),

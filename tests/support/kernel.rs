@@ -38,7 +38,7 @@ pub(crate) struct Log {
     pub(crate) next: Option<Failure>,
     /// What other programs did since the last check.
     pub(crate) foreign: ForeignWrites,
-    /// Whether it is a kernel before Linux 6.3, which does not know `destroy element`.
+    /// Whether this is a kernel before Linux 6.3, which does not know `destroy element`.
     pub(crate) is_old: bool,
     /// What expires during each of the next transactions.
     pub(crate) expiring: VecDeque<Vec<Expiry>>,
@@ -287,8 +287,8 @@ fn is_chain_used(table: &TableDump, name: &Arc<str>) -> bool {
         || table.sets.values().flat_map(|(_, elements)| elements).any(leads_there)
 }
 
-/// Fills an empty set with the elements, sorted once, if none of them would be refused; else returns `false`. Inserting the elements one by
-/// one takes long in large sets.
+/// Fills an empty set with the elements, sorted once. Returns `false`, and changes nothing, if the set is not empty or would refuse one of
+/// the elements. Inserting the elements one by one takes long in large sets.
 fn fill(table: &mut TableDump, set: &str, list: &Elements) -> bool {
     let leads_somewhere = |element: &Element| match &element.value {
         Value::Verdict(verdict) => Verdict::chain(verdict).is_none_or(|target| table.chains.contains_key(target)),

@@ -52,7 +52,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `work` on a fresh thread inside the namespace and returns its result; a panic in there is passed on.
+    /// Runs `work` on a fresh thread inside the namespace and returns its result; a panic of `work` is passed on.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = thread::scope(|scope| scope.spawn(|| (self.join(), work()).1).join());
         inside.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

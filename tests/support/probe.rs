@@ -1,4 +1,4 @@
-//! Probes: one packet or connection each, and what became of it.
+//! Probes: each sends one packet or makes one connection, and tells its outcome.
 //!
 //! Takes a namespace and a [`Flow`], and returns an [`Outcome`], or for many probes a [`Tally`]. No two probes of a test process have the
 //! same source port, so that no probe meets the connection-tracking entry of an earlier one. A refusal is an ICMP "port unreachable" that

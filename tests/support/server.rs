@@ -1,4 +1,4 @@
-//! Servers of a pod: they answer every connection with what they saw of it.
+//! Servers of a pod: they answer every connection with the addresses and the port that they saw.
 //!
 //! Takes a namespace, the addresses in it and ports; one thread then serves TCP and UDP on every address and port, and SCTP on every
 //! address and any port (with a raw socket, so no kernel module is needed). The answer is an [`Answer`] as one line of text, over SCTP as
@@ -28,7 +28,7 @@ pub(crate) struct Answer {
     pub(crate) endpoint: IpAddr,
     /// The port that was reached.
     pub(crate) port: u16,
-    /// The source the connection seemed to come from.
+    /// The source address of the connection, as the server saw it.
     pub(crate) seen_source: IpAddr,
 }
 

@@ -1,6 +1,6 @@
 //! Tests whether a distribution is even, by the chi-squared test of goodness of fit.
 //!
-//! Takes counts, gives the probability that an even choice would look at least as uneven.
+//! Takes counts, and returns the probability that an even choice would look at least as uneven.
 
 /// The p-value below which [`assert_even`] fails: an even choice fails once in a million times.
 const LEAST_PROBABILITY: f64 = 1e-6;

@@ -17,7 +17,7 @@ pub(crate) struct SctpInit {
     pub(crate) source_port: u16,
     /// Destination port.
     pub(crate) port: u16,
-    /// In an INIT the tag the sender chose; in an INIT ACK that same tag, sent back as verification tag.
+    /// In an INIT, the tag that the sender chose; in an INIT ACK, the tag of the INIT, sent back as verification tag.
     pub(crate) tag: u32,
     /// Empty in an INIT; the state cookie of an INIT ACK, which here is the server's answer.
     pub(crate) cookie: Vec<u8>,

@@ -1,7 +1,7 @@
-//! A node, and namespaces that reach everything through it, each over a veth of its own.
+//! Makes a node, and namespaces that reach everything through the node, each over a separate veth pair.
 //!
-//! Takes names and addresses, gives namespaces; packets to an address of a namespace are routed to it. Uses few runs of `ip`, because in a
-//! virtual machine these take most of the time of a packet test.
+//! Takes names and addresses, and returns namespaces; packets to an address of a namespace are routed to that namespace. Uses few runs of
+//! `ip`, because in a virtual machine these take most of the time of a packet test.
 
 use std::net::IpAddr;
 

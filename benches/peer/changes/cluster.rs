@@ -1,7 +1,7 @@
 //! The Services that change, and random changes of them.
 //!
-//! A lasting Service always has endpoints that serve, so a connection to its first port must be answered at any time, by an address that
-//! only this Service has. Pure: each change is a value with the request to the API server.
+//! A lasting Service is never deleted and always has endpoints that serve, so a connection to its first port must be answered at any time,
+//! by an address that only this Service has. Pure: each change is a value with the request to the API server.
 
 use std::net::Ipv4Addr;
 

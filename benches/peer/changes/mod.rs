@@ -32,7 +32,7 @@ use cluster::{App, NETWORK, PORTS};
 use probes::{Probed, come_first, probe};
 use writers::{Made, RATE, write};
 
-/// The number of lasting Services.
+/// The number of Services that are never deleted.
 const SERVICES: u32 = 2_000;
 /// The number of threads that probe Services.
 const PROBES: u64 = 2;

@@ -42,7 +42,7 @@ use run::Writers;
 /// node (`inspect::CommandOutcome`).
 ///
 /// # Errors
-/// The error to show to the user. Its exit code is 1 , as upstream's is, except for [`component::supervise::Panicked`]. Do not show
+/// The error to show to the user. Its exit code is 1, as upstream's is, except for [`component::supervise::Panicked`]. Do not show
 /// [`ReaderGone`]: it has no message.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, commands::add) {

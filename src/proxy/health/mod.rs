@@ -38,25 +38,21 @@ pub struct Snapshot {
 /// The key of a server: a Service, in one family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckName {
-    /// The Service.
     pub(crate) service: ObjectName,
-    /// The family.
     pub(crate) family: Family,
 }
 
 /// The port of a server, and the content of its responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// The health-check node port.
     pub(crate) port: u16,
-    /// Ready endpoints on this node (K2).
+    /// The number of ready endpoints on this node (K2).
     pub(crate) local_endpoints: usize,
 }
 
 /// A health-check node port that cannot be listened on at one of the node's addresses (K4).
 #[derive(Debug)]
 pub struct ListenFailure {
-    /// The Service.
     pub(crate) service: ObjectName,
     /// The address, with the health-check node port.
     pub(crate) address: SocketAddr,

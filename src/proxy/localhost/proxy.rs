@@ -21,7 +21,7 @@ use rules::model::{Family, ObjectName};
 /// The time between two attempts to listen on a busy port (R6).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The userspace proxy. [`Self::run`] needs a tokio runtime of its own thread.
+/// The userspace proxy. [`Self::run`] must run in the tokio runtime of a separate thread.
 pub(crate) struct Proxy {
     feed: Feed,
     metrics: Metrics,

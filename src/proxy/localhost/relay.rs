@@ -74,7 +74,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?)
 }
 
-/// Has the socket reset its connection when it is closed.
+/// Makes the close of the socket reset the connection.
 pub(super) fn reset(socket: &TcpStream) {
     // An error means that the connection is gone already and needs no reset.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));

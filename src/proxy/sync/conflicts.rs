@@ -117,7 +117,7 @@ impl Default for RecentReports {
 }
 
 impl RecentReports {
-    /// Reduces a report to what may be reported now.
+    /// Removes from a report the lost claims that were reported often enough lately.
     pub(super) fn limited(&mut self, report: LostReport, now: Instant) -> LostReport {
         let mut frontends = Vec::new();
         self.left_out += report.left_out;

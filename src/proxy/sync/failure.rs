@@ -50,7 +50,7 @@ impl SyncError {
         }
     }
 
-    /// The families in which the kernel refused to delete a chain or set that is no longer needed.
+    /// Returns the families in which the kernel refused to delete a chain or set that is no longer needed.
     pub fn cleanup(&self) -> impl Iterator<Item = Family> {
         let cleanup = match self {
             Self::Commit { cleanup, .. } => Some(cleanup),
@@ -60,7 +60,7 @@ impl SyncError {
     }
 }
 
-/// The families in which the kernel refused to delete a chain or a set.
+/// Returns the families in which the kernel refused to delete a chain or a set.
 fn refused_deletions(error: &CommitError, commands: &[Command]) -> BTreeSet<Family> {
     let CommitError::Refused(refusals) = error else { return BTreeSet::new() };
     let refused = refusals.iter().filter_map(|refusal| commands.get(refusal.command?));

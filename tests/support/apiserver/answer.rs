@@ -127,7 +127,8 @@ fn served(
             let resource = *resource;
             let watch = Watch::parse(format(shared, headers, asked), resource, query, shared.lock().streaming)?;
             let (writer, body) = Writer::new(killer.clone(), fault);
-            // A test that has seen the head of the answer may order the watch to do something, so it is registered before the head is sent.
+            // A test that has seen the head of the answer may order the watch to do something, so the watch is registered before the head
+            // is sent.
             let (open, orders) = Shared::open(shared, resource);
             tokio::spawn(async move { watch.run(open, orders, writer).await });
             ok(Box::pin(body))

@@ -84,7 +84,7 @@ pub(crate) fn take(plans: &mut Vec<Planned>, resource: Resource, is_watch: bool)
 /// An order that open watches carry out at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// End like this.
+    /// End in this way.
     End(Ending),
     /// End as a watch whose time is over.
     Finish,

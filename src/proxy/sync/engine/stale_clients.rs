@@ -41,7 +41,8 @@ enum ForgetMode {
     Destroy,
     /// All clients in one message, with `delete element`: each must be there.
     Delete,
-    /// Each client in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
+    /// Each client in a separate message, and each must be there: the kernel reports one error for each message, so it names all missing
+    /// clients.
     OneByOne,
     /// No client in this transaction; separate transactions delete the clients.
     Apart,

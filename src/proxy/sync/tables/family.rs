@@ -17,7 +17,7 @@ pub(super) struct FamilyTable {
     /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` means that the kernel holds
     /// what was last committed.
     pub(super) read: Option<Option<TableDump>>,
-    /// The session affinity maps that have to be read again, because an endpoint was taken away.
+    /// The session affinity maps that have to be read again, because an endpoint was removed.
     pub(super) checks: ClientChecks,
 }
 

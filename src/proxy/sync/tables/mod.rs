@@ -45,7 +45,8 @@ pub(super) struct Tables {
     known: bool,
     /// Whether the records of Services were made with settings that have changed since.
     outdated: bool,
-    /// Whether a second has passed, so that the next commit may delete the chains that were empty all that time (F8).
+    /// Whether [`Tables::second_passed`] was called since the last commit: then the next commit may delete the chains that were empty for a
+    /// second (F8).
     second_passed: bool,
     /// Foreign sets, chains and stateful objects that read-backs found in the tables and that are not logged yet.
     findings: Vec<String>,
@@ -250,7 +251,7 @@ impl Tables {
         self.tables.iter().any(|table| table.records.is_open(&owner))
     }
 
-    /// Returns whether the records of all Services have to be made again since the last call, because settings changed.
+    /// Returns whether settings changed since the last call, so that the records of all Services have to be made again.
     pub(super) fn take_outdated(&mut self) -> bool {
         std::mem::take(&mut self.outdated)
     }
