@@ -1,4 +1,4 @@
-//! Measures the cost of a change of endpoints when session affinity remembers many clients, all of which the change has to look through.
+//! Measures the cost of a change of endpoints when session affinity remembers many clients: the change has to look through all clients.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub(crate) fn rows(table: &mut Table) {
     table.ratio("  twice as many against that", twice, once, "2.5");
 }
 
-/// The Service's number in the comment of a map.
+/// Returns the number of the Service that the comment of a map names.
 fn number_in(comment: &str) -> u32 {
     let digits: String = comment.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("no Service in {comment:?}"))
 }
 
-/// The median time to replace an endpoint when session affinity remembers this many clients for each Service.
+/// Returns the median time to replace an endpoint when session affinity remembers this many clients for each Service.
 fn replaced(clients: u32) -> Duration {
     let shape = Shape { affinity: true, ..Shape::plain(SERVICES, ENDPOINTS) };
     let mut bench = plain(Layout::Maps, shape);

@@ -14,14 +14,15 @@ use crate::support::cluster;
 use crate::support::plan::OTHER_NODE;
 use crate::support::proxy;
 
-/// The configuration with `nftables.counters`.
+/// Returns the test configuration with this value of `nftables.counters`.
 pub(crate) fn counting(counters: &str) -> Config {
     let mut config = proxy::config();
     config["nftables"]["counters"] = json!(counters);
     cluster::config_from(&config)
 }
 
-/// The configuration with `nftables.scheduler`, hashing address and port, because the benchmark has a single client.
+/// Returns the test configuration with this value of `nftables.scheduler`, hashing address and port, because the benchmark has a single
+/// client.
 pub(crate) fn scheduled(scheduler: &str) -> Config {
     let mut config = proxy::config();
     config["nftables"]["scheduler"] = json!(scheduler);
@@ -40,12 +41,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// A cluster of Services that only have a cluster IP.
+    /// Returns a cluster of Services that only have a cluster IP.
     pub(crate) fn plain(services: u32, endpoints: u32) -> Self {
         Self { services, endpoints, ..Self::default() }
     }
 
-    /// Every object of the cluster.
+    /// Returns the events that add every object of the cluster.
     pub(crate) fn events(self) -> Vec<Event> {
         let mut events = vec![cluster::node(None), cluster::service_cidr("kubernetes", &["10.96.0.0/12"])];
         for n in 0..self.services {
@@ -85,17 +86,17 @@ fn name(n: u32) -> ObjectName {
     ObjectName::new("bench", format!("web-{n}"))
 }
 
-/// Endpoint `i` of Service `n`.
+/// Returns the address of endpoint `i` of Service `n`.
 pub(crate) fn address(n: u32, i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0b00_0000 + n * 16 + i)
 }
 
-/// The cluster IP of Service `n`.
+/// Returns the cluster IP of Service `n`.
 pub(crate) fn cluster_ip(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a60_0001 + n)
 }
 
-/// The slice of Service `n` with these endpoints.
+/// Returns the slice of Service `n` with these endpoints.
 pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> EndpointSlice {
     let endpoints: Vec<Endpoint> = addresses.map(|address| cluster::endpoint(address.into())).collect();
     let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }];
@@ -104,12 +105,12 @@ pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> Endpoi
     EndpointSlice { name, service, family: Family::V4, ports, endpoints, trigger: TriggerTime::default() }
 }
 
-/// The plain cluster as manifests in the format of the API, for the binary.
+/// Returns a cluster of Services that only have a cluster IP, as manifests in the format of the API, for the binary.
 pub(crate) fn manifests(services: u32, endpoints: u32) -> Value {
     manifests_of(0..services, endpoints)
 }
 
-/// The manifests of the Services with these numbers: for each, the Service and its slice.
+/// Returns the manifests of the Services with these numbers: for each, the Service and its slice.
 pub(crate) fn manifests_of(services: Range<u32>, endpoints: u32) -> Value {
     let mut items = Vec::new();
     for n in services {

@@ -87,7 +87,7 @@ pub(crate) fn beside(table: &mut Table, services: u32, endpoints: u32) {
     proxy.stop();
 }
 
-/// The goal of a command: only the list of all Services has one.
+/// Returns the goal of a command: only the list of all Services has one.
 fn goal<'a>(command: &[&str], goal: &'a str) -> &'a str {
     if command == ["services"] { goal } else { "" }
 }
@@ -101,7 +101,7 @@ fn load_connections(node: &Namespace, services: u32, endpoints: u32) -> u32 {
     count
 }
 
-/// The mean time of the proxy's syncs while `work` runs. Each sync has one changed endpoint.
+/// Returns the mean time of the proxy's syncs while `work` runs. Each sync has one changed endpoint.
 fn syncs(
     server: &ApiServer,
     proxy: &Proxy<'_>,
@@ -130,7 +130,7 @@ fn syncs(
     Duration::from_secs_f64(sum / count)
 }
 
-/// A line for `conntrack --load-file`: a connection to a Service, translated to one of its endpoints.
+/// Returns a line for `conntrack --load-file`: a connection to a Service, translated to one of its endpoints.
 fn connection(n: u32, services: u32, endpoints: u32) -> String {
     let (service, endpoint) = (n % services, n / services % endpoints);
     let (client, port) = (Ipv4Addr::from(0xc612_0000 + n / 60_000), 1_024 + n % 60_000);
@@ -140,7 +140,7 @@ fn connection(n: u32, services: u32, endpoints: u32) -> String {
     )
 }
 
-/// The slices of all Services, one after the other, each with its first endpoint replaced.
+/// Returns the slices of all Services, one after the other, each with its first endpoint replaced.
 fn changed_slices(services: u32, endpoints: u32, first: u32) -> impl Iterator<Item = Value> {
     (0..services).map(move |n| {
         let mut slice = manifests_of(n..n + 1, endpoints)["items"][1].take();
@@ -149,7 +149,7 @@ fn changed_slices(services: u32, endpoints: u32, first: u32) -> impl Iterator<It
     })
 }
 
-/// Runs a command to its end. Gives its time and its peak memory.
+/// Runs a command to its end. Returns its time and its peak memory.
 fn measured(node: &Namespace, args: &[&str]) -> (Duration, String) {
     let start = Instant::now();
     let child = command(node, args).spawn().expect("the binary can be run");
@@ -165,7 +165,7 @@ fn command(node: &Namespace, args: &[&str]) -> Command {
     command
 }
 
-/// The shortest time of three runs of a command.
+/// Returns the shortest time of three runs of a command.
 fn best(node: &Namespace, args: &[&str]) -> Duration {
     let one = || {
         let start = Instant::now();
@@ -176,7 +176,7 @@ fn best(node: &Namespace, args: &[&str]) -> Duration {
     (0..3).map(|_| one()).min().unwrap_or_default()
 }
 
-/// The peak memory of a command that runs until it is killed, ten seconds after its start.
+/// Starts a command that runs until it is killed, kills it after ten seconds, and returns its peak memory.
 fn peak(node: &Namespace, args: &[&str]) -> String {
     let mut child = command(node, args).spawn().expect("the binary can be run");
     thread::sleep(Duration::from_secs(10));

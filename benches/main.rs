@@ -1,10 +1,10 @@
 //! `make bench`: measures speed and memory, also against other programs. Prints a table with the goals beside it, and writes it as JSON.
 //!
-//! Everything runs in network namespaces of its own. Times depend on the machine and its load: ratios are taken within one run.
-//! `BENCH_QUICK=1` leaves out what takes minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy against a real
-//! API server, and `BENCH_PATIENT=1` runs that also with 20,000 Services, which takes half an hour. A time that misses its goal is only
-//! printed; an error that must not happen on any machine, such as a connection without an answer, makes the bench fail at its end.
-//! `BENCH_PARTS="phases restart"` runs these parts only.
+//! Everything runs in separate network namespaces. Times depend on the machine and its load: ratios are taken within one run.
+//! `BENCH_QUICK=1` leaves out the measurements that take minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy
+//! against a real API server, and `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services as well, which takes half an hour. A
+//! time that misses its goal is only printed; an error that must not happen on any machine, such as a connection without an answer, makes
+//! the bench fail at its end. `BENCH_PARTS="phases restart"` runs these parts only.
 
 #![forbid(unsafe_code)]
 
@@ -37,9 +37,9 @@ use support::netns::Namespace;
 use support::nft;
 use table::Table;
 
-/// The number of Services that the goals are about.
+/// The number of Services for which most goals hold.
 const LARGE: u32 = 20_000;
-/// The number of Services that must still work well.
+/// The number of Services of a very large cluster.
 const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
@@ -92,14 +92,14 @@ fn main() -> ExitCode {
     table.finish()
 }
 
-/// How long the part `peer-changes` changes Services.
+/// Returns how long the part `peer-changes` changes Services.
 fn changing_time(quick: bool) -> Duration {
     let seconds = env::var("BENCH_SECONDS").map(|text| text.parse().expect("BENCH_SECONDS is a number of seconds"));
     Duration::from_secs(seconds.unwrap_or(if quick { 30 } else { 300 }))
 }
 
-/// Runs `work` in a namespace that is deleted afterwards. First waits until the kernel has freed the tables of the previous namespace: its
-/// thread for that would take one of the two processors that this run needs.
+/// Runs `work` in a namespace that is deleted afterwards. First waits until the kernel has freed the tables of the previous namespace: the
+/// kernel thread that frees them would take one of the two processors that `work` needs.
 fn fresh<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     wait_for_idle();
     Namespace::new("bench").enter(work)
@@ -117,7 +117,7 @@ fn wait_for_idle() {
     }
 }
 
-/// Time that the processors were not idle, in hundredths of a second (`proc_stat(5)`).
+/// Returns the time that the processors were not idle, in hundredths of a second (`proc_stat(5)`).
 fn busy() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
     let numbers = text.lines().next().into_iter().flat_map(|line| line.split_whitespace().skip(1));
@@ -129,7 +129,7 @@ fn plain(layout: Layout, shape: Shape) -> Bench {
     Bench::new(&support::cluster::config(), layout, shape)
 }
 
-/// The shortest of three first syncs, and the kernel's share of it.
+/// Returns the shortest of three first syncs, and the kernel's share of it.
 fn best_first_sync(layout: Layout, shape: Shape) -> (Duration, Duration) {
     let one = || {
         let bench = plain(layout, shape);
@@ -143,7 +143,7 @@ fn growth(table: &mut Table, quick: bool) {
     let sizes: &[u32] = if quick { &[100, 1_000, 5_000, LARGE] } else { &[100, 1_000, 5_000, LARGE, 50_000, HUGE] };
     for &services in sizes {
         let shape = Shape::plain(services, ENDPOINTS);
-        // Measured with nothing beside it: another process that listens for changes of rules makes every transaction slower.
+        // No other program may run beside this measurement: a process that listens for changes of rules makes every transaction slower.
         let (full, _) = best_first_sync(Layout::Maps, shape);
         let (bytes, replaced, added) = fresh(|| {
             let mut bench = plain(Layout::Maps, shape);

@@ -10,7 +10,7 @@ use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, address, slice};
 
-/// An engine with its filled table, and what filling it took.
+/// An engine with its filled table, and the time and the report of filling it.
 pub(crate) struct Bench {
     engine: Engine<Netfilter>,
     /// The time from the first event until the table was filled.
@@ -35,12 +35,12 @@ impl Bench {
         Self { engine, full: start.elapsed(), report, elements: 0 }
     }
 
-    /// Everything that the table should hold.
+    /// Returns everything that the table should hold.
     pub(crate) fn content(&mut self) -> nft::Ruleset {
         self.engine.content()
     }
 
-    /// The table as nft text.
+    /// Returns the table as nft text.
     pub(crate) fn text(&mut self) -> String {
         self.content().to_string()
     }
@@ -56,7 +56,7 @@ impl Bench {
 
     /// Replaces one endpoint `times` times, each time of another Service. Returns the time of each change.
     pub(crate) fn replacements(&mut self, shape: Shape, times: u32) -> Vec<Duration> {
-        // When a Service has its turn again, it gets another address: the same address would be no change.
+        // A Service that is changed a second time gets another address than the first time: the same address would be no change.
         let changed = |n: u32, last| slice(n, (1..shape.endpoints).map(|i| address(n, i)).chain([address(n, last)]));
         let turn = |time: u32| changed(time * 7 % shape.services, 15 - time / shape.services % 2);
         (0..times).map(|time| self.change(Event::SliceApplied(turn(time)))).collect()
@@ -95,25 +95,25 @@ impl Bench {
     }
 }
 
-/// User and system CPU time of a process, given by its number or as `self`, in steps of 10 ms (`proc_pid_stat(5)`); the kernel's work on a
-/// transaction is part of it.
+/// Returns the user and system CPU time of a process, given by its number or as `self`, in steps of 10 ms (`proc_pid_stat(5)`); the
+/// kernel's work on a transaction is part of it.
 pub(crate) fn cpu_time(process: &str) -> Duration {
     cpu_times(process)[..2].iter().sum()
 }
 
-/// The CPU time of a process, with that of its children that have ended and were waited for.
+/// Returns the CPU time of a process and of its children that have ended and were waited for.
 pub(crate) fn cpu_time_with_children(process: &str) -> Duration {
     cpu_times(process).iter().sum()
 }
 
-/// User and system time of a process, then user and system time of its children.
+/// Returns the user and system time of a process, then the user and system time of its children.
 fn cpu_times(process: &str) -> [Duration; 4] {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     [11, 12, 13, 14].map(|field| Duration::from_millis(fields[field].parse::<u64>().expect("a number") * 10))
 }
 
-/// The quantile at `rank` of a thousand: 500 is the median, 990 the 99th percentile.
+/// Returns the quantile at `rank` of a thousand: 500 is the median, 990 the 99th percentile.
 pub(crate) fn permille(times: &[Duration], rank: usize) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

@@ -1,8 +1,8 @@
 //! Measures how much of the kernel's memory a table takes.
 //!
-//! The kernel charges elements to the control group of the process that adds them; the bench moves into a control group of its own, fills a
-//! table and reads the usage. Needs control groups of version 1 with the memory controller, or of version 2; a row of the table says so if
-//! there are none.
+//! The kernel charges elements to the control group of the process that adds them; the bench moves into a new control group, fills a table
+//! and reads the usage. Needs control groups of version 1 with the memory controller, or of version 2; a row of the table says so if there
+//! are none.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +18,11 @@ use crate::measure::Bench;
 use crate::support::cluster;
 use crate::table::Table;
 
-/// The bytes that every element takes in addition to key, value and comment: links of the hash table, and the offset of each part.
+/// The bytes that every element takes in addition to key, value and comment: the links of the hash table, and the offset of each of them
+/// (`struct nft_rhash_elem` in `net/netfilter/nft_set_hash.c`).
 const ELEMENT_HEAD: usize = 32;
 
-/// Adds rows about the memory of a plain cluster.
+/// Adds rows about the memory of the tables of a cluster.
 pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let Some(group) = Group::new() else {
         table.text("kernel memory of the table", "no memory control group", "");
@@ -44,7 +45,7 @@ pub(crate) fn rows(table: &mut Table, shape: Shape) {
 struct Measured {
     bytes: usize,
     elements: usize,
-    /// The sum of the least sizes of its elements.
+    /// The sum of the least sizes of the table's elements.
     least: usize,
 }
 
@@ -66,7 +67,7 @@ fn ratio(bytes: usize, least: usize) -> f64 {
     bytes as f64 / least as f64
 }
 
-/// The least memory of an element: the sum of its parts, rounded up to a size class of the kernel's allocator.
+/// Returns the least memory of an element: the sum of its parts, rounded up to a size class of the kernel's allocator.
 fn least(element: &Element) -> usize {
     let value = match &element.value {
         Value::None => 0,
@@ -81,7 +82,7 @@ fn least(element: &Element) -> usize {
 /// A control group that this process moves into; it moves back and removes the group at the end.
 struct Group {
     directory: PathBuf,
-    /// The file that has the kernel memory charged to the group.
+    /// The name of the file with the bytes of kernel memory that are charged to the group.
     file: &'static str,
 }
 
@@ -101,7 +102,7 @@ impl Group {
         is_usable.then_some(group)
     }
 
-    /// The kernel memory charged to the group, in bytes.
+    /// Returns the kernel memory that is charged to the group, in bytes.
     fn used(&self) -> usize {
         let text = fs::read_to_string(self.directory.join(self.file)).unwrap_or_default();
         let plain = text.trim().parse().ok();

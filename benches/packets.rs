@@ -42,7 +42,7 @@ enum Rules {
     Scheduled(&'static str),
 }
 
-/// Adds rows for small and large clusters and both layouts. `quick` leaves out clusters that take long to fill.
+/// Adds rows for small and large clusters and each layout. `quick` leaves out clusters that take long to fill.
 pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     let one = Path::new(Rules::One, 10, ENDPOINTS);
     let [direct, translated] = compare(&Path::new(Rules::None, 10, ENDPOINTS), &one);
@@ -73,7 +73,7 @@ pub(crate) fn rows(table: &mut Table, large: u32, quick: bool) {
     }
 }
 
-/// Adds rows for each scheduler, with each number of endpoints: how many map entries a packet looks up depends on that.
+/// Adds rows for each scheduler, with each number of endpoints: the number of endpoints decides how many map entries a packet looks up.
 pub(crate) fn of_schedulers(table: &mut Table, schedulers: &[&'static str], endpoints: &[u32]) {
     for endpoints in endpoints {
         let paths =
@@ -91,7 +91,8 @@ fn rate(time: Duration) -> String {
     format!("{:.0} /s", f64::from(CONNECTIONS) / time.as_secs_f64())
 }
 
-/// The least times of [`CONNECTIONS`] over two paths, measured in turns: a machine may be faster at one time than at another.
+/// Returns the shortest times of [`CONNECTIONS`] connections over each of two paths, measured in turns: a machine may be faster at one time
+/// than at another.
 fn compare(one: &Path, other: &Path) -> [Duration; 2] {
     let mut best = [Duration::MAX; 2];
     one.serving(|| {
@@ -162,8 +163,8 @@ impl Path {
         })
     }
 
-    /// How many rules of this program one packet of an established connection meets on its way through the node, according to `nft monitor
-    /// trace`.
+    /// Returns how many rules of this program one packet of an established connection meets on its way through the node, according to `nft
+    /// monitor trace`.
     fn rules_met(&self) -> String {
         nft::load(
             &self.world.node,
@@ -194,7 +195,8 @@ impl Path {
     }
 }
 
-/// A listener whose backlog holds all connections of a measurement: with a full backlog, a client would try again only after a second.
+/// Returns a listener whose backlog holds all connections of a measurement: with a full backlog, a client would try again only after a
+/// second.
 fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&address.into())?;
@@ -214,7 +216,7 @@ fn accept_all(listeners: &[TcpListener], over: &AtomicBool) {
             let ready: Vec<usize> = (0..fds.len()).filter(|index| !fds[*index].revents().is_empty()).collect();
             for index in ready {
                 let Ok((stream, _)) = listeners[index].accept() else { continue };
-                // A client that has not sent anything yet only wants to connect.
+                // A client that has not sent anything yet is one of those that connect and reset, and needs no answer.
                 if SockRef::from(&stream).peek(&mut [std::mem::MaybeUninit::uninit()]).is_ok_and(|read| read > 0) {
                     scope.spawn(move || echo(stream));
                 }
@@ -233,7 +235,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Connects and resets, again and again; the reset leaves no connection in TIME_WAIT.
+/// Connects and resets [`CONNECTIONS`] times, and returns the time that this took. A reset leaves no connection in TIME_WAIT.
 fn connections(target: SocketAddr) -> Duration {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {

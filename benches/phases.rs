@@ -18,7 +18,7 @@ use crate::{fresh, plain};
 /// The number of runs; the best counts.
 const RUNS: usize = 5;
 
-/// How long each part took.
+/// How long each part took, from events into the state of the cluster (`model`) to taking over what was committed (`take_over`).
 #[derive(Clone, Copy, Default)]
 struct Phases {
     model: Duration,
@@ -38,7 +38,7 @@ impl Phases {
     }
 }
 
-/// Adds rows for a plain cluster, from the best of [`RUNS`] runs.
+/// Adds rows for a cluster, from the best of [`RUNS`] runs.
 pub(crate) fn rows(table: &mut Table, shape: Shape) {
     let runs = (0..RUNS).map(|_| (fresh(|| run(shape)), fresh(|| plain(Layout::Maps, shape).full)));
     let (parts, wholes): (Vec<Phases>, Vec<Duration>) = runs.unzip();

@@ -37,8 +37,8 @@ pub(crate) const LARGE: Goals = Goals { maps: 1, time: "0.7 s", cpu: "0.67 x JSO
 /// The goals for 100,000 Services.
 pub(crate) const HUGE: Goals = Goals { maps: 64, time: "2.5 s", cpu: "", peak: "400 MB", later: "280 MB" };
 
-/// Measures the binary on a plain cluster, with objects from an API server in both of its formats and from files. The binary is
-/// `$KUBE_PROXY_BINARY`, or else the one that Cargo built.
+/// Measures the binary on a cluster whose Services only have a cluster IP, with objects from an API server in both of its formats and from
+/// files. The binary is `$KUBE_PROXY_BINARY`, or else the one that Cargo built.
 pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32, goals: &Goals) {
     for format in [Format::Json, Format::Protobuf] {
         from_api(table, services, endpoints, format, goals);
@@ -72,7 +72,7 @@ fn from_api(table: &mut Table, services: u32, endpoints: u32, format: Format, go
     table.time(&format!("a start that finds its rules, {what}"), start.elapsed(), "");
 }
 
-/// The configuration of the proxy, with the number of endpoint maps.
+/// Returns the configuration of the proxy, with the number of endpoint maps.
 fn configured(goals: &Goals) -> Value {
     let mut config = config();
     config["nftables"]["endpointMaps"] = json!(goals.maps);
@@ -155,14 +155,14 @@ fn start_once(services: u32, endpoints: u32) -> (Duration, u64) {
     })
 }
 
-/// The kernel's slab memory that cannot be reclaimed, in bytes.
+/// Returns the kernel's slab memory that cannot be reclaimed, in bytes.
 fn kernel_memory() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").expect("/proc is there");
     let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
-/// The bytes that this namespace's loopback interface has received.
+/// Returns how many bytes this namespace's loopback interface has received.
 fn loopback_bytes() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/dev").expect("/proc is there");
     let line = text.lines().find_map(|line| line.trim().strip_prefix("lo:")).unwrap_or_default();
@@ -204,12 +204,12 @@ pub(crate) fn until_end(mut child: Child) -> (ExitStatus, String) {
     }
 }
 
-/// The size in a line of `/proc/PID/status`, as text.
+/// Returns the size in a line of `/proc/PID/status`, as text.
 pub(crate) fn memory(pid: u32, key: &str) -> String {
     resident(pid, key).map_or_else(|| "unknown".to_owned(), |bytes| format!("{} MB", bytes / 1_000_000))
 }
 
-/// The size in a line of `/proc/PID/status`, in bytes; `None` if the process has ended.
+/// Returns the size in a line of `/proc/PID/status`, in bytes; `None` if the process has ended.
 pub(crate) fn resident(pid: u32, key: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cluster::manifests;
 use crate::table::Table;
 
-/// Adds rows for the objects of a plain cluster.
+/// Adds rows for the objects of a cluster whose Services only have a cluster IP.
 pub(crate) fn rows(table: &mut Table, services: u32, endpoints: u32) {
     let list = manifests(services, endpoints);
     let of_kind = |kind: &str| -> Vec<String> {

@@ -24,7 +24,7 @@ impl Table {
         Self { rows: Vec::new(), failures: Vec::new() }
     }
 
-    /// Adds a time, with its goal: the most that it should be.
+    /// Adds a time, with its goal: the longest time that it should be.
     pub(crate) fn time(&mut self, what: &str, time: Duration, goal: &str) {
         let text = match time.as_secs_f64() {
             seconds if seconds >= 1.0 => format!("{seconds:.2} s"),

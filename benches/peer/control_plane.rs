@@ -48,7 +48,7 @@ pub(super) struct ControlPlane<'a> {
     server: Child,
     etcd: Child,
     directory: TempDir,
-    /// etcd's data, in memory, because the disk is not to be measured.
+    /// etcd's data, in memory, so that the bench does not measure the disk.
     _data: TempDir,
     runtime: Runtime,
     client: Client,
@@ -88,12 +88,12 @@ impl<'a> ControlPlane<'a> {
         plane
     }
 
-    /// The path of the proxies' kubeconfig.
+    /// Returns the path of the proxies' kubeconfig.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("proxy.kubeconfig")
     }
 
-    /// The process id of the API server.
+    /// Returns the process id of the API server.
     pub(super) fn server(&self) -> u32 {
         self.server.id()
     }
@@ -145,7 +145,7 @@ impl<'a> ControlPlane<'a> {
         self.runtime.block_on(send(&self.client, Method::PATCH, path, "application/merge-patch+json", change));
     }
 
-    /// Waits until the server is ready for requests: at first it has no RBAC roles.
+    /// Waits until the server is ready for requests: shortly after its start, it has no RBAC roles yet.
     fn wait_until_ready(&self) {
         let end = Instant::now() + READY_WITHIN;
         let ready = || Request::get("/readyz").body(Vec::new()).expect("a request");
@@ -160,7 +160,7 @@ impl<'a> ControlPlane<'a> {
 impl Drop for ControlPlane<'_> {
     fn drop(&mut self) {
         for program in [&mut self.server, &mut self.etcd] {
-            // It may have ended on its own; then there is nothing to kill.
+            // The program may have ended on its own; then there is nothing to kill.
             let _ended = program.kill().and_then(|()| program.wait());
         }
     }
@@ -199,7 +199,7 @@ fn server_command(node: &Namespace, programs: &Path) -> Command {
     command
 }
 
-/// A kubeconfig with this token, which accepts the server's self-signed certificate.
+/// Returns a kubeconfig with this token, which accepts the server's self-signed certificate.
 fn kubeconfig(token: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "bench",
@@ -209,7 +209,7 @@ fn kubeconfig(token: &str) -> Value {
     })
 }
 
-/// A client with all rights; it only works in the runtime in which it was made.
+/// Returns a client with all rights; it only works in the runtime in which it was made.
 pub(super) async fn client() -> Client {
     let file = NamedTempFile::new().expect("a temporary file can be made");
     fs::write(file.path(), kubeconfig("admin").to_string()).expect("a temporary file can be written");
@@ -218,7 +218,7 @@ pub(super) async fn client() -> Client {
     client
 }
 
-/// Sends an object, and gives the answer; a refusal ends the benchmark.
+/// Sends an object, and returns the answer; a refusal ends the benchmark.
 async fn send(client: &Client, method: Method, path: &str, kind: &str, object: &Value) -> Value {
     let body = object.to_string().into_bytes();
     let request = Request::builder().method(method).uri(path).header("content-type", kind).body(body);
@@ -226,7 +226,7 @@ async fn send(client: &Client, method: Method, path: &str, kind: &str, object: &
     answer.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The API path at which an object is created.
+/// Returns the API path at which an object is created.
 pub(super) fn path_of(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     match object["kind"].as_str() {

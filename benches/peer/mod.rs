@@ -111,7 +111,7 @@ pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
     });
 }
 
-/// The directory that `BENCH_PEER` names; checks that it has these programs.
+/// Returns the directory that `BENCH_PEER` names; panics if it lacks one of these programs.
 fn programs(names: &[&str]) -> PathBuf {
     let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
     let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
@@ -121,7 +121,7 @@ fn programs(names: &[&str]) -> PathBuf {
     programs
 }
 
-/// A namespace with the node's address on `lo`, and a route for cluster IPs.
+/// Makes a namespace with the node's address on `lo`, and a route for cluster IPs.
 fn host() -> Namespace {
     let node = Namespace::new("bench");
     node.ip(&[format!("addr add {NODE}/32 dev lo"), "route add default dev lo".to_owned()]);
@@ -189,7 +189,7 @@ impl Peers<'_> {
         Figures { start, change: permille(&changes, 500), connections, cpu, server_cpu, sent, peak, later }
     }
 
-    /// The time from the API server's answer to the change until the first connection that the new endpoint answers.
+    /// Returns the time from the API server's answer to the change until the first connection that the new endpoint answers.
     fn change(&self, pod: Ipv4Addr) -> Duration {
         sleep(PAUSE);
         self.lead_to(pod);
@@ -208,7 +208,7 @@ impl Peers<'_> {
     }
 }
 
-/// A minimal configuration as a cluster would have it, the same for both proxies except for the ruleset layout.
+/// Returns a minimal configuration as a cluster would have it, the same for both proxies except for the ruleset layout.
 fn config(who: Who) -> Value {
     let mut config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
@@ -221,7 +221,7 @@ fn config(who: Who) -> Value {
     config
 }
 
-/// The probed Service and its slice.
+/// Returns the probed Service and its slice.
 fn probe() -> Vec<Value> {
     let ip = FRONTEND.0.to_string();
     let labels = json!({ "kubernetes.io/service-name": "probe" });
@@ -239,7 +239,7 @@ fn endpoints(pods: &[Ipv4Addr]) -> Vec<Value> {
     pods.iter().map(|pod| json!({ "addresses": [pod.to_string()], "conditions": conditions })).collect()
 }
 
-/// The Services with these numbers and their slices, with the fields that a controller writes and a proxy ignores.
+/// Returns the Services with these numbers and their slices, with the fields that a controller writes and a proxy ignores.
 fn objects(numbers: Range<u32>) -> Vec<Value> {
     let mut list = manifests_of(FIRST + numbers.start..FIRST + numbers.end, ENDPOINTS);
     let mut objects: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -271,7 +271,7 @@ fn ask(frontend: (Ipv4Addr, u16), patience: Duration) -> io::Result<Answer> {
     String::from_utf8_lossy(&text[..length]).parse().map_err(io::Error::other)
 }
 
-/// Waits until a pod answers. Gives the time since `begin`.
+/// Waits until a pod answers. Returns the time since `begin`.
 fn wait_for(pod: Ipv4Addr, begin: Instant) -> Duration {
     while !ask(FRONTEND, TRY).is_ok_and(|answer| answer.endpoint == pod) {
         // The pause leaves the processors to the proxy and the API server.
@@ -281,7 +281,7 @@ fn wait_for(pod: Ipv4Addr, begin: Instant) -> Duration {
     begin.elapsed()
 }
 
-/// The time of [`CONNECTIONS`] connections, one after the other.
+/// Returns the time of [`CONNECTIONS`] connections, one after the other.
 fn connections() -> Duration {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {

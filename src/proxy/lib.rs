@@ -3,7 +3,7 @@
 //! Public items are those that the binary, the integration tests, the benchmarks and the fuzz targets use.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "in a test, a panic is the right answer to an unexpected value"))]
 
 pub mod app;
 pub mod health;

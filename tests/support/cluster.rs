@@ -1,7 +1,7 @@
 //! Objects of the proxy's own model, for tests that drive the engine without manifests.
 //!
-//! Service number `n` has every kind of frontend in both families and, by default, three endpoints a family on another node. All
-//! addresses and node ports are its own.
+//! Service number `n` has every kind of frontend in both families and, by default, three endpoints a family on another node. No two
+//! Services share an address or a node port.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,12 +18,12 @@ use tempfile::TempDir;
 use super::plan::{NODE, OTHER_NODE};
 use super::proxy;
 
-/// The configuration of [`proxy::config`].
+/// Returns the configuration of [`proxy::config`].
 pub(crate) fn config() -> Config {
     config_from(&proxy::config())
 }
 
-/// A KubeProxyConfiguration, read from a file as the binary does.
+/// Reads a KubeProxyConfiguration from a file, as the binary does.
 pub(crate) fn config_from(configuration: &Value) -> Config {
     let directory = TempDir::new().expect("a temporary directory can be made");
     let file = directory.path().join("config.yaml");

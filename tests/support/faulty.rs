@@ -1,7 +1,7 @@
-//! A kernel that fails when the test says so; it wraps one that carries out its transactions.
+//! A kernel that fails when the test says so; it wraps a kernel that carries out the transactions.
 //!
-//! Takes a plan: what becomes of the next transactions, of the next reads, and which elements are refused for ever. As the real one,
-//! it changes nothing when it refuses, and its acknowledgement may get lost after it carried everything out.
+//! Takes the test's orders: how the next transactions and the next reads fail, and which elements are refused for ever. Like the real
+//! kernel, it changes nothing when it refuses, and its acknowledgement may get lost after it carried everything out.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use node::kernel::{ForeignWrites, Kernel};
 use rules::conntrack::Flow;
 use rules::model::Family;
 
-/// What becomes of a transaction or a read.
+/// How a transaction or a read ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The command at this position (modulo their number) is refused with this error number; a read fails with it.
+    /// The command at this position (modulo the number of commands) is refused with this error number; a read fails with it.
     Refuse(i32, usize),
     /// The whole batch is refused.
     RefuseAll(i32),
@@ -31,7 +31,7 @@ pub(crate) enum Fault {
     Fine,
 }
 
-/// What is to go wrong, and what was done.
+/// The faults to come, and a count of what was done.
 #[derive(Default)]
 pub(crate) struct Orders {
     pub(crate) commits: VecDeque<Fault>,
@@ -39,25 +39,25 @@ pub(crate) struct Orders {
     /// Elements that are refused for ever, and whether the kernel's error names the element.
     pub(crate) poison: Option<fn(&Element) -> bool>,
     pub(crate) tells_element: bool,
-    /// Faults that met a transaction or a read, in this order; those that are left were never met.
+    /// The faults that transactions and reads met, in this order; a fault that is still in `commits` or `reads` was never met.
     pub(crate) met: Vec<Fault>,
     /// The error with which the kernel refuses every deletion of an element that rules added.
     pub(crate) no_forgetting: Option<i32>,
     /// The map of clients that cannot be read.
     pub(crate) unreadable: Option<std::sync::Arc<str>>,
-    /// Bytes of the largest batch that is taken.
+    /// The size in bytes of the largest batch that is taken; `None` for no limit.
     pub(crate) most_bytes: Option<usize>,
-    /// Transactions that were tried.
+    /// The number of transactions that were tried.
     pub(crate) tried: usize,
-    /// Tables that were read.
+    /// The number of tables that were read.
     pub(crate) read: usize,
-    /// What becomes of the next questions whether another program wrote, by error number; then they work.
+    /// The error numbers of the next checks for writes of other programs; later checks succeed.
     pub(crate) foreign_errors: VecDeque<i32>,
-    /// What becomes of the next lists of UDP flows, by error number; then they work.
+    /// The error numbers of the next lists of UDP flows; later lists succeed.
     pub(crate) flow_errors: VecDeque<i32>,
     /// The UDP flows.
     pub(crate) flows: Vec<Flow>,
-    /// Lists of UDP flows that were asked for.
+    /// The number of lists of UDP flows that were asked for.
     pub(crate) flow_lists: usize,
 }
 

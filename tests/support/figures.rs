@@ -1,7 +1,7 @@
 //! The figures of a long test, as a table for people.
 //!
-//! Takes rows, prints them; with `KUBE_PROXY_FIGURES=FILE` it also appends them to that file, in which `make soak` collects the
-//! figures of several test binaries.
+//! Takes rows and prints them; with `KUBE_PROXY_FIGURES=FILE` also appends them to that file, in which `make soak` collects the figures of
+//! several test binaries.
 
 use std::fmt::Display;
 use std::fs::File;

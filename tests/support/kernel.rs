@@ -1,8 +1,8 @@
 //! A kernel in memory: it takes transactions as nf_tables does, and records them.
 //!
-//! It refuses what nf_tables refuses, with the same errors, and changes nothing then: an element that is there with another value,
-//! or deleted without being there, or for which the set has no room; whatever is missing; chains and sets that are in use. So a
-//! transaction that it takes is one in a valid order. Elements expire when the test says so, also in the middle of a transaction.
+//! It refuses what nf_tables refuses, with the same errors, and changes nothing then: an element that is there with another value, or
+//! deleted without being there, or for which the set has no room; whatever is missing; chains and sets that are in use. So it takes a
+//! transaction only if its commands are in a valid order. Elements expire when the test says so, also in the middle of a transaction.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,18 +27,18 @@ const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const ENFILE: i32 = 23;
 
-/// What happened, shared with the test.
+/// What the kernel received and holds, shared with the test.
 #[derive(Default)]
 pub(crate) struct Log {
     /// Every transaction that was sent, also refused ones.
     pub(crate) sent: Vec<Vec<Command>>,
     /// How often a table was read.
     pub(crate) reads: usize,
-    /// What becomes of the next transaction, if not success.
+    /// How the next transaction fails; `None` if it succeeds.
     pub(crate) next: Option<Failure>,
     /// What other programs did since the last check.
     pub(crate) foreign: ForeignWrites,
-    /// Whether it is a kernel before Linux 6.3, which does not know `destroy element`.
+    /// Whether this is a kernel before Linux 6.3, which does not know `destroy element`.
     pub(crate) is_old: bool,
     /// What expires during each of the next transactions.
     pub(crate) expiring: VecDeque<Vec<Expiry>>,
@@ -50,16 +50,17 @@ pub(crate) struct Log {
 /// Elements that expire, whatever becomes of the transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Expiry {
-    /// The number of the command before which they expire; they do so after the last one if there are not so many.
+    /// The number of the command before which the elements expire; they expire after the last command if the transaction has fewer
+    /// commands.
     pub(crate) before: usize,
     /// The table and set.
     pub(crate) set: (TableName, Arc<str>),
-    /// Their keys.
+    /// The keys of the elements.
     pub(crate) keys: BTreeSet<Data>,
 }
 
 impl Log {
-    /// Has the kernel hold a table.
+    /// Makes the kernel hold a table.
     pub(crate) fn put(&mut self, table: TableDump) {
         self.tables.insert(table.table.name.to_string(), table);
     }
@@ -171,7 +172,7 @@ impl Expiry {
     }
 }
 
-/// The number of the element at fault, if it is one, and the error.
+/// The number of the refused element, if an element is refused, and the error.
 type Fault = (Option<usize>, i32);
 
 /// Carries a command out up to its first error, which is the only one that is reported.
@@ -286,7 +287,8 @@ fn is_chain_used(table: &TableDump, name: &Arc<str>) -> bool {
         || table.sets.values().flat_map(|(_, elements)| elements).any(leads_there)
 }
 
-/// Fills an empty set with one sort, if nothing about the elements is refused: to insert them one by one takes long in large sets.
+/// Fills an empty set with the elements, sorted once. Returns `false`, and changes nothing, if the set is not empty or would refuse one of
+/// the elements. Inserting the elements one by one takes long in large sets.
 fn fill(table: &mut TableDump, set: &str, list: &Elements) -> bool {
     let leads_somewhere = |element: &Element| match &element.value {
         Value::Verdict(verdict) => Verdict::chain(verdict).is_none_or(|target| table.chains.contains_key(target)),

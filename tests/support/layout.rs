@@ -16,7 +16,7 @@ impl Layout {
     /// Every layout.
     pub(crate) const ALL: [Self; 3] = [Self::Maps, Self::Chains, Self::ServiceChains];
 
-    /// Its name in folders and names of tests.
+    /// Returns the layout's name in directories and in names of tests.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Maps => "maps",
@@ -25,22 +25,23 @@ impl Layout {
         }
     }
 
-    /// Its value of the field `rulesetLayout`.
+    /// Returns the value of the field `rulesetLayout`.
     pub(crate) const fn field(self) -> &'static str {
         if matches!(self, Self::Maps) { "maps" } else { "chains" }
     }
 
-    /// Its value of the field `endpointChains`.
+    /// Returns the value of the field `endpointChains`.
     pub(crate) const fn has_endpoint_chains(self) -> bool {
         !matches!(self, Self::ServiceChains)
     }
 
-    /// Its flags.
+    /// Returns the flags that select the layout.
     pub(crate) fn flags(self) -> [String; 2] {
         [format!("--ruleset-layout={}", self.field()), format!("--endpoint-chains={}", self.has_endpoint_chains())]
     }
 
-    /// Another layout; each is the other one of one, so that switches there and back from all three are all six that there are.
+    /// Returns the layout to switch to in tests. Each layout is the other one of exactly one layout, so tests that switch there and back
+    /// from each layout make all six possible switches.
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::Maps => Self::Chains,

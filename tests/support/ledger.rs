@@ -8,11 +8,12 @@ use rules::ruleset::Layout;
 use super::cluster::{config, node, served, service_cidr};
 use super::kernel::Recorder;
 
-/// Endpoints of every Service in a family, but for [`WIDE`].
+/// The number of endpoints of every Service in a family, except for the Service [`WIDE`].
 pub(crate) const ENDPOINTS: u16 = 3;
-/// The Service with one endpoint more than the others, so that what is shared by Services with as many is there.
+/// The number of the Service that has one endpoint more than all others, so that the rules that all Services with this many endpoints share
+/// exist.
 pub(crate) const WIDE: u16 = 1;
-/// The sizes of cluster that must make no difference.
+/// The numbers of Services in the two clusters; a change must cost the same in both clusters.
 const SIZES: [u16; 2] = [10, 2000];
 
 /// The engine and its kernel.
@@ -33,7 +34,7 @@ impl Cluster {
         cluster
     }
 
-    /// For clusters of both sizes.
+    /// Calls `test` with a cluster of each size.
     pub(crate) fn each_size(layout: Layout, mut test: impl FnMut(&mut Self)) {
         SIZES.into_iter().for_each(|size| test(&mut Self::new(layout, size)));
     }
@@ -45,13 +46,13 @@ impl Cluster {
         });
     }
 
-    /// Syncs after these events; gives what was sent, which is one transaction or nothing.
+    /// Applies these events and syncs. Returns the report, and the commands that were sent, which are one transaction or none.
     pub(crate) fn change(&mut self, events: impl IntoIterator<Item = Event>) -> (Report, Vec<Command>) {
         self.apply(events);
         self.sync(false)
     }
 
-    /// Syncs; `after_pause` as for the engine.
+    /// Syncs, with `after_pause` as in [`Engine::sync`]. Returns what [`Cluster::change`] returns.
     pub(crate) fn sync(&mut self, after_pause: bool) -> (Report, Vec<Command>) {
         let before = self.kernel.log.borrow().sent.len();
         let report = self.engine.sync(after_pause).expect("this kernel takes everything");

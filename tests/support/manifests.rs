@@ -1,4 +1,4 @@
-//! The manifest directory of a proxy: one JSON file an object, replaced by rename.
+//! The manifest directory of a proxy: one JSON file for each object, replaced by rename.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// Uses `directory`, which is made.
+    /// Makes `directory`, and writes objects into it.
     pub(crate) fn new(directory: PathBuf) -> Self {
         fs::create_dir(&directory).unwrap_or_else(|error| panic!("cannot make {}: {error}", directory.display()));
         Self { directory }

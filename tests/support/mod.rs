@@ -1,11 +1,11 @@
 //! A small cluster in network namespaces, and everything a packet test needs around it.
 //!
-//! Takes root, iproute2 and nft; gives namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`], links in
-//! [`wiring`]), servers that answer with the source that they saw ([`server`]), probes that give the outcome of a packet ([`probe`]), the
-//! proxy under test ([`proxy`], in each [`layout`] of the rules), its objects ([`objects`]) and the rules it wrote ([`nft`], [`strace`]), and who follows them ([`notifications`]); a
-//! long test prints [`figures`]. Tests below the binary have objects of the model ([`cluster`]) and a kernel in memory
-//! ([`kernel`]). A missing tool or privilege fails the test with a sentence; nothing is ever skipped. Whatever a test made is gone when its
-//! values are dropped, also after a panic.
+//! Needs root, iproute2 and nft. Has namespaces ([`netns`]), a cluster of them ([`world`], addresses in [`plan`], links in [`wiring`]),
+//! servers that answer with the source that they saw ([`server`]), probes that return the outcome of a packet ([`probe`]), the proxy under
+//! test ([`proxy`], in each [`layout`] of the rules), its objects ([`objects`]), the rules that it wrote ([`nft`], [`strace`]), and the
+//! receivers of nf_tables notifications ([`notifications`]); a long test prints [`figures`]. Tests that call the library instead of the
+//! binary use objects of the model ([`cluster`]) and a kernel in memory ([`kernel`]). A missing tool or privilege fails the test with a
+//! sentence; nothing is ever skipped. Everything that a test made is deleted when its values are dropped, also after a panic.
 
 #![allow(dead_code, reason = "every test binary compiles all of it and uses a part")]
 

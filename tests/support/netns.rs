@@ -1,7 +1,7 @@
 //! A network namespace that lives as long as its value.
 //!
-//! Takes a short name, gives a namespace called `kpn-<pid>-<n>-<name>` with `lo` up. Dropping it kills the processes inside and
-//! deletes it. What a killed test run left behind is swept when the first namespace of a later run is made.
+//! Takes a short name, and makes a namespace called `kpn-<pid>-<n>-<name>` with `lo` up. Dropping it kills the processes inside and deletes
+//! it. The first namespace of a test run removes the namespaces that a killed test run left behind.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -52,7 +52,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `work` on a fresh thread inside the namespace and returns its result; a panic in there is passed on.
+    /// Runs `work` on a fresh thread inside the namespace and returns its result; a panic of `work` is passed on.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = thread::scope(|scope| scope.spawn(|| (self.join(), work()).1).join());
         inside.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -131,7 +131,7 @@ fn set_test_sysctls() {
     ] {
         write_sysctl(key, value);
     }
-    // These two belong to the machine before kernel 6.14, and cannot be written in a namespace then.
+    // Before kernel 6.14, these two belong to the machine, and cannot be written in a namespace.
     for (key, value) in [("ipv4/icmp_msgs_per_sec", "1000000"), ("ipv4/icmp_msgs_burst", "100000")] {
         if sysctl_path(key).exists() {
             write_sysctl(key, value);
@@ -139,7 +139,7 @@ fn set_test_sysctls() {
     }
 }
 
-/// `RTM_NEWLINK` for the first interface, which is `lo`; the kernel's answer is awaited.
+/// Sets `lo`, the first interface, up with `RTM_NEWLINK`, and waits for the kernel's answer.
 fn set_lo_up() {
     const RTM_NEWLINK: u32 = 16;
     const REQUEST_AND_ACK: u32 = 5;
@@ -166,7 +166,7 @@ fn sweep() {
     let Ok(entries) = fs::read_dir(DIRECTORY) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Of a zombie there is still the directory, but no executable.
+        // A zombie still has a directory in `/proc`, but no executable.
         if owner(&name).is_some_and(|pid| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_err()) {
             remove(&name);
         }
@@ -196,7 +196,7 @@ fn remove(name: &str) {
 fn processes_in(namespace: &fs::Metadata) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let is_inside = |process: &fs::DirEntry| {
-        // A process that ends meanwhile, and an entry that is no process, has no such file.
+        // A process that ends meanwhile has no such file, and neither has an entry that is no process.
         let theirs = fs::metadata(process.path().join("ns/net"));
         theirs.is_ok_and(|theirs| (theirs.dev(), theirs.ino()) == (namespace.dev(), namespace.ino()))
     };

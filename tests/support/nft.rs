@@ -9,7 +9,7 @@ use super::netns::{Namespace, run, run_with_input};
 /// The proxy's lock, as nft lists it.
 const LOCK: &str = "table inet kube-proxy-lock ";
 
-/// The text of `nft list ruleset`, without the proxy's lock: another process has another one.
+/// The text of `nft list ruleset`, without the proxy's lock, because each process has its own.
 pub(crate) fn list_ruleset(namespace: &Namespace) -> String {
     let listing = list_everything(namespace);
     let Some((before, lock)) = listing.split_once(LOCK) else { return listing };
@@ -31,7 +31,7 @@ pub(crate) fn list_tables(namespace: &Namespace) -> String {
 /// The objects of all tables but the proxy's lock, as `nft -j list table` shows them.
 ///
 /// `nft -j list ruleset` of nft 1.0.6 prints no JSON while there is a table with an owner, such as the lock: it has no name for that flag.
-/// It prints an empty line when a chain goes while it lists: then it is asked again.
+/// nft prints an empty line if a chain is deleted while it lists: then this function runs it again.
 pub(crate) fn list_json(namespace: &Namespace) -> Value {
     const TRIES: usize = 10;
     let mut objects = Vec::new();
@@ -49,7 +49,8 @@ pub(crate) fn load(namespace: &Namespace, text: &str) {
     run_with_input(namespace.command("nft").args(["-f", "-"]), text);
 }
 
-/// Whether the host's nft loads a key that is only a generated number as it lists it; nft 1.1.7 puts it into network order.
+/// Returns whether the host's nft loads a map key that is only a number from `numgen` in the form in which it lists it; nft 1.1.7 converts
+/// the number to network byte order.
 pub(crate) fn keeps_numbers() -> bool {
     let probe = Namespace::new("numbers");
     load(&probe, "table ip t { map m { typeof numgen random mod 4 : verdict; elements = { 1 : accept }; }; }");
@@ -63,7 +64,7 @@ fn is_ownership(line: &str) -> bool {
     line.starts_with("flags owner") || line == "flags" || line == "flags persist"
 }
 
-/// The listing without `flags owner`: an owned table would go when the `nft` that loads it ends.
+/// The listing without `flags owner`: the kernel would delete an owned table when the `nft` that loads it ends.
 pub(crate) fn without_owner(listing: &str) -> String {
     let lines = listing.lines().filter(|line| !is_ownership(line));
     lines.map(|line| format!("{line}\n")).collect()
@@ -71,9 +72,8 @@ pub(crate) fn without_owner(listing: &str) -> String {
 
 /// A listing as a map from "table / object" to its lines, so that two listings of the same rules are equal.
 ///
-/// Left out is what may differ between equal rulesets: the order of objects and of elements, whether an owner is alive, counters,
-/// time left of an element, the slot of an endpoint in the maps whose name ends in `endpoints`, and its number in those of layout
-/// `chains`.
+/// Leaves out what may differ between equal rulesets: the order of objects and of elements, whether an owner is alive, counters, the time
+/// left of an element, and the number of an endpoint in the maps whose name ends in `endpoints` and in the maps of layout `chains`.
 pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
     let mut objects = BTreeMap::new();
     let (mut table, mut object, mut elements) = (String::new(), String::new(), None::<String>);
@@ -102,7 +102,7 @@ pub(crate) fn normalised(listing: &str) -> BTreeMap<String, Vec<String>> {
     objects
 }
 
-/// The objects without chains that nothing leads to: the proxy may keep such a chain, as it does nothing and may be wanted again.
+/// Removes the chains that nothing leads to: the proxy may keep such a chain, because it does nothing and may be needed again.
 pub(crate) fn without_unused_chains(mut objects: BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
     // A chain is used if it has a hook, or if its name stands in another object of its table.
     let is_used = |objects: &BTreeMap<String, Vec<String>>, header: &str| {
@@ -139,7 +139,7 @@ fn split_outside_quotes(text: &str) -> Vec<&str> {
     split.filter(|part| !part.trim().is_empty()).collect()
 }
 
-/// `10.96.0.10 . udp . 53 . 0 : ...` becomes `10.96.0.10 . udp . 53 . * : ...`.
+/// Replaces the number of an endpoint in a map key by `*`: `10.96.0.10 . udp . 53 . 0 : ...` becomes `10.96.0.10 . udp . 53 . * : ...`.
 fn without_slot(element: &str) -> String {
     let Some((key, value)) = element.split_once(" : ") else { return element.to_owned() };
     if key.parse::<u32>().is_ok() {

@@ -1,5 +1,6 @@
-//! Who receives nf_tables' notifications in a namespace. The proxy does so only for a minute after another program changed its tables
-//! or wrote in several seconds of a minute, so a test that wants the next writer to be named has another program write first.
+//! Finds out whether a process in a namespace receives the notifications of nf_tables. The proxy receives them only for a minute after
+//! another program changed its tables, or after other programs wrote in several seconds of a minute. So a test that expects the proxy to
+//! name the next writer first has another program write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,9 +14,10 @@ const NETFILTER: &str = "12";
 /// How long the proxy may take to subscribe, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The multicast groups of the netfilter sockets in a namespace, without those sockets that have none.
+/// Returns the multicast groups of each netfilter socket in a namespace, without sockets that have none.
 ///
-/// The kernel walks a hash table of all namespaces for this file, and gives a socket twice when the table grows meanwhile. So a socket counts once, by its inode.
+/// To make this file, the kernel walks a hash table of the sockets of all namespaces, and it lists a socket twice if the table grows
+/// meanwhile. So a socket counts once, by its inode.
 pub(crate) fn subscriptions(node: &Namespace) -> Vec<String> {
     let text = node.enter(|| fs::read_to_string("/proc/thread-self/net/netlink").expect("/proc is there"));
     let rows = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -24,7 +26,7 @@ pub(crate) fn subscriptions(node: &Namespace) -> Vec<String> {
     by_inode.into_values().collect()
 }
 
-/// Waits until notifications are received in the namespace, or are not. Gives the time that this took.
+/// Waits until notifications are received in the namespace, or no longer are. Returns the time that this took.
 pub(crate) fn wait_for(node: &Namespace, is_subscribed: bool, patience: Duration) -> Duration {
     let start = Instant::now();
     while subscriptions(node).is_empty() == is_subscribed {
@@ -34,11 +36,11 @@ pub(crate) fn wait_for(node: &Namespace, is_subscribed: bool, patience: Duration
     start.elapsed()
 }
 
-/// Has the proxy name the programs that write in the next minute: writes a table elsewhere in as many seconds as are often, and waits until the
-/// proxy receives notifications.
+/// Makes the proxy name the programs that write in the next minute: adds six foreign tables, one in each of six seconds, and waits until
+/// the proxy receives notifications.
 pub(crate) fn have_writers_named(node: &Namespace) {
     for n in 0..6 {
-        // The kernel commits no transaction that changes nothing, so each time another table.
+        // Each time another table, because the kernel commits no transaction that changes nothing.
         run(node.command("nft").arg(format!("add table inet elsewhere{n}")));
         thread::sleep(Duration::from_millis(1_100));
     }

@@ -140,7 +140,7 @@ pub(crate) fn slice(
     object
 }
 
-/// One slice a family, `name-v4` and `name-v6`, with the endpoints of the plan that `which` names.
+/// Returns one slice for each family, `name-v4` and `name-v6`, with the endpoints of [`super::plan`] whose numbers are in `which`.
 pub(crate) fn slices(namespace: &str, service: &str, which: &[u8], ports: &[(&str, Proto, u16)]) -> Vec<Value> {
     let one = |family: Family| {
         let endpoints: Vec<IpAddr> = which.iter().map(|n| family.endpoint(*n)).collect();
@@ -191,7 +191,7 @@ fn metadata(namespace: &str, name: &str) -> Value {
     })
 }
 
-/// The type of a JSON value, in the words of JSON schemas.
+/// Returns the type of a JSON value, in the words of JSON schemas.
 pub(crate) const fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -80,17 +80,17 @@ impl Family {
         self.address("203.0.113.7", "2001:db8:113::7")
     }
 
-    /// An address of the service CIDR.
+    /// Address number `n` of the service CIDR.
     pub(crate) fn cluster_ip(self, n: u8) -> IpAddr {
         self.address(&format!("10.96.0.{n}"), &format!("fd00:10:96::{n}"))
     }
 
-    /// An external IP.
+    /// External IP number `n`.
     pub(crate) fn external_ip(self, n: u8) -> IpAddr {
         self.address(&format!("198.51.100.{n}"), &format!("2001:db8:51::{n}"))
     }
 
-    /// A load balancer's IP.
+    /// Load balancer IP number `n`.
     pub(crate) fn load_balancer_ip(self, n: u8) -> IpAddr {
         self.address(&format!("192.0.2.{}", 128 + n), &format!("2001:db8:2::{n}"))
     }

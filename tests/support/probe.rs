@@ -1,8 +1,8 @@
-//! Probes: one packet or connection each, and what became of it.
+//! Probes: each sends one packet or makes one connection, and tells its outcome.
 //!
-//! Takes a namespace and a [`Flow`], gives an [`Outcome`], or for many probes a [`Tally`]. Every probe has a source port of its own
-//! in the whole test process, so that no probe meets the connection-tracking entry of an earlier one. A refusal is an ICMP "port
-//! unreachable" that quotes the probe's ports, read from a raw socket: TCP sockets can miss the error that answers a SYN at once.
+//! Takes a namespace and a [`Flow`], and returns an [`Outcome`], or for many probes a [`Tally`]. No two probes of a test process have the
+//! same source port, so that no probe meets the connection-tracking entry of an earlier one. A refusal is an ICMP "port unreachable" that
+//! quotes the probe's ports, read from a raw socket: TCP sockets can miss the error that answers a SYN at once.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
@@ -22,15 +22,15 @@ use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_p
 
 /// How long a probe waits for any answer before the packet counts as dropped.
 const TIMEOUT: Duration = Duration::from_millis(600);
-/// The same where nearly every probe is answered: less than the second after which the kernel sends a SYN again.
+/// How long a probe waits where nearly every probe is answered: less than the second after which the kernel sends a SYN again.
 const LONG_TIMEOUT: Duration = Duration::from_millis(950);
 /// How long a TCP connection that is open may wait for the server's thread to get a processor.
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long a probe waits where `$TEST_PATIENCE_SECONDS` says that the machine is slow.
 const SLOW_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The same for one that is to be answered: a translated processor may stand still for more than a second.
+/// How long a probe that is to be answered waits on a slow machine: an emulated processor may stand still for more than a second.
 const SLOW_LONG_TIMEOUT: Duration = Duration::from_secs(5);
-/// In a tally, after this many probes without an answer in a row the rest is not tried.
+/// After this many probes without an answer in a row, the rest of a tally is not tried.
 const HOPELESS: u32 = 3;
 
 /// A transport protocol, or ICMP echo.
@@ -104,7 +104,7 @@ pub(crate) fn probe(namespace: &Namespace, flow: Flow) -> Outcome {
     namespace.enter(|| send(flow, timeout(TIMEOUT, SLOW_TIMEOUT)))
 }
 
-/// Sends one probe that is to be answered, and so may wait longer.
+/// Sends one probe that is to be answered, and waits longer for the answer.
 pub(crate) fn probe_served(namespace: &Namespace, flow: Flow) -> Outcome {
     namespace.enter(|| send(flow, timeout(LONG_TIMEOUT, SLOW_LONG_TIMEOUT)))
 }
@@ -136,13 +136,13 @@ fn timeout(usual: Duration, slow: Duration) -> Duration {
     if is_slow() { slow } else { usual }
 }
 
-/// A source port no other probe of this process uses.
+/// Returns a source port that no other probe of this process uses.
 fn next_port() -> u16 {
-    // Wider than a port: where a 16-bit number begins anew, ports of just now would come again.
+    // Wider than a port: a 16-bit counter would overflow at a number that is no multiple of `COUNT`, and repeat ports that were just used.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 2_000;
     const COUNT: u32 = 63_000;
-    // Ports held by listeners of the world or the proxy stay out of the way.
+    // Leaves out the ports on which the servers of the test cluster and the proxy listen.
     let taken = |port: &u16| super::plan::SERVED_PORTS.contains(port) || (10_000..10_300).contains(port);
     let next = || FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
     std::iter::repeat_with(next)
@@ -182,7 +182,7 @@ fn tcp(flow: Flow, patience: Duration) -> io::Result<Outcome> {
         _ => {}
     }
     let outcome = errors.wait(&socket, port, read_answer)?;
-    // With a peer, the packets came through: only the server's thread is late.
+    // If the socket has a peer, the packets came through, and only the server's thread is late.
     let is_late = outcome == Outcome::Dropped && socket.peer_addr().is_ok();
     if is_late { errors.until(Instant::now() + ANSWER).wait(&socket, port, read_answer) } else { Ok(outcome) }
 }
@@ -218,7 +218,7 @@ impl Connection {
         self.read()
     }
 
-    /// Whether the other side has closed or reset it; waits for that a little.
+    /// Returns whether the other side has closed or reset the connection, at the latest after the read time-out.
     pub(crate) fn is_closed(&self) -> bool {
         match (&self.stream).read(&mut [0]) {
             Ok(bytes) => bytes == 0,
@@ -307,7 +307,7 @@ impl IcmpErrors {
         Ok(Self { socket: icmp_socket(flow.source)?, flow, deadline: Instant::now() + patience })
     }
 
-    /// The same with another deadline.
+    /// Returns this value with another deadline.
     fn until(self, deadline: Instant) -> Self {
         Self { deadline, ..self }
     }
@@ -325,7 +325,7 @@ impl IcmpErrors {
             }
             match read(socket) {
                 Ok(Some(outcome)) => return Ok(outcome),
-                // An error of the socket may be the echo of an ICMP error that came since.
+                // The kernel also reports an ICMP error as an error of the socket, and the ICMP error may have come after the check above.
                 Err(error) if !is_unfinished(&error) => {
                     return if self.refused(port) { Ok(Outcome::Refused) } else { Err(error) };
                 }

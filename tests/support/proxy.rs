@@ -28,15 +28,15 @@ const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 const PATIENCE_SECONDS: u64 = 20;
 const PATIENCE_VARIABLE: &str = "TEST_PATIENCE_SECONDS";
 const POLL: Duration = Duration::from_millis(20);
-/// Longer than minSyncPeriod: what was asked for before has been done after so long without a sync.
+/// The time without a sync after which the proxy is quiet. It is longer than `minSyncPeriod`, so all requested syncs are done by then.
 const QUIET: Duration = Duration::from_millis(150);
 
-/// Whether `$TEST_PATIENCE_SECONDS` says that the machine is slow.
+/// Returns whether `$TEST_PATIENCE_SECONDS` is set, which says that the machine is slow.
 pub(crate) fn is_slow() -> bool {
     env::var_os(PATIENCE_VARIABLE).is_some()
 }
 
-/// The deadline for everything; `$TEST_PATIENCE_SECONDS` where machines are slow or clusters large.
+/// Returns the longest time that any wait may take; `$TEST_PATIENCE_SECONDS` sets it where machines are slow or clusters large.
 fn patience() -> Duration {
     let seconds = env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(PATIENCE_SECONDS))
@@ -223,22 +223,22 @@ impl<'world> Proxy<'world> {
         self.end(Signal::KILL)
     }
 
-    /// Further arguments for the next start.
+    /// Sets further arguments for the next start.
     pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(ToString::to_string).collect();
     }
 
-    /// A program that runs the proxy at the next start: `wrapper BINARY ...`.
+    /// Sets a program that runs the proxy at the next start: `wrapper BINARY ...`.
     pub(crate) fn set_wrapper(&mut self, wrapper: &[&str]) {
         self.wrapper = wrapper.iter().map(ToString::to_string).collect();
     }
 
-    /// Sends the log of the next start there, such as to a pipe; [`Proxy::log`] then has nothing of it.
+    /// Sends the log of the next start to `stderr`, such as a pipe; [`Proxy::log`] then lacks that log.
     pub(crate) fn set_stderr(&mut self, stderr: OwnedFd) {
         self.stderr = Some(stderr);
     }
 
-    /// Another binary for the next start.
+    /// Sets the binary for the next start.
     pub(crate) fn set_binary(&mut self, binary: &Path) {
         binary.clone_into(&mut self.binary);
     }
@@ -266,12 +266,12 @@ impl<'world> Proxy<'world> {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
     }
 
-    /// The time that the process has had of a processor, for itself and in the kernel.
+    /// Returns the processor time of the process, in user and system mode.
     pub(crate) fn processor_time(&self) -> Duration {
-        /// Linux counts for users in hundredths of a second on every architecture that Kubernetes has.
+        /// The unit of processor times in `/proc` (`USER_HZ`): a hundredth of a second on every architecture that Kubernetes supports.
         const TICK: Duration = Duration::from_millis(10);
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process has a status");
-        // Behind the name in parentheses: the state is field 3, the two times are fields 14 and 15.
+        // The fields after the name in parentheses begin with field 3, the state; the two times are fields 14 and 15.
         let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
         let times = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().expect("a number"));
         TICK * times.sum()
@@ -298,8 +298,8 @@ impl<'world> Proxy<'world> {
         self.series(LAST_SYNC)
     }
 
-    /// The values of a metric's series, or of the one with the labels that the name ends in, as `/metrics` shows; empty without an answer, or
-    /// without such a series.
+    /// Returns the values of a metric's series, or the value of one series if `name` ends in its labels, as `/metrics` shows them; an empty
+    /// list without an answer or such a series.
     pub(crate) fn series(&self, name: &str) -> Vec<f64> {
         let text = self.node.enter(|| http_get(METRICS, "/metrics")).unwrap_or_default();
         let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
@@ -359,7 +359,7 @@ impl<'world> Proxy<'world> {
 impl Drop for Proxy<'_> {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended on its own; then there is nothing to kill.
+            // The process may have ended on its own; then there is nothing to kill.
             let _ended = child.kill().and_then(|()| child.wait());
         }
         if thread::panicking() {

@@ -1,8 +1,8 @@
-//! Servers of a pod: they answer every connection with what they saw of it.
+//! Servers of a pod: they answer every connection with the addresses and the port that they saw.
 //!
-//! Takes a namespace, the addresses in it and ports; one thread then serves TCP and UDP on every address and port, and SCTP on
-//! every address and port at all (by raw socket; no kernel module is needed). The answer is an [`Answer`] as one line of text,
-//! over SCTP as the cookie of an INIT ACK. A TCP connection stays open and answers again to whatever the client sends.
+//! Takes a namespace, the addresses in it and ports; one thread then serves TCP and UDP on every address and port, and SCTP on every
+//! address and any port (with a raw socket, so no kernel module is needed). The answer is an [`Answer`] as one line of text, over SCTP as
+//! the cookie of an INIT ACK. A TCP connection stays open and answers again to whatever the client sends.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -28,7 +28,7 @@ pub(crate) struct Answer {
     pub(crate) endpoint: IpAddr,
     /// The port that was reached.
     pub(crate) port: u16,
-    /// The source the connection seemed to come from.
+    /// The source address of the connection, as the server saw it.
     pub(crate) seen_source: IpAddr,
 }
 
@@ -140,7 +140,7 @@ fn serve_ready(sources: &mut Vec<Source>) {
         return;
     }
     let ready: Vec<usize> = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(n, _)| n).collect();
-    // From the last to the first, so that removing one does not move those still to come.
+    // From the last to the first, so that the removal of a source does not move the sources that are still to be served.
     for n in ready.into_iter().rev() {
         match serve(&mut sources[n]) {
             Served::Keep => {}
@@ -158,7 +158,7 @@ fn serve(source: &mut Source) -> Served {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Served::Keep,
             _ => Served::Close,
         },
-        // A client that went away in the meantime is no fault of the server.
+        // A client may have gone away meanwhile, so an error is not a fault of the server.
         Source::Udp(socket) => {
             let _answered = answer_datagram(socket);
             Served::Keep
@@ -179,7 +179,7 @@ fn accept(listener: &TcpListener) -> std::io::Result<Source> {
     Ok(Source::Stream(stream, answer))
 }
 
-/// In one write, so that the client never reads half an answer.
+/// Sends the answer in one write, so that the client never reads half an answer.
 fn send_line(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
     stream.write_all(answer.to_string().as_bytes())
 }

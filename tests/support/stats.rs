@@ -1,8 +1,8 @@
-//! Whether a distribution is even, by the chi-squared test of goodness of fit.
+//! Tests whether a distribution is even, by the chi-squared test of goodness of fit.
 //!
-//! Takes counts, gives the probability that an even choice would look at least as uneven.
+//! Takes counts, and returns the probability that an even choice would look at least as uneven.
 
-/// An even choice fails [`assert_even`] once in a million times.
+/// The p-value below which [`assert_even`] fails: an even choice fails once in a million times.
 const LEAST_PROBABILITY: f64 = 1e-6;
 
 /// Panics if the counts cannot be the result of an even choice among them.
@@ -11,7 +11,7 @@ pub(crate) fn assert_even(what: &str, counts: &[u32]) {
     assert!(p > LEAST_PROBABILITY, "{what}: {counts:?} is not even, p = {p:e}");
 }
 
-/// The p-value of the counts under an even distribution, in 0..=1.
+/// Returns the p-value of the counts under an even distribution, in 0..=1.
 pub(crate) fn evenness(counts: &[u32]) -> f64 {
     let cells = u32::try_from(counts.len()).expect("a handful of cells");
     let total: f64 = counts.iter().copied().map(f64::from).sum();
@@ -21,13 +21,13 @@ pub(crate) fn evenness(counts: &[u32]) -> f64 {
     if cells == 1 { 1.0 } else { upper_gamma(f64::from(cells - 1) / 2.0, statistic / 2.0) }
 }
 
-/// The regularised upper incomplete gamma function Q(a, x), for a > 0 and x >= 0.
+/// Returns the regularised upper incomplete gamma function Q(a, x), for a > 0 and x >= 0.
 pub(crate) fn upper_gamma(a: f64, x: f64) -> f64 {
     // Each expansion converges quickly on its own side of a + 1.
     if x < a + 1.0 { 1.0 - lower_series(a, x) } else { upper_fraction(a, x) }
 }
 
-/// P(a, x) by its power series.
+/// Returns P(a, x) = 1 - Q(a, x), by its power series.
 fn lower_series(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
     while term > sum * f64::EPSILON {
@@ -38,7 +38,7 @@ fn lower_series(a: f64, x: f64) -> f64 {
     sum * (a * x.ln() - x - ln_gamma(a)).exp()
 }
 
-/// Q(a, x) by its continued fraction, evaluated by Lentz's method.
+/// Returns Q(a, x) by its continued fraction, evaluated by Lentz's method.
 fn upper_fraction(a: f64, x: f64) -> f64 {
     let mut b = x + 1.0 - a;
     let (mut c, mut d) = (1.0 / f64::MIN_POSITIVE, 1.0 / b);
@@ -56,7 +56,8 @@ fn upper_fraction(a: f64, x: f64) -> f64 {
     result * (a * x.ln() - x - ln_gamma(a)).exp()
 }
 
-/// ln Γ(x) for x > 0, by Stirling's series after shifting x to where six terms are exact.
+/// Returns ln Γ(x) for x > 0, by Stirling's series. Shifts x to 12 or more first: from there on, five terms of the series are as exact as
+/// `f64`.
 fn ln_gamma(x: f64) -> f64 {
     if x < 12.0 {
         return ln_gamma(x + 1.0) - x.ln();

@@ -1,13 +1,13 @@
-//! What a traced process asked of the kernel, as `strace` wrote it down.
+//! Reads the system calls of a traced process from the output of `strace`.
 //!
-//! Takes the text of `strace -f -e trace=execve,sendmsg,sendto`, gives [`Call`]s. Only what the tests need is read:
-//! which call it was and, of nfnetlink messages, whether it is a batch and whether it is whole.
+//! Takes the text of `strace -f -e trace=execve,sendmsg,sendto`, and returns [`Call`]s. Reads only what the tests need: the name of the
+//! call and, for an nfnetlink message, whether it is a batch and whether the batch is complete.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::{fs, thread};
 
-/// The arguments that make strace write to `output`; the traced program keeps the process id, and structures are written in full.
+/// Returns the arguments that make strace write to `output`; the traced program keeps the process id, and structures are written in full.
 pub(crate) fn wrapper(output: &Path) -> Vec<String> {
     let output = output.to_str().expect("a temporary path is text");
     let fixed = [
@@ -27,7 +27,7 @@ pub(crate) fn wrapper(output: &Path) -> Vec<String> {
     fixed.iter().map(ToString::to_string).chain([output.to_owned()]).collect()
 }
 
-/// Stops one thread at its next call to a socket, for a minute or until what this gives is killed.
+/// Stops one thread at its next call to a socket, for a minute or until the returned process is killed.
 pub(crate) fn hold(thread: &str) -> Child {
     const CALLS: &str = "sendmsg,sendto,recvmsg,recvfrom";
     let inject = format!("inject={CALLS}:delay_enter=60s");
@@ -41,21 +41,21 @@ pub(crate) fn hold(thread: &str) -> Child {
 pub(crate) enum Call {
     /// A program was started.
     Execve,
-    /// One message that is a whole nf_tables batch, and not an empty one: it begins and ends one.
+    /// One message that is a complete nf_tables batch with at least one command.
     Batch,
-    /// One message that is a part of a batch, or more than one.
+    /// One message that has only a part of a batch, or several batches.
     BrokenBatch,
     /// Any other message.
     Message,
 }
 
-/// The calls in a trace, in order.
+/// Returns the calls in a trace, in order.
 pub(crate) fn calls(trace: &str) -> Vec<Call> {
     trace.lines().filter_map(call).collect()
 }
 
-/// The calls written so far, once strace has caught up: read when two reads in a row have the same batches and programs. Other messages
-/// do not count, because the proxy asks for the generation all the time.
+/// Returns the calls that strace has written so far, as soon as two reads in a row have equally many batches and started programs. Other
+/// messages do not count, because the proxy asks for the ruleset's generation all the time.
 pub(crate) fn read_calls(output: &Path) -> Vec<Call> {
     let look = || calls(&fs::read_to_string(output).unwrap_or_default());
     let count = |calls: &[Call]| calls.iter().filter(|call| **call != Call::Message).count();
@@ -90,7 +90,7 @@ fn message(arguments: &str) -> Call {
     let last_ends = types.last().is_some_and(|kind| is_one_of(kind, &["NFNL_MSG_BATCH_END", "0x11 "]));
     match (begins, ends) {
         (0, 0) => Call::Message,
-        // An empty one, with which a reader waits for the transactions of others.
+        // An empty batch: a reader sends it to wait until the transactions of other programs are done.
         (1, 1) if first_begins && last_ends && types.len() == 2 => Call::Message,
         (1, 1) if first_begins && last_ends => Call::Batch,
         _ => Call::BrokenBatch,

@@ -1,6 +1,6 @@
 //! A real terminal for programs that draw on one: tmux, with a shell in a namespace.
 //!
-//! Takes a namespace and a size, gives a terminal to type into and to read. The tmux server has a socket of its own, and ends when the
+//! Takes a namespace and a size, and returns a terminal to type into and to read. The tmux server has a separate socket, and ends when the
 //! value is dropped. The shell is one that leaves the modes of the terminal alone, so what a program leaves behind stays.
 
 use std::fs;
@@ -52,17 +52,17 @@ impl Terminal {
         self.tmux(&["resize-window", "-x", &columns.to_string(), "-y", &rows.to_string()]);
     }
 
-    /// What is on the screen.
+    /// Returns the text on the screen.
     pub(crate) fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// Whether it shows the screen of a program in place of the shell's.
+    /// Returns whether the terminal shows the screen of a program in place of the shell's screen.
     pub(crate) fn is_screen_of_program(&self) -> bool {
         self.tmux(&["display-message", "-p", "#{alternate_on}"]).trim() == "1"
     }
 
-    /// Whether it shows the cursor.
+    /// Returns whether the terminal shows the cursor.
     pub(crate) fn has_cursor(&self) -> bool {
         self.tmux(&["display-message", "-p", "#{cursor_flag}"]).trim() == "1"
     }
@@ -113,7 +113,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The processes that this one started, and that are still there.
+/// Returns the children of a process that have not ended.
 fn children(process: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
@@ -130,7 +130,7 @@ pub(crate) fn wait_until_gone(process: u32) {
     let end = Instant::now() + PATIENCE;
     let is_there = || {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-        // A zombie is gone, but for the parent that has not asked yet.
+        // A zombie has ended; only its parent has not waited for it yet.
         stat.is_ok_and(|stat| !stat.contains(") Z "))
     };
     while is_there() {

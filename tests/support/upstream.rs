@@ -1,9 +1,10 @@
-//! What upstream's kube-proxy in mode nftables sends to `nft`, recorded: for tests of the change between the two, and of both side by side.
+//! The commands that upstream's kube-proxy in mode nftables sends to `nft`, recorded: for tests in which one proxy takes over from the
+//! other, and in which both run side by side.
 
-/// What upstream has for Services of the test cluster; `shop/web` has the endpoints 0 and 2 there.
+/// Upstream's rules for Services of the test cluster; `shop/web` has the endpoints 0 and 2 there.
 pub(crate) const RULES: &str = include_str!("../data/upstream.nft");
 
-/// The base chains that upstream makes anew at its start and with every full sync.
+/// The base chains that upstream deletes and adds again at its start and with every full sync.
 const BASE_CHAINS: [(&str, &str); 8] = [
     ("filter-prerouting-pre-dnat", "filter hook prerouting priority -110"),
     ("filter-output-pre-dnat", "filter hook output priority -110"),
@@ -15,7 +16,8 @@ const BASE_CHAINS: [(&str, &str); 8] = [
     ("nat-postrouting", "nat hook postrouting priority 100"),
 ];
 
-/// What upstream sends at its start (F9): its base chains are made anew, its other objects are added, its chains flushed first.
+/// Returns the commands that upstream sends at its start (F9): it deletes and adds its base chains, adds its other objects, and flushes its
+/// chains first.
 pub(crate) fn start() -> String {
     let mut text = String::new();
     for family in ["ip", "ip6"] {

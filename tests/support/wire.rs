@@ -17,7 +17,7 @@ pub(crate) struct SctpInit {
     pub(crate) source_port: u16,
     /// Destination port.
     pub(crate) port: u16,
-    /// In an INIT the tag the sender chose; in an INIT ACK that same tag, sent back as verification tag.
+    /// In an INIT, the tag that the sender chose; in an INIT ACK, the tag of the INIT, sent back as verification tag.
     pub(crate) tag: u32,
     /// Empty in an INIT; the state cookie of an INIT ACK, which here is the server's answer.
     pub(crate) cookie: Vec<u8>,
@@ -86,7 +86,7 @@ pub(crate) fn raw_payload(family: Family, packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// An echo request; the kernel fills in the checksum of ICMPv6 alone.
+/// Returns an echo request. The kernel fills in the checksum for ICMPv6 only.
 pub(crate) fn echo_request(family: Family, identifier: u16) -> Vec<u8> {
     let mut bytes = vec![if family == Family::V4 { 8 } else { 128 }, 0, 0, 0];
     bytes.extend(identifier.to_be_bytes());
@@ -114,7 +114,7 @@ pub(crate) fn port_unreachable(family: Family, message: &[u8]) -> Option<&[u8]> 
     (message.get(..2)? == [kind, code]).then(|| message.get(8 + header..)).flatten()
 }
 
-/// CRC-32C (Castagnoli), bit by bit: packets here are short.
+/// CRC-32C (Castagnoli), bit by bit, because the packets of the tests are short.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

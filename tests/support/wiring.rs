@@ -1,17 +1,17 @@
-//! A node, and namespaces that reach everything through it, each over a veth of its own.
+//! Makes a node, and namespaces that reach everything through the node, each over a separate veth pair.
 //!
-//! Takes names and addresses, gives namespaces; packets to an address of a namespace are routed to it. A world needs few
-//! runs of `ip`, since these are most of the time that a packet test takes in a virtual machine.
+//! Takes names and addresses, and returns namespaces; packets to an address of a namespace are routed to that namespace. Uses few runs of
+//! `ip`, because in a virtual machine these take most of the time of a packet test.
 
 use std::net::IpAddr;
 
 use super::netns::Namespace;
 use super::plan::host_prefix;
 
-/// A namespace to be: its name and the addresses in it.
+/// A namespace to make: its name and the addresses in it.
 pub(crate) type Place = (String, Vec<IpAddr>);
 
-/// Where a namespace hangs on its node.
+/// The link between a namespace and its node.
 struct Spoke<'a> {
     number: u8,
     name: &'a str,
@@ -22,7 +22,7 @@ struct Spoke<'a> {
 const FORWARDING: [(&str, &str); 4] = [
     ("ipv4/ip_forward", "1"),
     ("ipv6/conf/all/forwarding", "1"),
-    // A hairpin leaves through the interface it came from; that is no reason for a redirect.
+    // Without these, the kernel would send ICMP redirects for hairpin packets, which leave through the interface that they came from.
     ("ipv4/conf/all/send_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
 ];
@@ -32,7 +32,7 @@ pub(crate) fn forward(node: &Namespace) {
     FORWARDING.iter().for_each(|(key, value)| node.set_sysctl(key, value));
 }
 
-/// Makes a node that owns `addresses`, but for loopback ones.
+/// Makes a node that owns `addresses`, except for loopback addresses.
 pub(crate) fn new_node(addresses: impl IntoIterator<Item = IpAddr>) -> Namespace {
     let node = Namespace::new("node");
     forward(&node);
@@ -41,8 +41,8 @@ pub(crate) fn new_node(addresses: impl IntoIterator<Item = IpAddr>) -> Namespace
     node
 }
 
-/// Makes a namespace for each place, in their order. The first link of a node has the number `first`, and every number is one node's
-/// once: it is in the addresses of the link.
+/// Makes a namespace for each place, in their order. The links have the numbers from `first` on. A node must use each number only once,
+/// because the addresses of a link contain its number.
 pub(crate) fn attach(node: &Namespace, first: u8, places: &[Place]) -> Vec<Namespace> {
     let spaces = Namespace::several(&places.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
     let spokes: Vec<Spoke> =
@@ -54,7 +54,7 @@ pub(crate) fn attach(node: &Namespace, first: u8, places: &[Place]) -> Vec<Names
     spaces
 }
 
-/// Routes all other addresses to the place with this number, with these addresses of the node as sources.
+/// Routes all other addresses to the namespace whose link has this number, with these addresses of the node as sources.
 pub(crate) fn route_the_rest(node: &Namespace, number: u8, name: &str, sources: [Option<IpAddr>; 2]) {
     let [v4, v6] = sources.map(|source| source.map_or_else(String::new, |source| format!("src {source}")));
     node.ip(&[
@@ -64,7 +64,8 @@ pub(crate) fn route_the_rest(node: &Namespace, number: u8, name: &str, sources: 
 }
 
 impl Spoke<'_> {
-    /// The node's end. The link's own addresses have link scope, so that masquerading never picks them.
+    /// Returns the commands for the node's end of the link. The addresses of the link have link scope, so that masquerading never picks
+    /// them.
     fn link(&self, space: &str) -> [String; 4] {
         let Self { number, name, .. } = self;
         [

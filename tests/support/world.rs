@@ -1,7 +1,7 @@
 //! A cluster as one node sees it: the node, pods on it, another node's pods, a client outside, and the rest of the internet.
 //!
-//! Takes nothing, gives the namespaces wired to the node as [`super::plan`] says, with a server on every endpoint. The node
-//! forwards; it holds no rule. Packets to other addresses go to `inet`, where they are dropped in silence.
+//! Makes the namespaces, wired to the node as [`super::plan`] says, with a server on every endpoint. The node forwards packets; it holds no
+//! rule. Packets to other addresses go to `inet`, where they are dropped in silence.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::plan::{Family, SERVED_PORTS, host_prefix};
 use super::server::Server;
 use super::wiring::{attach, new_node, route_the_rest};
 
-/// The namespaces of one cluster; all gone when dropped.
+/// The namespaces of one cluster, which are deleted when the value is dropped.
 pub(crate) struct World {
     // Fields are dropped in this order: the servers leave their namespaces before these are deleted.
     _servers: Vec<Server>,
@@ -32,7 +32,7 @@ impl World {
     pub(crate) fn new() -> Self {
         let both = |address: fn(Family) -> IpAddr| Family::ALL.map(address).to_vec();
         let node = new_node([both(Family::node), both(Family::node_second)].concat());
-        // Masquerading then never picks the second address, so a probe from there shows whether it was masqueraded.
+        // Masquerading then never picks the second address, so a probe from the second address shows whether it was masqueraded.
         node.ip(&[format!("addr change {} dev lo preferred_lft 0", host_prefix(Family::V6.node_second()))]);
         let places = [
             ("inet", Vec::new()),

@@ -1,7 +1,7 @@
 //! The Services that change, and random changes of them.
 //!
-//! A lasting Service always has endpoints that serve, so a connection to its first port must be answered at any time, by an address that
-//! only this Service has. Pure: each change is a value with the request to the API server.
+//! A lasting Service is never deleted and always has endpoints that serve, so a connection to its first port must be answered at any time,
+//! by an address that only this Service has. Pure: each change is a value with the request to the API server.
 
 use std::net::Ipv4Addr;
 
@@ -63,12 +63,12 @@ impl Place {
     }
 }
 
-/// The cluster IP and port of the lasting Service with this number.
+/// Returns the cluster IP and port of the lasting Service with this number.
 pub(super) fn frontend(number: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from(0x0a60_0001 + FIRST + number), PORT)
 }
 
-/// The number of the Service that this endpoint's address is reserved for.
+/// Returns the number of the Service that an endpoint's address is reserved for.
 pub(super) fn owner(endpoint: Ipv4Addr) -> u32 {
     (u32::from(endpoint) - FIRST_ADDRESS) / u32::from(ADDRESSES)
 }
@@ -86,12 +86,12 @@ impl App {
         Self { name, transient: true, ..Self::lasting(number, 2) }
     }
 
-    /// The objects to create for the Service.
+    /// Returns the objects to create for the Service.
     pub(super) fn create(&self) -> Vec<Value> {
         vec![self.service(), self.slice()]
     }
 
-    /// The requests that delete the Service.
+    /// Returns the requests that delete the Service.
     pub(super) fn delete(&self) -> Vec<Change> {
         [self.slice(), self.service()].iter().map(|object| Change::Delete(path(object))).collect()
     }
@@ -165,14 +165,14 @@ impl App {
         Change::Delete(path)
     }
 
-    /// The next address, from `wanted` on, that no endpoint of the first slice has.
+    /// Returns the next address, from `wanted` on, that no endpoint of the first slice has.
     fn unused(&self, wanted: u8) -> u8 {
         let mut after = (0..SECOND).map(|step| (wanted + step) % SECOND);
         after.find(|address| self.endpoints.iter().all(|place| place.address != *address)).expect("there are more")
     }
 
-    /// The Service object. The empty entry in `managedFields` keeps the API server from tracking which client set which field; that takes a
-    /// third of its time for a change.
+    /// Returns the Service object. The empty entry in `managedFields` keeps the API server from tracking which client set which field: the
+    /// tracking takes a third of the server's time for a change.
     fn service(&self) -> Value {
         let port = |name: &str, port: u16| json!({ "name": name, "port": port, "protocol": "TCP" });
         let ports: Vec<Value> =
@@ -214,7 +214,7 @@ impl App {
     }
 }
 
-/// The API path of an object.
+/// Returns the API path of an object.
 pub(super) fn path(object: &Value) -> String {
     format!("{}/{}", path_of(object), object["metadata"]["name"].as_str().unwrap_or_default())
 }

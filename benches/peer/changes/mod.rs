@@ -32,7 +32,7 @@ use cluster::{App, NETWORK, PORTS};
 use probes::{Probed, come_first, probe};
 use writers::{Made, RATE, write};
 
-/// The number of lasting Services.
+/// The number of Services that are never deleted.
 const SERVICES: u32 = 2_000;
 /// The number of threads that probe Services.
 const PROBES: u64 = 2;
@@ -237,8 +237,8 @@ fn settle(node: &Namespace, proxy: &Proxy<'_>) -> (Duration, Option<String>) {
     }
 }
 
-/// The lines that only one of two listings has. Lines with the size of a set or map are skipped, because it depends on what the set held
-/// before.
+/// Returns the lines that two listings do not have equally often. Skips lines with the size of a set or map, because the size depends on
+/// what the set held before.
 fn differences(grown: &Listing, fresh: &Listing) -> Vec<String> {
     let objects: BTreeSet<&String> = grown.keys().chain(fresh.keys()).collect();
     let mut found = Vec::new();
@@ -255,7 +255,7 @@ fn differences(grown: &Listing, fresh: &Listing) -> Vec<String> {
     found
 }
 
-/// How often each line occurs.
+/// Returns how often each line occurs.
 fn counted(lines: Option<&Vec<String>>) -> BTreeMap<&str, usize> {
     let mut counted = BTreeMap::new();
     for line in lines.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Connects to the lasting Services all the time, while everything changes.
+//! Connects to the Services that are never deleted, all the time while the cluster changes.
 //!
 //! A connection has failed if nothing answers within a second, if it is refused, or if another Service's endpoint answers.
 
@@ -17,7 +17,8 @@ use super::SERVICES;
 use super::cluster::{frontend, owner};
 
 const PAUSE: Duration = Duration::from_millis(4);
-/// A niceness that gives probes a processor first, so that they measure the rules and not the scheduling of processes.
+/// The niceness of the probes: they get a processor before other threads, so that they measure the rules and not the scheduling of
+/// processes.
 const FIRST_IN_LINE: i32 = -15;
 
 /// The results of one thread's connections.
@@ -29,7 +30,7 @@ pub(super) struct Probed {
     pub(super) failures: Vec<String>,
 }
 
-/// Gives the calling thread, and the threads that it starts, a processor before other threads.
+/// Raises the priority of the calling thread, and of the threads that it starts, above other threads.
 pub(super) fn come_first() {
     nice(FIRST_IN_LINE).expect("root may have any niceness");
 }

@@ -24,11 +24,11 @@ use crate::support::apiserver::protobuf::enveloped;
 const WRITERS: u32 = 200;
 /// The changes per second of all writers together.
 pub(super) const RATE: u32 = 1_000;
-/// A writer that is late catches up, but at most on this much time's worth of changes.
+/// A writer that is late makes up for the missed changes of this time at most.
 const BACKLOG: Duration = Duration::from_millis(200);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// The API server may restart meanwhile, so a change may take long to be accepted.
+/// How long a change may take to be accepted: the API server may restart meanwhile.
 const TAKEN_WITHIN: Duration = Duration::from_secs(150);
 /// How many Services a writer updates at a time in the rolling update.
 const ROLLED: usize = 10;
@@ -117,7 +117,7 @@ impl Writer {
         (random, rolling, waited)
     }
 
-    /// The next random change; two changes when a transient Service is created or deleted together with its slice.
+    /// Returns the next random change; two changes when a transient Service is created or deleted together with its slice.
     fn changes(&mut self) -> Vec<Change> {
         if !self.random.random_bool(0.03) {
             let app = self.random.random_range(0..self.apps.len());

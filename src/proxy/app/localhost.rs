@@ -19,7 +19,7 @@ use node::counters::Refused;
 
 /// The time between two readings of the counters of refused packets.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How much longer than [`GRACE`], which its connections get to end, the proxy's thread may take to end.
+/// How long the proxy's thread may take to end after its connections had [`GRACE`] to end.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// The userspace proxy, if the configuration asks for it.
@@ -77,8 +77,8 @@ impl Localhost {
     }
 }
 
-/// Starts the thread that exports how many packets the rules refused at localhost node ports, if these are configured. It runs until the
-/// process ends.
+/// Starts the thread that exports how many packets the rules refused at localhost node ports, if localhost node ports are turned on. It
+/// runs until the process ends.
 pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
     if !config.localhost_node_ports {
         return Ok(());

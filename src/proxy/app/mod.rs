@@ -1,10 +1,11 @@
 //! The process from its arguments to its end; the only module that imports all others.
 //!
-//! The order of a start: configuration, log, `--write-config-to`, `--cleanup`, check of everything that can be checked without a change
-//! (privileges, kernel, credentials or manifest directory), lock, sysctls (`--init-only` ends here), OOM score, drop of privileges, then
-//! `run`: servers, objects, first sync, removal of other modes' rules. That is upstream's order with two differences: nothing is
-//! changed before the check, and no rule is removed before all objects are known, because the rules of another mode may be all that
-//! serves the node. Privileged steps come before any thread, so that no thread keeps the privileges (`privileges`).
+//! A start takes these steps: it reads the flags and the file (`--write-config-to` and `--cleanup` then do their work and end), starts the
+//! log, checks everything that can be checked without a change (privileges, kernel, credentials or manifest directory), looks whether
+//! another process holds the writer lock, sets sysctls and the OOM score (`--init-only` ends here), drops privileges, and calls `run`:
+//! servers, objects, first sync, removal of other modes' rules. Upstream has this order with two differences: this program changes nothing
+//! before the check, and removes no rule before all objects are known, because until then the rules of another mode may be the only ones
+//! that serve the node. Privileged steps run before any thread starts, so that no thread keeps the privileges (`privileges`).
 
 mod cleanup;
 mod commands;
@@ -41,8 +42,8 @@ use run::Writers;
 /// node (`inspect::CommandOutcome`).
 ///
 /// # Errors
-/// The error to show to the user. Its exit code is 1 as upstream's, except for [`component::supervise::Panicked`]. [`ReaderGone`] is not to
-/// be shown.
+/// The error to show to the user. Its exit code is 1, as upstream's is, except for [`component::supervise::Panicked`]. Do not show
+/// [`ReaderGone`]: it has no message.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, commands::add) {
         Ok(Invocation::Command(matches)) => look(commands::run(&matches)),
@@ -109,12 +110,13 @@ fn run(config: Config) -> Result<()> {
 /// Returns whether another process holds the writer lock, and does not take it. The sync loop takes it once there is something to write, so
 /// that a process that never gets its objects does not keep another one from writing.
 fn another_holds(lock: &mut Lock) -> bool {
-    // Not an error here: later steps of the start log causes such as a missing privilege.
+    // A failure to read the lock is ignored here: its cause, such as a missing privilege, makes a later step of the start fail, and that
+    // step logs it.
     let holder = lock.holder().inspect_err(|error| debug!(err = %error, "Cannot read the lock"));
     holder.is_ok_and(|holder| holder.is_some())
 }
 
-/// The command line of this process; the lock stores it, so that other processes can name the holder.
+/// Returns the command line of this process. The lock stores it, so that other processes can name the holder.
 fn command_line() -> Vec<String> {
     std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
 }

@@ -13,8 +13,8 @@ use rules::model::{Family, Node};
 /// Returns the warnings about a Node.
 ///
 /// # Errors
-/// When the node cannot be served: the kernel does not support the family of its addresses, or local traffic is recognised by CIDRs and
-/// none of them has the only family that the node serves.
+/// When the node cannot be served: the kernel does not support the family of its addresses, or local traffic is recognised by CIDRs, the
+/// node serves one family only, and no CIDR is of that family.
 pub(super) fn check(config: &Config, supported: &[Family], node: &Node) -> Result<Vec<String>> {
     let primary = node.primary_family();
     let served = families::served(primary, supported)?;

@@ -17,8 +17,8 @@ use node::kernel::{families, load_conntrack, sysctl};
 /// An environment variable of this program: the value `off` keeps the privileges, to debug a running process.
 const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 
-/// Checks everything that can be checked without a change to the node: the privilege, the kernel's version (O4), whether it accepts our
-/// rules (O3), and whether the credentials or the manifest directory can be read.
+/// Checks everything that can be checked without a change to the node: the privilege, the kernel's version (O4), whether the kernel accepts
+/// the rules that this program writes (O3), and whether the credentials or the manifest directory can be read.
 ///
 /// # Errors
 /// The first requirement that is not met, why it is needed, and what to do.
@@ -40,8 +40,8 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
             let entry = path.strip_prefix("/proc/sys").unwrap_or(path);
             info!(entry = %entry.display(), value, "Set sysctl");
         }),
-        // Only a warning with `--manifests`, which upstream does not have: such a proxy may run in a network namespace, where the conntrack
-        // limit cannot be set.
+        // Only a warning with `--manifests`, which upstream does not have: a proxy with this flag may run in a network namespace, where the
+        // conntrack limit cannot be set.
         Err(error) if config.manifests.is_some() => warn!(err = %error, "Connection tracking stays as it is"),
         Err(error) => return Err(error.into()),
     }

@@ -45,7 +45,8 @@ pub(super) struct Writers {
 /// The first failure of a server, the source or a thread. A change of the configuration file counts as one.
 pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, writers: Writers) -> Result<()> {
     let Writers { lock, waits, clean_up } = writers;
-    // While another process holds the lock, it also has the ports. They become free when it ends, so a busy port is no reason to end.
+    // A process that holds the writer lock also has the ports of the servers. The ports become free when that process ends, so a busy port
+    // is no reason to end this one.
     config.bind_address_hard_fail &= !waits;
     let (supervisor, mut failures) = supervise::new();
     let metrics = servers::metrics(&config);
@@ -88,13 +89,13 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         Ok(()) = signal => None,
         error = failures.next() => Some(error),
     };
-    // Syncs go on meanwhile, so that the node's rules follow the cluster.
+    // While the connections end, syncs go on, so that the node's rules follow the cluster.
     localhost.end().await;
     if let Some(error) = failure {
         recorder.flush(LAST_EVENTS).await;
         return Err(error);
     }
-    // The sync loop ends when its source is gone.
+    // Dropping the source ends the sync loop.
     drop((source, publisher.stop));
     shutdown::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
     info!("Ended; the rules stay in force");

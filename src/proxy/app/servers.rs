@@ -21,7 +21,7 @@ const OTHER_FILES: usize = 128;
 /// The most connections to the metrics server; each may have a response of some 100 KB in memory.
 const METRICS_CONNECTIONS: usize = 64;
 /// The most connections to all health servers together; each takes at most some 10 KB. It is above a thousand, so that a thousand idle
-/// clients do not close the connection of another client.
+/// clients do not make the server close another client's connection.
 const HEALTH_CONNECTIONS: usize = 1_536;
 
 /// Checks before the first rule is written whether the servers can listen, if a failure is to end the process (O8).
@@ -67,7 +67,8 @@ pub(super) fn metrics(config: &Config) -> Metrics {
     metrics
 }
 
-/// Major and minor version of a text such as `v1.36.2+kube-proxy-nft.0.1.0`; alerts about version skew may compare each of the two.
+/// Returns the major and the minor version in a text such as `v1.36.2+kube-proxy-nft.0.1.0`; alerts about version skew may compare each of
+/// the two.
 fn release(version: &str) -> (String, String) {
     let mut numbers = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::to_owned);
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
@@ -149,7 +150,7 @@ impl Observer for HealthObserver {
     }
 }
 
-/// The event about a health-check node port that cannot be listened on (K4).
+/// Returns the Kubernetes event about a health-check node port that the process cannot listen on (K4).
 fn event(failure: &ListenFailure) -> ReportedEvent {
     let ListenFailure { service, address, error } = failure;
     let error = format!("{error} ({address})");

@@ -1,8 +1,7 @@
 //! Ends the process on a signal.
 //!
-//! A thread of its own waits for SIGTERM and SIGINT, so that the process ends also when another thread hangs: the thread of the servers,
-//! the sync loop in the kernel, or a request to the API server. The rules stay in any case; a transaction is committed as a whole or not
-//! at all.
+//! A separate thread waits for SIGTERM and SIGINT, so that the process ends also when another thread hangs: for example, because the kernel
+//! or the API server does not answer. The rules stay in any case: a transaction is committed as a whole or not at all.
 
 use std::io;
 use std::process;
@@ -27,7 +26,7 @@ const PROCESS_ENDS: Duration = Duration::from_secs(4);
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by itself. While
-/// `has_connections` says that clients are connected through this process, that may take [`GRACE`] longer.
+/// `has_connections` says that clients are connected through this process, the process may run up to [`GRACE`] longer.
 ///
 /// # Errors
 /// When the signals cannot be received.
@@ -56,7 +55,7 @@ pub(super) fn on_signal(
         while has_connections() && Instant::now() < end {
             thread::sleep(Duration::from_millis(100));
         }
-        // This wait starts only now, because the other threads end after the connections.
+        // This wait starts only now, because all other threads end after the connections.
         thread::sleep(PROCESS_ENDS);
         // Logs nothing, because the log may be what hangs. Dropping the guard gives waiting lines half a second to be written.
         drop(logging::FlushOnDrop);
@@ -69,7 +68,7 @@ pub(super) fn on_signal(
 /// Waits for threads to end.
 ///
 /// # Errors
-/// When one of them has not ended in time; it goes on until the process ends.
+/// When a thread has not ended within [`THREADS_END`]; that thread goes on until the process ends.
 pub(super) async fn wait_for(threads: impl IntoIterator<Item = (&'static str, JoinHandle<()>)>) -> Result<()> {
     let end = Instant::now() + THREADS_END;
     for (name, thread) in threads {

@@ -27,8 +27,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Starts the source that the configuration asks for.
-    /// Until all objects have been sent, `/readyz` says what is missing.
+    /// Starts the source that the configuration asks for. Until the source has sent all objects, `/readyz` says what is missing.
     pub(super) fn spawn(
         config: &Config,
         sink: SyncSender<Event>,
@@ -59,7 +58,7 @@ impl Source {
 /// Checks that the credentials for the API server, or the directory of manifests, can be read.
 ///
 /// # Errors
-/// Why they cannot.
+/// Why the credentials or the directory cannot be read.
 pub(super) fn check(config: &Config) -> Result<()> {
     match &config.manifests {
         Some(dir) => manifests::check(dir),
@@ -67,13 +66,14 @@ pub(super) fn check(config: &Config) -> Result<()> {
     }
 }
 
-/// That the API server is lost, in words.
+/// Returns the sentence that says since when the API server does not answer.
 fn not_heard_since(time: SystemTime) -> String {
     let time = jiff::Timestamp::try_from(time).map_or_else(|_| "some time".to_owned(), |time| format!("{time:.0}"));
     format!("The API server has not been heard since {time}: endpoints may be old")
 }
 
-/// Counts events of the connections to the API server, tells when it is lost and found, and has `/readyz` show what the source waits for.
+/// Counts events of the connections to the API server, records in the history when the server is lost and found, and has `/readyz` show
+/// what the source waits for.
 struct ApiObserver {
     metrics: Metrics,
     health: Reporter,

@@ -32,7 +32,8 @@ use rules::ruleset;
 const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
 const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
 
-/// An environment variable of this program: the seconds between two full comparisons, so that tests need not last for hours.
+/// An environment variable of this program: the seconds between two comparisons of all rules with the kernel's, so that tests need not last
+/// for hours.
 const COMPARE_SECONDS: &str = "KUBE_PROXY_NFT_COMPARE_SECONDS";
 
 /// The values that the sync loop's thread takes over.
@@ -50,7 +51,7 @@ pub(super) struct SyncLoop {
     pub(super) first_sync: Option<SyncSender<()>>,
     /// The channel for the node ports on loopback addresses, if these are served.
     pub(super) localhost: Option<Feed>,
-    /// The transactions of the flowtable's thread, so that they are not taken for writes of another program.
+    /// The transactions of the flowtable's thread, so that the sync loop does not take them for writes of another program.
     pub(super) own_writes: OwnWrites,
 }
 
@@ -93,8 +94,8 @@ impl SyncLoop {
     }
 }
 
-/// Makes the schedule of syncs. The time between two full comparisons differs from process to process, so that nodes that start together do
-/// not read their tables back at the same time.
+/// Makes the schedule of syncs. The time between two comparisons of all rules with the kernel's differs from process to process, so that
+/// nodes that start together do not read their tables back at the same time.
 fn schedule(config: &Config) -> Schedule {
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     match env::var(COMPARE_SECONDS).ok().and_then(|text| text.parse::<NonZeroU64>().ok()) {
@@ -109,14 +110,14 @@ fn schedule(config: &Config) -> Schedule {
     }
 }
 
-/// A random number from 0 to 1, new in each process.
+/// Returns a random number from 0 to 1, which differs from process to process.
 fn chance() -> f64 {
     let [first, second, third, fourth, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
     f64::from(u32::from_ne_bytes([first, second, third, fourth])) / f64::from(u32::MAX)
 }
 
-/// Makes the work after the first sync: it starts the flowtable's thread, if there is one, and removes the rules of other modes, one table
-/// in each call. A failed removal is tried again after an interval that doubles.
+/// Makes the function that the sync loop calls after the first sync: it starts the flowtable's thread, if there is one, and removes the
+/// rules of other modes, one table in each call. It tries a failed removal again after an interval that doubles each time.
 fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> CleanupStep {
     let mut retry_after = CLEAN_UP_RETRY;
     Box::new(move || {

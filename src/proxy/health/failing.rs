@@ -1,8 +1,8 @@
 //! Remembers at which addresses a health-check node port cannot be listened on, and decides when to report that.
 //!
 //! Takes the outcome of each try; returns what to log and report: a failure when it begins, when its reason changes and every five minutes,
-//! and its end. A failure that several Services have in common is one line. Invariant: only failures that last are kept, so memory is
-//! bounded by the number of health checks and addresses.
+//! and the end of the failure. One line reports a failure that several Services have at one address for one reason. Invariant: only
+//! failures that last are kept, so memory is bounded by the number of health checks and addresses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,7 @@ struct LastLogged {
 #[derive(Default)]
 pub(super) struct Failing {
     lasting: BTreeMap<Place, LastLogged>,
-    /// By address and reason: the first failure since the last report, and the number of others.
+    /// By address and reason (`errno`): the first failure since the last report, and how many further Services fail in this way.
     due: BTreeMap<(std::net::IpAddr, Option<i32>), (ListenFailure, usize)>,
 }
 
@@ -57,7 +57,7 @@ impl Failing {
         }
     }
 
-    /// Forgets listeners that are no longer needed.
+    /// Forgets the failures of listeners that are no longer needed.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         self.lasting.retain(|(name, address), _| is_wanted(name, *address));
     }

@@ -38,25 +38,21 @@ pub struct Snapshot {
 /// The key of a server: a Service, in one family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckName {
-    /// The Service.
     pub(crate) service: ObjectName,
-    /// The family.
     pub(crate) family: Family,
 }
 
 /// The port of a server, and the content of its responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// The health-check node port.
     pub(crate) port: u16,
-    /// Ready endpoints on this node (K2).
+    /// The number of ready endpoints on this node (K2).
     pub(crate) local_endpoints: usize,
 }
 
 /// A health-check node port that cannot be listened on at one of the node's addresses (K4).
 #[derive(Debug)]
 pub struct ListenFailure {
-    /// The Service.
     pub(crate) service: ObjectName,
     /// The address, with the health-check node port.
     pub(crate) address: SocketAddr,
@@ -148,7 +144,7 @@ impl Reporter {
     }
 
     /// Sets why the rules are not, or may not be, those that the cluster asks for; `/readyz` shows the reason until [`Reporter::ready`] or
-    /// the next reason. It is a part of a sentence, without a full stop.
+    /// the next reason. The reason is text without a full stop.
     pub(crate) fn not_ready(&self, reason: impl Into<String>) {
         self.proxy.lock().ready(Some(reason.into()));
     }
@@ -169,17 +165,19 @@ impl Reporter {
         self.proxy.lock().oversized(services);
     }
 
-    /// What the sync loop found wrong: Services that are left out, and frontends that Services do not get. Replaces what was reported before.
+    /// Sets the problems that the sync loop found: Services that are left out, and frontends that Services do not get. Replaces the
+    /// problems that were set before.
     pub(crate) fn problems(&self, problems: Vec<Problem>) {
         self.proxy.lock().problems(problems);
     }
 
-    /// That the API server does not answer; `None` when it answers again.
+    /// Sets the problem that the API server does not answer; `None` when it answers again.
     pub(crate) fn api_server(&self, problem: Option<Problem>) {
         self.proxy.lock().api_server(problem);
     }
 
-    /// A sync succeeded, and these are the health checks now (K1). Servers that could not listen try again, also if nothing changed (K4).
+    /// Notes that a sync succeeded, and sets the health checks (K1). Servers that could not listen try again, even if no health check
+    /// changed (K4).
     pub(crate) fn services(&self, snapshot: Arc<Snapshot>) {
         self.services.send_replace(snapshot);
     }
@@ -232,7 +230,7 @@ mod testing {
 
     use super::{ListenFailure, Observer, Page};
 
-    /// An observer that keeps a line for each call.
+    /// An observer that keeps one line of text for each call.
     #[derive(Default)]
     pub(super) struct Notes(Mutex<Vec<String>>);
 
@@ -241,7 +239,7 @@ mod testing {
             Arc::default()
         }
 
-        /// The lines since the last call.
+        /// Returns the lines since the last call.
         pub(super) fn take(&self) -> Vec<String> {
             std::mem::take(&mut self.0.lock().unwrap())
         }

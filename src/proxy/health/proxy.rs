@@ -19,7 +19,7 @@ use rules::model::{Family, ObjectName};
 /// How Go prints a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The reason for not being ready until the first sync.
+/// The reason that `/readyz` gives until the first sync.
 const NO_SYNC_YET: &str = "the first sync has not been done";
 
 /// The state of the sync loop and of the node.
@@ -32,9 +32,9 @@ pub(super) struct ProxyHealth {
     not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
-    /// What the sync loop found wrong.
+    /// The problems that the sync loop found.
     problems: Vec<Problem>,
-    /// That the API server does not answer.
+    /// The problem that the API server does not answer, while that lasts.
     api_server: Option<Problem>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
@@ -76,7 +76,8 @@ impl ProxyHealth {
         }
     }
 
-    /// Notes that the family's loop begins, which registers it (L1), or that a sync succeeded, which serves all its requests (L2).
+    /// Notes that the sync loop of a family begins, which registers the family (L1), or that a sync succeeded, which serves all requests of
+    /// the family (L2).
     pub(super) fn synced(&mut self, family: Family, now: SystemTime) {
         self.families.insert(family, FamilyHealth { updated: now, waiting_since: None });
     }
@@ -118,17 +119,17 @@ impl ProxyHealth {
         self.oversized = services.map(ToString::to_string).collect();
     }
 
-    /// What the sync loop found wrong; the responses show it, and the proxy stays healthy.
+    /// Sets the problems that the sync loop found. The responses show them; the proxy stays healthy.
     pub(super) fn problems(&mut self, problems: Vec<Problem>) {
         self.problems = problems;
     }
 
-    /// That the API server does not answer, or `None` when it does.
+    /// Sets the problem that the API server does not answer; `None` when it answers again.
     pub(super) fn api_server(&mut self, problem: Option<Problem>) {
         self.api_server = problem;
     }
 
-    /// Whether every family keeps up, and the sync thread is not stuck (L3).
+    /// Returns whether every family keeps up, and the sync thread is not stuck (L3).
     #[must_use]
     pub(super) fn is_healthy(&self, now: Instant) -> bool {
         self.stuck_for(now).is_none() && self.families.values().all(|family| self.keeps_up(family, now))
@@ -139,13 +140,13 @@ impl ProxyHealth {
         self.stuck_for(now).is_none() && (self.held_back.is_some() || family.waiting_since.is_none_or(is_served))
     }
 
-    /// How long the sync thread has been busy, if that is too long.
+    /// Returns how long the sync thread has been busy if that is `timeout` or longer; else `None`.
     fn stuck_for(&self, now: Instant) -> Option<Duration> {
         let busy = now.saturating_duration_since(self.busy_since?);
         (busy >= self.timeout).then_some(busy)
     }
 
-    /// The response of `/livez`, and whether its status is 200 (L4).
+    /// Returns whether the status of `/livez` is 200, and the body of the response (L4).
     #[must_use]
     pub(super) fn livez(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let healthy = self.is_healthy(now);
@@ -153,7 +154,8 @@ impl ProxyHealth {
         (healthy, body.text())
     }
 
-    /// The response of `/readyz`, and whether its status is 200: the last sync succeeded, and the proxy keeps up.
+    /// Returns whether the status of `/readyz` is 200, and the body of the response: the status is 200 if the last sync succeeded and the
+    /// proxy keeps up.
     #[must_use]
     pub(super) fn readyz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let good = self.is_healthy(now) && self.held_back.is_none() && self.not_ready.is_none();
@@ -162,7 +164,7 @@ impl ProxyHealth {
         (good, Body { ready: Some(good), reason, ..self.body(good, now, clock) }.text())
     }
 
-    /// The response of `/healthz`, and whether its status is 200 (L4).
+    /// Returns whether the status of `/healthz` is 200, and the body of the response (L4).
     #[must_use]
     pub(super) fn healthz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let good = self.is_healthy(now) && self.eligible;
@@ -171,13 +173,13 @@ impl ProxyHealth {
         (good, body.text())
     }
 
-    /// Why no sync happens at present.
+    /// Returns why no sync happens at present; `None` when nothing prevents it.
     fn blocked_by(&self, now: Instant) -> Option<String> {
         let stuck = self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()));
         stuck.or_else(|| self.held_back.clone())
     }
 
-    /// The fields that all responses have. `lastUpdated` is the present time with status 200, else the time of the last sync.
+    /// Returns the fields that all responses have. `lastUpdated` is the present time with status 200, else the time of the last sync.
     fn body(&self, good: bool, now: Instant, clock: SystemTime) -> Body<'_> {
         let newest = self.families.values().map(|family| family.updated).max();
         let status = self.families.iter().map(|(name, family)| {
@@ -220,14 +222,14 @@ struct Body<'a> {
     quarantined_services: &'a [String],
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     oversized_services: &'a [String],
-    /// The sentences that the commands print.
+    /// The problems, in the words in which commands such as `kube-proxy check` print them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<&'a Problem>,
 }
 
 impl Body<'_> {
     fn text(&self) -> String {
-        // Texts, booleans and maps of them always serialize.
+        // Serializing strings, booleans and maps cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -277,7 +279,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The moment this many milliseconds after 2026-01-01T00:00:00Z.
+    /// Returns the time `millis` milliseconds after 2026-01-01T00:00:00Z.
     fn clock(millis: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600) + Duration::from_millis(millis)
     }
@@ -444,7 +446,7 @@ mod tests {
         assert_eq!(rfc3339(at(123_456_789)), "1970-01-01T00:00:00.123456789Z");
     }
 
-    /// Replaces every time of the server's clock in a response.
+    /// Replaces every time of the years 2000 to 2099 in a response by `NOW`.
     fn without_times(answer: &str) -> String {
         answer
             .split('"')
@@ -453,7 +455,7 @@ mod tests {
             .join("\"")
     }
 
-    /// Starts the servers with this health of the proxy; there are no health-check node ports.
+    /// Starts the servers with `health` as the proxy's health, and without health-check node ports.
     fn run(health: ProxyHealth, listen: Listen, notes: &Arc<Notes>) -> tokio::task::JoinHandle<std::io::Result<()>> {
         let (reporter, servers) = crate::health::new(TIMEOUT);
         let servers = Servers { proxy: Shared(Arc::new(Mutex::new(health))), ..servers };
@@ -469,7 +471,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    // The responses are exact over a socket, too (L4).
+    // The responses of a server on a socket have exactly upstream's bytes (L4).
     #[tokio::test]
     async fn responses_over_a_socket() {
         let (mut health, _) = registered(&[Family::V4]);

@@ -1,7 +1,7 @@
 //! The servers on the health-check node ports: load balancers probe them to find the nodes that have endpoints of a Service.
 //!
 //! Takes [`Snapshot`]s, and opens and closes a listener for each Service and address to match them. Invariant: a listener whose port and
-//! address stay is never closed, whatever happens to the others.
+//! address stay is never closed, whatever happens to other listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -84,8 +84,8 @@ impl ServiceServers {
         Self { limits, health, observer, open: BTreeMap::new(), failing: Failing::default() }
     }
 
-    /// Opens and closes listeners so that they match the snapshot; those whose address and port stay keep running (K1). Each listener is
-    /// opened separately: a failure is reported and affects no other (K4).
+    /// Opens and closes listeners so that they match the snapshot; listeners whose address and port stay keep running (K1). Opens each
+    /// listener separately: a failure is reported and affects no other listener (K4).
     async fn follow(&mut self, snapshot: &Snapshot) {
         let listen: BTreeSet<IpAddr> = snapshot.listen.iter().copied().collect();
         let is_wanted = |name: &CheckName, address: SocketAddr| {
@@ -103,7 +103,7 @@ impl ServiceServers {
         self.failing.tell(&*self.observer);
     }
 
-    /// Whether every health check has a listener on each of its addresses.
+    /// Returns whether every health check has a listener on each of its addresses.
     fn is_complete(&self, snapshot: &Snapshot) -> bool {
         let is_open = |name: &CheckName, address: &SocketAddr| {
             self.open.get(name).is_some_and(|server| server.listeners.contains_key(address))
@@ -113,8 +113,8 @@ impl ServiceServers {
         })
     }
 
-    /// Closes the listeners that are no longer needed. Done first, and waits until the ports are free, because another Service may need
-    /// them. If the Service was deleted, requests that have arrived get an empty response.
+    /// Closes the listeners that are no longer needed. Waits until their ports are free, because another Service may need them. If the
+    /// Service was deleted, requests that have arrived get an empty response.
     async fn close_unwanted(&mut self, snapshot: &Snapshot, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         let mut unwanted = Vec::new();
         for (name, server) in &mut self.open {
@@ -188,13 +188,13 @@ impl ServiceServers {
     }
 }
 
-/// The addresses at which a server listens (K5).
+/// Returns the addresses at which a server listens (K5).
 fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketAddr> {
     let of_family = snapshot.listen.iter().filter(|ip| Family::of(**ip) == family);
     of_family.map(|ip: &IpAddr| SocketAddr::new(*ip, port)).collect()
 }
 
-/// The response to every path and method (K3); empty when the Service was deleted, as upstream.
+/// Returns the response to every path and method (K3); an empty one when the Service was deleted, as upstream does.
 fn response(service: &ObjectName, local_endpoints: Option<usize>, healthy: bool) -> Response {
     let Some(local_endpoints) = local_endpoints else { return Response::default() };
     let (namespace, name) = (&service.namespace, &service.name);
@@ -236,7 +236,8 @@ mod tests {
         CheckName { service: ObjectName::new("ns", name), family }
     }
 
-    /// A snapshot of IPv4 health checks on these addresses; each check is a Service's name, its port and its number of local endpoints.
+    /// Returns a snapshot of IPv4 health checks at the addresses `listen`; each check is a Service's name, its port and its number of local
+    /// endpoints.
     fn snapshot(listen: &[&str], checks: &[(&str, u16, usize)]) -> Snapshot {
         let check = |(name, port, local_endpoints): &(&str, u16, usize)| {
             (check_name(name, Family::V4), Check { port: *port, local_endpoints: *local_endpoints })

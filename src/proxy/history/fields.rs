@@ -8,7 +8,8 @@ use rules::model::{Family, Service, ServicePort, TrafficPolicy};
 /// Formats the value of a field.
 type Value = fn(&Service) -> String;
 
-/// The fields that differ, in a fixed order. Only the fields of [`Service`] are compared: others have no influence on the rules.
+/// Returns the fields that differ, in a fixed order. Compares only the fields of [`Service`]: other fields of the API's object have no
+/// influence on the rules.
 #[must_use]
 pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
     let fields: [(&str, Value); 9] = [
@@ -32,7 +33,7 @@ pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
         .collect()
 }
 
-/// Adds later changes. A field that has its first value again counts as unchanged.
+/// Adds later changes to `changes`. A field that has its first value again counts as unchanged.
 pub fn merge(changes: &mut Vec<FieldChange>, later: Vec<FieldChange>) {
     for change in later {
         match changes.iter_mut().find(|known| known.field == change.field) {

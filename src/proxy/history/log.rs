@@ -38,7 +38,7 @@ pub fn log(entry: &Entry, elapsed: Duration) {
     }
 }
 
-/// Logs an endpoint that was added or removed. An entry lists only some of many endpoints; the log has each.
+/// Logs an endpoint that was added or removed. A history entry lists only some of many endpoints; the log has all of them.
 pub(crate) fn endpoint(service: &ObjectName, endpoint: SocketAddr, is_new: bool) {
     if is_new {
         debug!(%service, %endpoint, "Endpoint added");

@@ -65,7 +65,7 @@ impl History {
         self.ring().push(entry, size)
     }
 
-    /// The entries with greater numbers than `after`.
+    /// Returns the entries with greater numbers than `after`.
     #[must_use]
     pub fn snapshot(&self, after: u64) -> Snapshot {
         let ring = self.ring();
@@ -75,7 +75,7 @@ impl History {
         Snapshot { started: self.0.started, entries, first, last: ring.last }
     }
 
-    /// Locks the ring, also after a panic of another thread: at worst its last entry is missing.
+    /// Locks the ring, also after a panic of another thread: at worst that thread's last entry is missing.
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +115,7 @@ impl Ring {
             let Some((_, gone)) = self.entries.pop_front() else { break };
             self.bytes -= gone;
         }
-        // The API allows no name so long that an entry exceeds the ring, but a manifest may have one.
+        // The API allows no name so long that an entry exceeds [`MAX_BYTES`], but a manifest may have such a name.
         if size <= MAX_BYTES {
             self.bytes += size;
             self.entries.push_back((Arc::clone(&entry), size));

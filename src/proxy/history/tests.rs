@@ -18,7 +18,7 @@ fn name() -> impl Strategy<Value = ObjectName> {
     ("[a-z]{1,8}", "[a-z0-9-]{1,40}").prop_map(|(namespace, name)| ObjectName::new(namespace, name))
 }
 
-/// Any text, sometimes of the greatest length that an entry keeps.
+/// Generates any text, sometimes of the greatest length that an entry keeps.
 fn text() -> impl Strategy<Value = String> {
     (".{0,8}", 1..100_usize).prop_map(|(text, times)| cut(text.repeat(times)))
 }
@@ -50,7 +50,7 @@ fn outcome() -> impl Strategy<Value = CommitOutcome> {
     prop::sample::select(all)
 }
 
-/// Durations in whole microseconds, the precision of the JSON.
+/// Generates durations in whole microseconds, the precision of the JSON.
 fn latency() -> impl Strategy<Value = Option<Duration>> {
     option::of((0..10_000_000_u64).prop_map(Duration::from_micros))
 }
@@ -138,7 +138,7 @@ fn second(n: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(n)
 }
 
-/// A ring with these entries, a second apart from second 0 on.
+/// Returns a ring with these entries, whose times are second 0, 1, 2 and so on.
 fn ring(entries: impl IntoIterator<Item = EntryKind>) -> History {
     let changes = History::new(second(0));
     (0..).zip(entries).for_each(|(n, what)| drop(changes.push(second(n), Some(n), what)));
@@ -214,7 +214,7 @@ fn an_entry_that_is_larger_than_the_ring_is_not_kept_and_counts_all_the_same() {
     assert_eq!(changes.snapshot(2).entries.len(), 1);
 }
 
-/// A change that replaces a Service's only endpoint.
+/// Returns a change that replaces a Service's only endpoint.
 fn replaced(service: &str) -> EntryKind {
     let (namespace, name) = service.split_once('/').unwrap();
     let mut endpoints = Endpoints { before: 1, after: 1, ..Endpoints::default() };

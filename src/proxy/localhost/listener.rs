@@ -17,12 +17,12 @@ use super::target::Target;
 const DIAL: Duration = Duration::from_secs(5);
 /// How long to wait for an endpoint to accept a connection while there are other endpoints to try.
 const DIAL_OF_MANY: Duration = Duration::from_secs(1);
-/// After this time, no further endpoint is tried.
+/// How long after the first attempt a further endpoint may still be tried.
 const DIAL_ALL: Duration = Duration::from_secs(10);
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The parts that all listeners share.
+/// The values that all listeners share.
 #[derive(Clone, Debug)]
 pub(super) struct Common {
     /// Limits the connections: each holds a permit.
@@ -33,7 +33,7 @@ pub(super) struct Common {
 }
 
 /// Accepts connections until the process is to end, then waits for the open ones. Dropping the future closes them all. Beyond the limit of
-/// connections, one connection waits here and the others wait in the kernel's queue.
+/// connections, one accepted connection waits in this function, and all others wait in the kernel's queue.
 pub(super) async fn serve(listener: TcpListener, target: Arc<Target>, common: Common) {
     let mut connections = JoinSet::new();
     let mut ending = common.ending.clone();
@@ -92,7 +92,7 @@ async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
     }
 }
 
-/// Connects to the first endpoint that accepts; tries each endpoint once (R4).
+/// Connects to the first endpoint that accepts; tries each endpoint once (R4). Returns `None` when no endpoint accepts in time.
 async fn dial(target: &Target) -> Option<TcpStream> {
     let start = Instant::now();
     let mut tried: Vec<SocketAddr> = Vec::new();

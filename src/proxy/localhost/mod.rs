@@ -7,11 +7,11 @@
 //!                    target: which endpoint ──► relay: bytes from socket to socket, through a pipe in the kernel
 //! ```
 //!
-//! Takes the selected endpoints of Services, and serves connections. Runs on a thread of its own, only when the feature gate is on and
+//! Takes the selected endpoints of Services, and serves connections. Runs on a separate thread, only when the feature gate is on and
 //! `nodePortAddresses` names a loopback range.
 //!
-//! Invariants: it listens on 127.0.0.1 and ::1 and nowhere else; a port that cannot be listened on affects no other, and is tried again
-//! until it can; memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
+//! Invariants: it listens on 127.0.0.1 and ::1 and nowhere else; a busy port affects no other port, and is tried again until it is free;
+//! memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
 
 mod listener;
 mod proxy;
@@ -37,9 +37,11 @@ pub(crate) use proxy::{OpenConnections, Proxy};
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// The most connections at once.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// File descriptors reserved for the listeners and everything else that the process does; at most half of the limit.
+/// File descriptors reserved for the listeners and everything else that the process does; where the process may open fewer than twice as
+/// many, half of its limit is reserved.
 const OTHER_FILES: u64 = 4_096;
-/// The file descriptors that a connection may take: two sockets, and a pipe in each direction while its receiver does not read.
+/// The file descriptors that a connection may take: two sockets, and two descriptors for the pipe of each direction while the receiver does
+/// not read.
 const DESCRIPTORS: u64 = 6;
 
 /// A TCP node port that is to be served on the loopback address of its family.
@@ -55,8 +57,8 @@ pub(crate) struct NodePort {
     affinity: Option<Duration>,
 }
 
-/// The node ports of a Service to serve in a family: TCP ports that have an endpoint. With external traffic policy Local, only endpoints on
-/// this node count (R3).
+/// Returns the node ports of a Service to serve in a family: TCP node ports that have an endpoint. With external traffic policy Local, only
+/// endpoints on this node count (R3).
 pub(crate) fn node_ports(selection: &ServiceSelection, family: Family) -> Vec<NodePort> {
     let ports = selection.ports.iter().filter(|port| port.family == family && port.protocol == Protocol::Tcp);
     ports.flat_map(of_port).collect()
@@ -82,7 +84,7 @@ fn of_port(port: &PortSelection) -> impl Iterator<Item = NodePort> {
 }
 
 /// Passes node ports from the sync loop to the proxy. Clones pass them to the same proxy. Never waits: newer node ports of a Service
-/// replace those that the proxy has not taken yet, so it holds at most one list for each Service.
+/// replace older ones that the proxy has not taken yet, so the feed holds at most one list for each Service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Feed(Arc<Waiting>);
 
@@ -107,7 +109,7 @@ impl Feed {
         self.0.news.notified().await;
     }
 
-    /// The changes since the last call.
+    /// Returns the changes since the last call.
     pub(crate) fn take(&self) -> HashMap<ObjectName, Vec<NodePort>> {
         std::mem::take(&mut *self.0.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -21,7 +21,7 @@ use rules::model::{Family, ObjectName};
 /// The time between two attempts to listen on a busy port (R6).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The userspace proxy. [`Self::run`] needs a tokio runtime of its own thread.
+/// The userspace proxy. [`Self::run`] must run in the tokio runtime of a separate thread.
 pub(crate) struct Proxy {
     feed: Feed,
     metrics: Metrics,
@@ -35,10 +35,10 @@ pub(crate) struct Proxy {
 
 /// The listener of a node port, also while its port is busy.
 struct Listener {
-    /// The service port that it belongs to.
+    /// The service port of the node port, as `namespace/name:port`.
     label: Arc<str>,
     target: Arc<Target>,
-    /// The task that serves it; `None` as long as the port cannot be listened on.
+    /// The task that accepts connections; `None` while the port is busy.
     serving: Option<JoinHandle<()>>,
     /// Whether it was logged that the port is busy.
     is_busy: bool,
@@ -65,8 +65,8 @@ impl OpenConnections {
     }
 }
 
-/// The most connections of a process that may have `open_files` files open (R9). If the limit is low, connections get half of it: the full
-/// reserve for everything else would leave almost nothing for them.
+/// Returns how many connections a process may have if it may have `open_files` files open (R9). Where `open_files` is low, connections get
+/// half of it: with the full reserve of [`OTHER_FILES`], almost nothing would be left for them.
 pub(super) fn most_connections(open_files: u64) -> u32 {
     let limit = open_files.saturating_sub(OTHER_FILES.min(open_files / 2)) / DESCRIPTORS;
     u32::try_from(limit).unwrap_or(u32::MAX).clamp(1, MAX_CONNECTIONS)
@@ -117,7 +117,8 @@ impl Proxy {
         }
     }
 
-    /// Takes changes over. A removed listener closes its connections (R3); one whose port moves to another Service stays.
+    /// Takes over the changes from the feed. A removed listener closes its connections (R3); a listener whose port moves to another Service
+    /// stays.
     async fn take(&mut self) {
         for (service, ports) in self.feed.take() {
             if ports.is_empty() {
@@ -148,7 +149,7 @@ impl Proxy {
         self.listen();
     }
 
-    /// Listens on each node port that is not served yet. A busy port is logged and counted only when that begins.
+    /// Listens on each node port that is not served yet. A busy port is logged and counted only once, until it is free again.
     fn listen(&mut self) {
         for ((family, port), listener) in self.listeners.iter_mut().filter(|(_, listener)| listener.serving.is_none()) {
             let address = SocketAddr::new(loopback(*family), *port);

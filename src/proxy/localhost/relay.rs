@@ -1,10 +1,11 @@
 //! Moves bytes between two sockets without copying them into this process.
 //!
-//! Takes two connected sockets, and moves bytes in both directions until both sides have ended theirs. Each direction splices the bytes
-//! that arrive into a pipe, and from there into the other socket. While the receiver accepts nothing more, nothing more is read, so the
-//! sender has to wait. The end of a direction is passed on as an end, and a reset as a reset.
+//! Takes two connected sockets, and moves bytes in both directions until each side has ended its direction. Each direction splices the
+//! bytes that arrive into a pipe, and from there into the other socket. While the receiver accepts nothing more, the relay reads nothing
+//! more, so the sender has to wait. The relay passes on the end of a direction as an end, and a reset as a reset.
 //!
-//! Invariant: a direction holds a pipe only while bytes are in it, so that a connection without traffic costs two descriptors.
+//! Invariant: a direction holds a pipe only while bytes are in it, so that a connection without traffic costs only the descriptors of its
+//! two sockets.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +23,7 @@ use tokio::task::coop::consume_budget;
 const CHUNK: usize = 64 * 1024;
 /// The most empty pipes that are kept for reuse; more are closed.
 const SPARE_PIPES: usize = 64;
-/// The keepalive interval for silent peers, as in Go.
+/// The keepalive interval for silent peers; Go's `net` package, which upstream uses, has this interval as well.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Empty pipes for reuse.
@@ -53,7 +54,7 @@ impl Pipes {
     }
 }
 
-/// Moves bytes in both directions until both have ended. An error of one side is passed to the other one as a reset.
+/// Moves bytes in both directions until both directions have ended. Passes an error of one side to the other side as a reset.
 pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io::Result<()> {
     prepare(client)?;
     prepare(server)?;
@@ -73,7 +74,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?)
 }
 
-/// Has the socket reset its connection when it is closed.
+/// Makes the close of the socket reset the connection.
 pub(super) fn reset(socket: &TcpStream) {
     // An error means that the connection is gone already and needs no reset.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
@@ -109,7 +110,7 @@ async fn failure(socket: &TcpStream) -> io::Result<()> {
 /// Moves bytes until the sender ends, and passes the end on.
 async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<()> {
     loop {
-        // One connection that always has bytes must not keep the thread from the others.
+        // One connection that always has bytes must not keep the thread from all other connections.
         consume_budget().await;
         from.readable().await?;
         let pipe = pipes.take()?;

@@ -1,7 +1,7 @@
 //! Chooses the endpoint of a connection.
 //!
-//! Pure except for the random choice. Takes the endpoints of a node port as they change; returns one after the other until a connection
-//! succeeds.
+//! Takes the endpoints of a node port as they change; for each connection, returns one endpoint after the other until the connection
+//! succeeds. Does no I/O: the caller passes in the time and the source of random numbers.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,16 +35,16 @@ impl Target {
         Self(Mutex::new(State { endpoints: port.endpoints.clone(), affinity: port.affinity, pin: None }))
     }
 
-    /// Replaces the endpoints. A pinned endpoint stays pinned if it is still there.
+    /// Replaces the endpoints. A pinned endpoint stays pinned if it is one of the new endpoints.
     pub(super) fn update(&self, port: &NodePort) {
         let mut state = self.lock();
         state.endpoints.clone_from(&port.endpoints);
         state.affinity = port.affinity;
     }
 
-    /// The next endpoint for a connection that has tried some already; `None` when all were tried. With session affinity it is the pinned
-    /// endpoint, and the pin lasts for the time-out from now; any other choice moves the pin (R4). `random` returns a number below its
-    /// argument.
+    /// Returns the next endpoint for a connection that was refused by the endpoints in `tried`; `None` when all were tried. With session
+    /// affinity, returns the pinned endpoint unless it was tried or its time-out has passed; each returned endpoint is pinned from `now` on
+    /// (R4). `random` returns a number below its argument.
     pub(super) fn choose(
         &self,
         tried: &[SocketAddr],

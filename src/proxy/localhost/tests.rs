@@ -32,7 +32,7 @@ fn port(endpoints: &[u8], affinity: Option<u64>) -> NodePort {
     }
 }
 
-// A low limit of open files leaves room for connections; it decides how many, up to 10,000 (R9).
+// The limit of open files decides how many connections there may be, up to 10,000; even a low limit leaves room for some (R9).
 #[test]
 fn the_limit_of_open_files_decides_how_many_connections_there_are_and_half_of_a_low_one_is_theirs() {
     let limits =
@@ -42,7 +42,7 @@ fn the_limit_of_open_files_decides_how_many_connections_there_are_and_half_of_a_
     }
 }
 
-/// The endpoint chosen after `tried` were tried; `random` picks it from the remaining ones.
+/// Returns the endpoint chosen after `tried` were tried; `random` picks it from the remaining endpoints.
 fn chosen(target: &Target, tried: &[u8], now: Instant, random: usize) -> Option<Choice> {
     let tried: Vec<SocketAddr> = tried.iter().copied().map(address).collect();
     target.choose(&tried, now, |count| random % count)
@@ -57,7 +57,7 @@ fn every_endpoint_is_tried_once() {
     assert_eq!(chosen(&target, &[2], now, 1), choice(3, true));
     assert_eq!(chosen(&target, &[2, 3], now, 5), choice(1, false));
     assert_eq!(chosen(&target, &[2, 3, 1], now, 0), None);
-    // Endpoints that are added meanwhile are tried as well, removed ones are not.
+    // An endpoint that is added while a connection is made is tried as well; a removed endpoint is not.
     target.update(&port(&[4], None));
     assert_eq!(chosen(&target, &[2, 3, 1], now, 0), choice(4, false));
 }

@@ -146,13 +146,15 @@ fn sync_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-/// 0, ¼, ½, then 1 to 60, 120 and 300 seconds in steps of 1, 5 and 30: upstream's buckets for the network programming latency.
+/// Upstream's buckets for the network programming latency, in seconds: 0, 0.25 and 0.5, then steps of 1 up to 60, steps of 5 up to 120, and
+/// steps of 30 up to 300.
 fn programming_buckets() -> Histogram {
     let whole = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
     Histogram::new([0.0, 0.25, 0.5].into_iter().chain(whole.map(f64::from)))
 }
 
-/// 0.0001 · 2^k seconds, k = 0 to 17: one change in a small cluster to a first sync in a huge one.
+/// 0.0001 · 2^k seconds, k = 0 to 17: from the time of one change in a small cluster to the time of a first sync in a cluster of 100,000
+/// Services.
 fn kernel_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 18))
 }
@@ -288,7 +290,7 @@ struct Registrar {
 }
 
 impl Registrar {
-    /// Registers a collector. Its families are not counted, because it has none before its first reading.
+    /// Registers a collector. Does not count its metric families, because a collector has none before its first reading.
     fn collector<C: Collector + Clone + Default>(&mut self) -> C {
         let collector = C::default();
         self.registry.register_collector(Box::new(collector.clone()));
@@ -325,7 +327,7 @@ impl Registrar {
         self.add(name, help, Histograms::new_with_constructor(sync_buckets))
     }
 
-    /// Adds upstream's metrics about metrics: how many are registered. None is hidden or disabled here.
+    /// Adds upstream's metrics about metrics: how many are registered, disabled and hidden. This program disables and hides none.
     fn finish(mut self) -> Registry {
         let registered = Series::<ByStability, Counter>::default();
         let help = "The count of registered metrics broken by stability level and deprecation version.";
@@ -340,7 +342,8 @@ impl Registrar {
     }
 }
 
-/// Makes a counter show 0 for these labels, because alerts miss the first event if the series only appears with it.
+/// Makes a counter show 0 for these labels, because an alert on the increase of a counter misses the first event if the series only appears
+/// with that event.
 fn show_zero<L>(series: &Series<L, Counter>, labels: impl IntoIterator<Item = L>)
 where
     L: Clone + std::hash::Hash + Eq,

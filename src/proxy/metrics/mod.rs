@@ -71,7 +71,7 @@ impl Metrics {
         Self { inner: Arc::new(Families::new()) }
     }
 
-    /// Notes that a sync of a family was requested, or that its loop starts.
+    /// Notes that a sync of a family was requested, or that the sync loop of the family starts.
     pub(crate) fn sync_queued(&self, family: Family, at: SystemTime) {
         self.inner.last_queued_timestamp.get_or_create(&family.into()).set(seconds(at));
     }
@@ -90,7 +90,7 @@ impl Metrics {
         }
     }
 
-    /// Notes the time from a change of an EndpointSlice until it was in force.
+    /// Notes the time from a change of an EndpointSlice until the kernel had the rules for it.
     pub(crate) fn programmed(&self, family: Family, latency: Duration) {
         self.inner.programming.get_or_create(&family.into()).observe(latency.as_secs_f64());
     }
@@ -179,7 +179,7 @@ impl Metrics {
         own.kernel_time.observe(transactions.kernel_time.as_secs_f64());
     }
 
-    /// Sets the numbers of elements of the sets and maps of a family's table. Series of all other maps of the family are removed.
+    /// Sets the numbers of elements of the sets and maps of a family's table. Removes the series of all other maps of the family.
     pub(crate) fn table_elements<'a>(&self, family: Family, counts: impl Iterator<Item = (&'a str, usize)>) {
         let own = &self.inner.own;
         let ip_family = ip_family(family);
@@ -297,13 +297,13 @@ impl Metrics {
         self.inner.own.counted.set(counted);
     }
 
-    /// All metrics in the classic text format of Prometheus, version 0.0.4.
+    /// Returns all metrics in the classic text format of Prometheus, version 0.0.4.
     #[must_use]
     pub fn text(&self) -> String {
         text::classic(&self.open_metrics())
     }
 
-    /// All metrics in the text format of OpenMetrics, version 1.0.0.
+    /// Returns all metrics in the text format of OpenMetrics, version 1.0.0.
     #[must_use]
     pub(crate) fn open_metrics(&self) -> String {
         text::open_metrics(&self.inner.registry)
@@ -318,7 +318,7 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// The host name or address in a URL, with the port if the URL has one.
+/// Returns the host name or address in a URL, with the port if the URL has one.
 fn host(url: &str) -> String {
     let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     behind_scheme.split('/').next().unwrap_or_default().to_owned()

@@ -1,6 +1,6 @@
 //! The standard `process_*` metrics and the number of threads, read from `/proc` at each scrape.
 //!
-//! Families whose source cannot be read are left out.
+//! Metric families whose file in `/proc` cannot be read are left out.
 
 use std::fmt;
 use std::fs;
@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Clock ticks a second in `/proc`: Linux shows 100 to user space on every architecture that this program runs on.
+/// Clock ticks a second in `/proc` (`USER_HZ`): Linux shows 100 to user space on every architecture that this program runs on.
 const TICKS: f64 = 100.0;
 
 /// The collector of this process's metrics.
@@ -82,7 +82,7 @@ impl Stat {
     }
 }
 
-/// Seconds since the epoch at which the machine was booted.
+/// Returns when the machine was booted, in seconds since the epoch.
 fn boot_time() -> Option<f64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
@@ -94,18 +94,18 @@ fn open_fds() -> Option<f64> {
     u32::try_from(count).ok().map(f64::from)
 }
 
-/// The soft limit, which is the first number of the line; -1 if it is unlimited, as in upstream.
+/// Returns the soft limit, which is the first number of the line; -1 if it is unlimited, as in upstream.
 fn soft_limit(limits: &str, name: &str) -> Option<f64> {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(-1.0) } else { soft.parse().ok() }
 }
 
-/// The value in bytes of a line such as `VmRSS:     5120 kB`.
+/// Returns the value in bytes of a line such as `VmRSS:     5120 kB`.
 fn kibibytes(status: &str, name: &str) -> Option<f64> {
     count(status, name).map(|kibibytes| kibibytes * 1024.0)
 }
 
-/// The number of a line such as `Threads:     7`.
+/// Returns the number of a line such as `Threads:     7`.
 fn count(status: &str, name: &str) -> Option<f64> {
     status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }

@@ -1,7 +1,7 @@
 //! The metrics of service ports, if the rules have counters (`nftables.counters`).
 //!
-//! Takes the latest numbers of the busiest service ports, and of all others together; returns their series. There are none before the first
-//! reading.
+//! Takes the latest numbers of the busiest service ports, and of all others together; returns their series. Before the first reading there
+//! are no series.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ impl Latest {
     }
 }
 
-/// The labels of a service port; all empty for the sum of the other service ports.
+/// Returns the labels of the service port `namespace/name:port`; all are empty for an empty text, the sum of all other service ports.
 fn labels(label: &str) -> [(&'static str, String); 3] {
     let (namespace, rest) = label.split_once('/').unwrap_or(("", label));
     let (name, port) = rest.split_once(':').unwrap_or((rest, ""));
@@ -47,7 +47,7 @@ impl Collector for Latest {
 struct Series<'a>(&'a Counted);
 
 impl Series<'_> {
-    /// The busiest service ports with their numbers, and last the sum of all others, with an empty label.
+    /// Returns the busiest service ports with their numbers, and at the end the sum of all other service ports, with an empty label.
     fn all(&self) -> impl Iterator<Item = (&str, &ServiceCounts)> {
         self.0.services.iter().map(|(label, counts)| (&**label, counts)).chain([("", &self.0.others)])
     }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// All metrics of a registry, as OpenMetrics 1.0.0.
+/// Returns all metrics of a registry as OpenMetrics 1.0.0.
 pub(super) fn open_metrics(registry: &Registry) -> String {
     let mut text = String::new();
     encode(&mut text, registry).expect("writing to a String does not fail");
@@ -37,7 +37,8 @@ pub(super) fn classic(open_metrics: &str) -> String {
     text
 }
 
-/// Removes the full stop at the end. Only help texts of the registry, which start with a stability tag, have one.
+/// Removes the full stop at the end of a help text that starts with a stability tag, such as `[ALPHA]`. The help texts of `process` have no
+/// tag, and upstream's end with a full stop as well.
 fn plain_help(help: &str) -> &str {
     if help.starts_with('[') { help.strip_suffix('.').unwrap_or(help) } else { help }
 }

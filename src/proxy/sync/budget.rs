@@ -1,7 +1,7 @@
-//! Services that are over the limit of elements. They are left out, so that the others are programmed.
+//! Keeps the Services that are over the limit of elements, which are left out so that all other Services are programmed.
 //!
-//! The size of a Service is counted before records are made for it, so a Service over the limit costs next to nothing at each of its
-//! changes. The desired tables depend only on the cluster's state: a Service over the limit has nothing in them, whatever it had before.
+//! The size of a Service is counted before its rules and elements are made, so a change of a Service over the limit costs next to nothing.
+//! The desired tables depend only on the cluster's state: a Service over the limit has nothing in them, whatever it had before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +33,7 @@ impl fmt::Display for Oversized {
     }
 }
 
-/// About how many elements the rules of a Service need.
+/// Returns about how many elements the rules of a Service need.
 pub(super) fn size(gathered: &Gathered<'_>, layout: Layout, balancing: Balancing) -> u64 {
     sizes(gathered).iter().fold(0, |sum: u64, port| sum.saturating_add(layout.weight(balancing, port)))
 }
@@ -53,7 +53,7 @@ impl Budget {
         Self { limit, over: BTreeMap::new(), news: Vec::new() }
     }
 
-    /// The number of elements that a Service may have.
+    /// Returns how many elements a Service may have.
     pub(super) const fn limit(&self) -> u64 {
         self.limit
     }
@@ -67,18 +67,18 @@ impl Budget {
         }
     }
 
-    /// The Services that are over the limit.
+    /// Returns the names of the Services that are over the limit.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.over.keys()
     }
 
-    /// The Services that are over the limit, with their sizes, in order of name.
+    /// Returns the Services that are over the limit, with their sizes, in order of name.
     pub(super) fn all(&self) -> impl Iterator<Item = Oversized> {
         let limit = self.limit;
         self.over.iter().map(move |(service, size)| Oversized { service: service.clone(), size: *size, limit })
     }
 
-    /// The Services that went over the limit since the last call.
+    /// Returns the Services that went over the limit since the last call.
     pub(super) fn take_news(&mut self) -> Vec<Oversized> {
         std::mem::take(&mut self.news)
     }

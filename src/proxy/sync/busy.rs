@@ -1,6 +1,7 @@
 //! Simulates two minutes of a cluster that changes five times a second, and checks that all periodic work of the loop is done in time.
 //!
-//! Calls the pure parts of the loop in the order in which [`super::Sync`] calls them. `tests/hostile` tests the same with a real process.
+//! Calls the pure parts of the loop in the order in which [`super::Sync`] calls them. The test `tests/hostile` simulates such a cluster for
+//! a real process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ impl Cleanup {
         }
     }
 
-    /// The time until the next call; `None` before the first successful sync and after the work is done.
+    /// Returns the time until the next call; `None` before the first successful sync and after the work is done.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(now))
     }

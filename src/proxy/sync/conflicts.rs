@@ -1,14 +1,14 @@
 //! Builds the report about Services that do not get a frontend (an address with port, or a node port) that they claim.
 //!
-//! Takes the contests over frontends; returns lines for the log and texts for events: one text for each Service that is named, however many
-//! ports it has, and one line for all Services that lose the same frontend.
+//! Takes the contests (a contest is a frontend that several Services claim, with the losers); returns lines for the log and texts for
+//! events: one text for each Service that is named, however many ports it has, and one line for all Services that lose the same frontend.
 //!
-//! The losers' namespaces share the space of a report. A user who may create Services in one namespace can contest any number of frontends,
-//! again and again: that must neither fill the log nor hide what other namespaces lose.
+//! The losers' namespaces share the space of a report. A user who may create Services in one namespace can claim any number of other
+//! Services' frontends, again and again: such a user must neither fill the log nor hide what other namespaces lose.
 //!
 //! Invariants: each namespace gets a line before any gets a second one; a report has at most [`LINES`] lines, or more only to give each of
-//! up to [`NAMESPACES`] namespaces its first; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is reported to
-//! a namespace; memory is bounded.
+//! up to [`NAMESPACES`] namespaces its first line; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is
+//! reported to a namespace; memory is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const REMEMBERED: usize = 4096;
 pub struct LostClaims {
     /// The Service.
     pub service: ObjectName,
-    /// Why it lost one of the frontends, and how many others it lost.
+    /// Why it lost one of the frontends, and how many further frontends it lost.
     pub reason: String,
 }
 
@@ -61,7 +61,7 @@ pub struct LostReport {
     pub left_out: usize,
 }
 
-/// Builds the report about these contests. A Service is listed only at the first frontend that it loses.
+/// Builds the report about `contests`. A Service is listed only at the first frontend that it loses.
 pub(super) fn report(contests: &[Contest]) -> LostReport {
     let mut by_loser: BTreeMap<&ObjectName, (&Conflict, usize)> = BTreeMap::new();
     for conflict in contests.iter().flat_map(|contest| &contest.conflicts) {
@@ -117,7 +117,7 @@ impl Default for RecentReports {
 }
 
 impl RecentReports {
-    /// Reduces a report to what may be reported now.
+    /// Removes from a report the lost claims that were reported often enough lately.
     pub(super) fn limited(&mut self, report: LostReport, now: Instant) -> LostReport {
         let mut frontends = Vec::new();
         self.left_out += report.left_out;
@@ -198,7 +198,7 @@ mod tests {
         assert!(reports[1].reason.ends_with("external IP"), "{}", reports[1].reason);
     }
 
-    /// A Service that claims these external IPs; the Service with the smallest `created` is the oldest and wins.
+    /// Returns the event of a Service that claims the external IPs `ips`; the Service with the smallest `created` is the oldest and wins.
     fn claimant(service_name: &str, own: u8, ips: impl Iterator<Item = u8>, created: i64) -> Event {
         let external_ips = ips.map(|ip| std::net::IpAddr::from([192, 0, 2, ip])).collect();
         let own = format!("10.96.0.{own}");
@@ -241,7 +241,8 @@ mod tests {
         let mut state = state([claimant("a/owner", 1, 7..8, 1000), claimant("victim/web", 2, 7..8, 2000)]);
         let (mut lines, mut events, mut summaries) = (0, 0, 0);
         for n in 0..200_u8 {
-            // In turn, a Service that is older than all before, and wins, and one that is younger than all, and loses.
+            // Even rounds add a Service that is older than all before it and wins; odd rounds add one that is younger than all before it
+            // and loses.
             let created = if n % 2 == 0 { 999 - i64::from(n) } else { 3000 + i64::from(n) };
             state.apply(claimant(&format!("tenant/t-{n}"), 3 + n, 7..8, created));
             let said = told.limited(report(&state.take_conflicts(NAMED)), now);
@@ -251,7 +252,7 @@ mod tests {
             now += Duration::from_millis(100);
         }
         assert!((3..=9).contains(&lines) && events <= 9 * NAMED && summaries == 1, "{lines} {events} {summaries}");
-        // A loss at another frontend is reported at once, and one at this frontend again after a while.
+        // A loss of another frontend is reported at once; a further loss of this frontend is reported again after a while.
         state.apply(claimant("victim/other", 220, 8..9, 1));
         state.apply(claimant("tenant/other", 221, 8..9, 0));
         assert_eq!(namespaces(&told.limited(report(&state.take_conflicts(NAMED)), now)), ["victim"]);

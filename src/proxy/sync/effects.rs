@@ -11,9 +11,9 @@ pub(super) struct Effects {
     pub(super) health_checks: Vec<HealthCheck>,
     /// Whether the Service has UDP endpoints; `None` when it is over the limit of elements, and so is not examined.
     pub(super) has_udp_endpoints: Option<bool>,
-    /// Its ports without a local endpoint, by family.
+    /// The Service's ports without a local endpoint, by family.
     pub(super) no_local_endpoints: [Counts; 2],
-    /// Its TCP node ports for loopback addresses, in the families in which loopback node ports are served.
+    /// The Service's TCP node ports for loopback addresses, in the families in which loopback node ports are served.
     pub(super) localhost: Vec<NodePort>,
 }
 

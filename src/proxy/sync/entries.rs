@@ -39,8 +39,8 @@ impl<K: Kernel> Sync<K> {
             if repair.is_some() && self.repairs.is_nameless() {
                 self.metrics.foreign_change();
             }
-            // A repair without a noticed foreign write is entered here; the others are entered together with the log record about the
-            // write.
+            // A repair whose foreign write was not noticed is entered here; all other repairs are entered together with the log record
+            // about the foreign write.
             let unnoticed = self.repairs.done(repair);
             unnoticed.into_iter().for_each(|repair| self.enter(EntryKind::Repair(repair), took));
         }

@@ -22,7 +22,8 @@ pub enum SyncError {
     Read(ReadError),
 }
 
-// Written by hand, because the message already contains the text of the cause: as `source` it would be printed twice.
+// This `impl` is written by hand, not derived with `#[from]`, because the message already contains the text of the cause: as `source` it
+// would be printed twice.
 impl From<ReadError> for SyncError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
@@ -35,7 +36,7 @@ impl SyncError {
         Self::Commit { cleanup: refused_deletions(&error, commands), error }
     }
 
-    /// The kind of failure in one word, for the metrics.
+    /// Returns the kind of failure in one word, for the metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -49,7 +50,7 @@ impl SyncError {
         }
     }
 
-    /// The families in which the kernel refused to delete a chain or set that is no longer needed.
+    /// Returns the families in which the kernel refused to delete a chain or set that is no longer needed.
     pub fn cleanup(&self) -> impl Iterator<Item = Family> {
         let cleanup = match self {
             Self::Commit { cleanup, .. } => Some(cleanup),
@@ -59,7 +60,7 @@ impl SyncError {
     }
 }
 
-/// The families in which the kernel refused to delete a chain or a set.
+/// Returns the families in which the kernel refused to delete a chain or a set.
 fn refused_deletions(error: &CommitError, commands: &[Command]) -> BTreeSet<Family> {
     let CommitError::Refused(refusals) = error else { return BTreeSet::new() };
     let refused = refusals.iter().filter_map(|refusal| commands.get(refusal.command?));

@@ -2,8 +2,8 @@
 //! again.
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
-//! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed in
-//! between.
+//! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed
+//! between the two processes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ use rules::ruleset::reading;
 /// The pause after a listing or a deletion that failed; each further failure doubles it, up to the second value.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to further ones end by their
-/// timeout.
+/// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to frontends and endpoints beyond
+/// this number end by their conntrack timeout.
 const MOST: usize = 1 << 16;
 
 /// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, and which frontends and
@@ -57,7 +57,7 @@ impl UdpFlows {
         }
     }
 
-    /// Whether a Service had UDP endpoints.
+    /// Returns whether a Service had UDP endpoints when it was last noted.
     pub(super) fn knows(&self, name: &ObjectName) -> bool {
         self.known.contains(name)
     }
@@ -109,7 +109,7 @@ impl UdpFlows {
         }
     }
 
-    /// When to examine flows again after a failure; `None` if nothing failed.
+    /// Returns when to examine flows again after a failure; `None` if nothing failed.
     pub(super) fn next_try(&self) -> Option<Instant> {
         self.retry.map(|(at, _)| at)
     }
@@ -180,13 +180,14 @@ fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option
     set.frontend(family, key).filter(|frontend| frontend.protocol == Protocol::Udp)
 }
 
-/// The UDP frontend that an entry of a record belongs to, if it belongs to one.
+/// Returns the UDP frontend that an element belongs to; `None` if `entry` is no element of a set of frontends, or its frontend is not UDP.
 fn changed_frontend(table: ChangedIn<'_>, entry: Entry<'_>) -> Option<Frontend> {
     let Content::Element(element) = entry.content else { return None };
     udp_frontend(reading::frontend_set(table.set_name(entry))?, table.family, element.key())
 }
 
-/// Adds the UDP frontends that the tables held when they were read and should not hold, with the endpoints that they had there.
+/// Adds the UDP frontends that the tables held when they were read and should not hold, with the endpoints to which those tables sent their
+/// packets.
 fn add_read(tables: &Tables, gone: &mut Gone) {
     for (family, dump, records) in tables.each_read() {
         let mut frontends: HashSet<Frontend> = HashSet::new();
@@ -220,8 +221,8 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
             });
             gone.endpoints.extend(endpoints.take(MOST));
         }
-        // In the ruleset layout `chains` an endpoint may be a chain. Which frontends jump to it is not followed: a flow is deleted only if
-        // its frontend is gone, too.
+        // In the ruleset layout `chains` an endpoint may be a chain. The code does not follow which frontends jump to such a chain, and
+        // adds the endpoints of all chains: that is harmless, because a flow is deleted only if its frontend is gone as well.
         let rules = dump.chains.values().flat_map(|(_, rules)| rules);
         gone.endpoints.extend(rules.filter_map(reading::rule_endpoint).take(MOST));
         gone.frontends.extend(frontends);
@@ -287,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A DNS Service with a UDP endpoint, and a Service that only has TCP.
+    /// Returns a cluster with a DNS Service that has a UDP endpoint, and a Service that only has TCP.
     fn cluster() -> State {
         let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
         dns.ports = vec![port("dns/udp", 53)];

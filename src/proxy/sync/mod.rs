@@ -1,9 +1,8 @@
 //! The sync loop: takes events, decides when to sync, and reports what a sync did. One sync is in [`Engine::sync`].
 //!
-//! Runs on a thread of its own, because a commit blocks it for as long as the kernel takes. Nothing is written before the initial
-//! objects have arrived (G1); each sync is one transaction for both families; a failed one leaves the old rules in force and is
-//! tried again after reading back what the kernel holds. The loop ends when the sender of the events is gone, and leaves the rules
-//! in place (O7).
+//! Runs on a separate thread, because a commit blocks it for as long as the kernel takes. Nothing is written before the initial objects
+//! have arrived (G1); each sync is one transaction for both families; a failed sync leaves the old rules in force, and the next try first
+//! reads the tables back from the kernel. The loop ends when the sender of the events is gone, and leaves the rules in place (O7).
 
 mod addresses;
 mod budget;
@@ -87,9 +86,9 @@ pub struct Sync<K> {
     on_node: Option<OnNode>,
     /// The end of the last sync for which [`Engine::second_passed`] was called.
     last_second: Option<Instant>,
-    /// The last check for emptied chains.
+    /// When the loop last looked for chains that a sync had emptied.
     last_check: Option<Instant>,
-    /// When to list the node's addresses; `no_addresses` has the last logged error about that.
+    /// When to list the node's addresses; `no_addresses` keeps the error that was logged last.
     addresses: AddressChecks,
     no_addresses: Once<String>,
     repairs: Repairs,
@@ -128,8 +127,8 @@ pub(crate) type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 /// How long after a sync the chains that it emptied are deleted (F8), and the longest wait for an event.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How often at least the loop looks for writes of other programs (G10). A look takes some microseconds; on average, a write is found after
-/// half of this time.
+/// The longest time between two looks for writes of other programs (G10). A look takes some microseconds; on average, the loop finds a
+/// write after half of this time.
 const LOOK: Duration = Duration::from_millis(25);
 
 /// How long after the start the Node may be unknown before the kernel is asked whether an earlier process left rules.
@@ -165,7 +164,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Enters what the loop does into this history.
+    /// Sets the history into which the loop enters what it does.
     #[must_use]
     pub fn telling(mut self, changes: History) -> Self {
         self.changes = changes;
@@ -203,7 +202,7 @@ impl<K: Kernel> Sync<K> {
     /// Takes events and syncs until the sender of the events is gone.
     ///
     /// # Errors
-    /// The error of the check of this node's Node.
+    /// The error that the check of this node's Node object returns.
     pub fn run(mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         self.families_synced();
         self.health.working(self.started);
@@ -231,7 +230,7 @@ impl<K: Kernel> Sync<K> {
     }
 
     /// Returns whether the node is eligible for traffic. While the API server does not answer, a node with the rules of an earlier process
-    /// is eligible: it forwards, and load balancers should not take it out because of a restart.
+    /// is eligible: such a node forwards packets, and load balancers should not take it out because of a restart.
     fn node_eligible(&mut self) -> Option<bool> {
         let known = self.engine.state.node().map(|node| node.eligible);
         if known.is_some()
@@ -262,7 +261,7 @@ impl<K: Kernel> Sync<K> {
     }
 
     /// Checks periodically whether this process has the writer lock, and takes it when it is free. Before all initial objects have arrived
-    /// there is nothing to write, so the lock is left to other processes.
+    /// there is nothing to write, so this process leaves the lock to others.
     fn ask_for_writer_lock(&mut self) {
         let now = Instant::now();
         if !self.engine.state.is_complete() || !self.writer_lock.is_due(now) {
@@ -370,7 +369,7 @@ impl<K: Kernel> Sync<K> {
             self.schedule.request_at(self.repairs.noticed(by, now));
             self.report_queued();
         }
-        // This is not a sync, so the next sync need not keep the minimum interval from it.
+        // A check of session-affinity clients is no sync, so the next sync need not keep the minimum interval from it.
         if let Some(report) = self.engine.check_clients(Instant::now()) {
             self.count(&report);
         }

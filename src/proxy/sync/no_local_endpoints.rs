@@ -47,7 +47,7 @@ impl NoLocalEndpoints {
         !self.0.is_empty() && self.0.contains_key(&(name.clone(), family))
     }
 
-    /// The sum over all Services.
+    /// Returns the sum of the counts of all Services in a family.
     pub(super) fn total(&self, family: Family) -> Counts {
         let of_family = self.0.iter().filter(|((_, other), _)| *other == family);
         of_family.fold(Counts::default(), |sum, (_, counts)| Counts {

@@ -1,7 +1,7 @@
 //! Passes on the effects of a Service once its rules are committed: to health-check node ports, node ports on loopback addresses, the count
 //! of ports without a local endpoint, and the examination of UDP flows.
 //!
-//! Takes with each [plan](super::planned) the Service's [`Effects`], and keeps them until the kernel has committed the rules. So an
+//! Takes with each [plan](super::planned) the Service's [`Effects`], and keeps the effects until the kernel has committed the rules. So an
 //! observer always reflects the rules in force (G9): it learns nothing while syncs fail, and for a Service that the kernel refuses it keeps
 //! the effects of the old rules.
 
@@ -34,8 +34,8 @@ impl Observers {
         }
     }
 
-    /// Notes the new plan of a Service. A Service that has no effects, now and before, is not kept: most have neither health checks nor UDP
-    /// ports.
+    /// Notes the new plan of a Service. A Service that has no effects now and had none before is not kept: most Services have neither
+    /// health checks nor UDP ports.
     pub(super) fn planned(&mut self, name: &ObjectName, effects: Effects, families: &[Family]) {
         let is_nothing = Effects { has_udp_endpoints: Some(false), ..Effects::default() } == effects;
         if is_nothing && !self.knows(name, families) {
@@ -60,7 +60,7 @@ impl Observers {
         }
         self.udp.committed(tables);
         if deletes_clients {
-            // Until now, session affinity could send a client to an endpoint that is gone, which makes a flow to it.
+            // Until now, session affinity could send a client to an endpoint that is gone, which makes a UDP flow to that endpoint.
             self.udp.all_changed();
         }
     }

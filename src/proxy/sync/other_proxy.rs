@@ -1,11 +1,11 @@
 //! Handles another kube-proxy, upstream's in mode nftables, that writes to the same tables while this one runs.
 //!
-//! Takes the tables as they were read back after a foreign write; recognises upstream's objects by the names of its chains and sets
-//! (`proxier.go` in `pkg/proxy/nftables` of Kubernetes), and takes them out of the comparison: while upstream's proxy runs they stay, and
-//! only what it changed of this proxy's objects is put back. Upstream's proxy does not use the writer lock, and writes what it misses again
-//! at the next change of any endpoint; if its objects were removed each time, both programs would rewrite the tables again and again.
-//! Packets do not reach its objects, because this proxy's base chains lead elsewhere. Its two base chains before DNAT (source ranges of
-//! load balancers) are left in place.
+//! Takes the tables as they were read back after a foreign write. Recognises upstream's objects by the names of its chains and sets
+//! (`proxier.go` in `pkg/proxy/nftables` of Kubernetes), and takes them out of the comparison: while upstream's proxy runs, its objects
+//! stay, and this proxy repairs only what upstream's proxy changed of this proxy's objects. Upstream's proxy does not use the writer lock,
+//! and at the next change of any endpoint it writes again what it misses: if this proxy removed those objects each time, both programs
+//! would rewrite the tables again and again. Packets do not reach upstream's objects, because this proxy's base chains lead elsewhere; an
+//! exception are upstream's two base chains before DNAT (source ranges of load balancers), which stay in place too.
 //!
 //! Invariant: upstream's objects are kept only after a write by another program, and for ten minutes after its last one. Then they are
 //! removed.
@@ -41,11 +41,11 @@ const SETS: [&str; 7] = [
 /// The state of another kube-proxy, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct OtherProxy {
-    /// The time of its last write.
+    /// When the other kube-proxy last wrote.
     seen: Option<Instant>,
     /// Whether another program wrote since the tables were last read.
     foreign_write: bool,
-    /// Whether the other proxy was detected and that was not reported yet.
+    /// Whether another kube-proxy was detected since [`OtherProxy::take_news`] was last called.
     news: bool,
 }
 
@@ -65,7 +65,7 @@ impl OtherProxy {
         std::mem::take(&mut self.news)
     }
 
-    /// Takes the other proxy's objects out of a table's dump, if that proxy may be running. Returns whether there were any.
+    /// Takes the other proxy's objects out of a table's dump, if that proxy may be running. Returns whether there were chains among them.
     pub(super) fn set_aside(&self, dump: &mut TableDump, now: Instant) -> bool {
         (self.foreign_write || self.is_present(now)) && take_out(dump)
     }
@@ -79,11 +79,11 @@ impl OtherProxy {
     }
 }
 
-/// Takes the other proxy's objects out of a dump. Returns whether there were any chains among them.
+/// Takes the other proxy's objects out of a dump. Returns whether there were chains among them.
 fn take_out(dump: &mut TableDump) -> bool {
     let before = dump.chains.len();
     dump.chains.retain(|name, _| !is_chain(name));
-    // Anonymous sets live in rules, and rules are compared as a whole.
+    // The kernel names anonymous sets `__set` and `__map` with a number. They live in rules, and rules are compared as a whole.
     dump.sets.retain(|name, _| !is_set(name) && !name.starts_with("__"));
     let is_its = |name: &str| is_chain(name) || is_set(name) || name.starts_with("__");
     dump.unreadable.retain(|error| !error.name.as_deref().is_some_and(is_its));

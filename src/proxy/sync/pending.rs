@@ -1,4 +1,5 @@
-//! Tracks for the metrics what changed since the last sync: how much, and since when.
+//! Tracks for the metrics what changed since the last sync: how much, and since when. A sample is the time from a change of a slice in the
+//! cluster (its trigger time, from the slice's annotation) to the sync that programs it.
 //!
 //! Takes the change that each event made. Has no influence on what is written to the kernel.
 
@@ -8,7 +9,7 @@ use foldhash::{HashMap, HashSet};
 
 use rules::model::{Change, Event, Family, ObjectName, State};
 
-/// The most samples that are kept while syncs fail; further ones are lost.
+/// The most samples that are kept while syncs fail; further samples are lost.
 const MAX_SAMPLES: usize = 10_000;
 
 /// How the metrics count an event.
@@ -34,15 +35,15 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Nothing is pending yet. Counts changes of Services, and changes of slices of these families; only a change of a slice that was
-    /// triggered after `start` gives a latency.
+    /// Makes a value with nothing pending. Counts changes of Services, and changes of slices of `families`; a change of a slice gives a
+    /// sample only if it was triggered after `start`.
     pub(super) fn new(families: &[Family], start: SystemTime) -> Self {
         let families = families.to_vec();
         let start = nanoseconds(start);
         Self { start, families, slices: 0, services: HashSet::default(), triggers: HashMap::default(), samples: 0 }
     }
 
-    /// How the metrics count an event. The family of a deleted slice is not known here, so every deletion counts.
+    /// Returns how the metrics count an event. The family of a deleted slice is not known here, so every deletion counts.
     pub(super) fn counted(&self, event: &Event) -> Option<Counted> {
         match event {
             Event::ServiceApplied(_) | Event::ServiceDeleted(_) => Some(Counted::Service),
@@ -81,7 +82,7 @@ impl Pending {
         true
     }
 
-    /// The number of slice changes, and of Services that changed, since the last sync.
+    /// Returns the number of slice changes, and of Services that changed, since the last sync.
     pub(super) fn numbers(&self) -> (usize, usize) {
         (self.slices, self.services.len())
     }
@@ -98,7 +99,7 @@ impl Pending {
         self.samples = 0;
         let times =
             self.triggers.drain().flat_map(|((_, family), times)| times.into_iter().map(move |at| (family, at)));
-        // The clock of the machine that set the annotation may be ahead of this one's.
+        // The clock of the machine that set the annotation may be ahead of this machine's clock.
         times
             .map(|(family, at)| (family, Duration::from_nanos(now.saturating_sub(at).try_into().unwrap_or(0))))
             .collect()
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_unchanged_slice_gives_none_whatever_its_annotation_says() {
-        // Metadata alone gives no sample (P7).
+        // A change of a slice's metadata alone gives no sample (P7).
         let mut world = World::new(&Family::BOTH);
         world.take(Event::SliceApplied(web("10.0.0.1", Some(101))));
         assert_eq!(world.latencies(110).len(), 1);

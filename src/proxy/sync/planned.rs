@@ -1,8 +1,9 @@
-//! Plans each Service that is to be written: computes its size, its effects such as health checks, and its records.
+//! Plans each Service that is to be written: computes its size, its effects such as health checks, and its records: a record has the rules
+//! and elements of one Service in one table.
 //!
-//! Takes the state, the tables and names; returns a [`Planned`] for each name, in the same order. Pure: no Service's result depends on that
-//! of another one, so two threads share the work if there are many Services. Each Service's selection of endpoints is dropped at once, to
-//! save memory.
+//! Takes the state, the tables and names; returns a [`Planned`] for each name, in the same order. Pure: no plan depends on another
+//! Service's plan, so two threads share the work if there are many Services. The selection of a Service's endpoints is dropped as soon as
+//! the Service is planned, to save memory.
 
 use std::panic::resume_unwind;
 use std::thread::{self, available_parallelism};
@@ -29,7 +30,7 @@ pub(super) struct Planned {
     pub(super) records: ServiceRecords,
 }
 
-/// Plans each of these Services. `limit` is the number of elements that a Service may have.
+/// Plans each Service in `names`. `limit` is the number of elements that a Service may have.
 pub(super) fn all(state: &State, tables: &Tables, limit: u64, names: &[ObjectName]) -> Vec<Planned> {
     map(names, |name| one(state, tables, limit, name))
 }

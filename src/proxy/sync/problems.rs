@@ -1,7 +1,7 @@
-//! What the health pages say is wrong: Services that are left out, and frontends that Services do not get.
+//! Makes the list of problems on the health pages: Services that are left out, and frontends that Services do not get.
 //!
-//! Takes the state, the Services over the limit and those in quarantine; gives a bounded list of sentences. Pure. The lists are in order of
-//! name; what does not fit into them is counted in a last sentence.
+//! Takes the state, the Services over the limit and those in quarantine; returns a bounded list of sentences. Pure. The list is in order of
+//! name; its last sentence counts the problems that do not fit.
 
 use std::net::IpAddr;
 
@@ -10,12 +10,12 @@ use super::conflicts;
 use inspect::running::{Problem, ProblemKind};
 use rules::model::{Conflict, Destination, Family, ObjectName, State};
 
-/// Services that are left out and are named, of each reason.
+/// The most Services that are named for each reason to leave Services out.
 const LEFT_OUT: usize = 32;
-/// Claims that lose and are named.
+/// The most lost claims that are named.
 const LOST: usize = 64;
 
-/// The problem of each Service that is over the limit.
+/// Returns the problem of each Service that is over the limit.
 pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>) -> Vec<Problem> {
     let problem = |Oversized { service, size, limit }| {
         let (size, limit) = (grouped(size), grouped(limit));
@@ -30,7 +30,8 @@ pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>
     )
 }
 
-/// The problem of each Service that the kernel refuses, given with the kernel's reason and whether rules from before stay.
+/// Returns the problem of each Service that the kernel refuses. `services` has the name, the kernel's reason, and whether rules from before
+/// stay in force.
 pub(super) fn quarantined<'a>(
     state: &State,
     services: impl Iterator<Item = (&'a ObjectName, &'a str, bool)>,
@@ -44,24 +45,24 @@ pub(super) fn quarantined<'a>(
     limited(ProblemKind::Quarantined, LEFT_OUT, what, services.map(problem))
 }
 
-/// The claims on frontends that lose, in words. They are gathered at most once a sync, because that takes time in proportion to all
-/// contested frontends, and any tenant can make these.
+/// The problems of lost claims on frontends. They are gathered at most once a sync, because gathering takes time in proportion to all
+/// frontends that several Services claim, and any tenant can make many of these.
 #[derive(Debug, Default)]
 pub(super) struct LostFrontends {
     problems: Vec<Problem>,
-    /// The number of such claims as of the last look.
+    /// The number of lost claims at the last call of [`LostFrontends::note`].
     claims: usize,
     is_outdated: bool,
 }
 
 impl LostFrontends {
-    /// Notes the number of claims that lose now, and whether conflicts arose since the last call.
+    /// Notes the present number of lost claims, and whether conflicts arose since the last call.
     pub(super) fn note(&mut self, claims: usize, has_news: bool) {
         self.is_outdated |= has_news || claims != self.claims;
         self.claims = claims;
     }
 
-    /// The problems as of now.
+    /// Returns the present problems.
     pub(super) fn current(&mut self, state: &State) -> &[Problem] {
         if std::mem::take(&mut self.is_outdated) {
             self.problems = lost_frontends(state);
@@ -70,7 +71,7 @@ impl LostFrontends {
     }
 }
 
-/// The problem of each claim on a frontend that loses. Of the frontends those are chosen of which the log would speak.
+/// Returns the problem of each lost claim on the frontends that the log would name, see [`conflicts::report`].
 fn lost_frontends(state: &State) -> Vec<Problem> {
     let contests = state.standing_conflicts(conflicts::NAMED);
     let report = conflicts::report(&contests);
@@ -106,7 +107,7 @@ fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String)
     Problem { kind, service: Some(name.to_string()), addresses, node_ports: node_ports.take(LEFT_OUT).collect(), text }
 }
 
-/// The first `most` problems, and a sentence that counts the others.
+/// Returns the first `most` problems, and a sentence that counts the others.
 fn limited(kind: ProblemKind, most: usize, what: &str, mut problems: impl Iterator<Item = Problem>) -> Vec<Problem> {
     let mut listed: Vec<Problem> = problems.by_ref().take(most).collect();
     let more = problems.count();
@@ -116,7 +117,7 @@ fn limited(kind: ProblemKind, most: usize, what: &str, mut problems: impl Iterat
     listed
 }
 
-/// A number with a comma between thousands.
+/// Formats a number with a comma between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let first = digits.len() % 3;

@@ -1,7 +1,7 @@
-//! Services that the kernel refuses, and that are left out so that the others are programmed.
+//! Keeps the Services that the kernel refuses, which are left out so that all other Services are programmed.
 //!
 //! Takes names and reasons, and says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
-//! caller passes in the time. The desired tables stay a function of the cluster's state; this list is kept beside it.
+//! caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use nft::{CommitError, Refusal};
 
 use rules::model::ObjectName;
 
-/// How long a Service that does not change is left out.
+/// How long a Service that does not change is left out before it is tried again.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A Service that is left out.
@@ -22,7 +22,7 @@ pub struct RefusedService {
     pub reason: String,
 }
 
-/// The cause of a failed transaction, as far as its content is concerned.
+/// Whether the content of a transaction made it fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The kernel refuses something in the transaction, and would refuse it again.
@@ -50,13 +50,13 @@ impl Cause {
         if refusals.iter().all(Refusal::is_passing) { Self::Passing } else { Self::Content }
     }
 
-    /// Whether the only cause of a failure may be outdated knowledge of what the kernel holds, which another program may have changed.
+    /// Returns whether a failure may come only from outdated knowledge of the kernel's tables, which another program may have changed.
     pub(super) fn may_be_outdated(error: &CommitError) -> bool {
         matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
     }
 
-    /// How many syncs in a row must have failed before the refused Services are searched for; `None` for no search. The first failure may
-    /// come from outdated knowledge of what the kernel holds.
+    /// Returns how many syncs in a row must have failed before the search for the refused Services; `None` for no search. The first failure
+    /// may come from outdated knowledge of what the kernel holds, so it starts no search.
     fn failures_before_search(self) -> Option<u32> {
         match self {
             Self::Content => Some(1),
@@ -107,7 +107,7 @@ impl Quarantine {
         }
     }
 
-    /// The Services that have been left out for an hour.
+    /// Returns the Services that have been left out for an hour.
     pub(super) fn due(&self, now: Instant) -> Vec<ObjectName> {
         let is_due = |since: &Instant| now.saturating_duration_since(*since) >= HOUR;
         self.left_out.iter().filter(|(_, (since, _))| is_due(since)).map(|(name, _)| name.clone()).collect()
@@ -118,12 +118,12 @@ impl Quarantine {
         self.left_out.keys()
     }
 
-    /// The Services that are left out, with the reasons, in order of name.
+    /// Returns the Services that are left out, with the reasons, in order of name.
     pub(super) fn all(&self) -> impl Iterator<Item = (&ObjectName, &str)> {
         self.left_out.iter().map(|(service, (_, reason))| (service, &**reason))
     }
 
-    /// The Services that were added since the last call, without those that were added for the same reason as before.
+    /// Returns the Services that were added since the last call, except Services that were left out before for the same reason.
     pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
         std::mem::take(&mut self.news)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A limit of how often something may happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// At least one.
+    /// How often it may happen at once; at least 1.
     pub(super) at_once: u32,
     pub(super) then_every: Duration,
 }
@@ -25,7 +25,7 @@ impl Budget {
         Self { rate, full: None }
     }
 
-    /// The earliest moment of the next use.
+    /// Returns the earliest time of the next use.
     pub(super) fn next(&self, now: Instant) -> Instant {
         let head_start = self.rate.then_every * (self.rate.at_once - 1);
         self.full.and_then(|full| full.checked_sub(head_start)).map_or(now, |next| next.max(now))
@@ -36,7 +36,7 @@ impl Budget {
         self.full = Some(self.full.map_or(now, |full| full.max(now)) + self.rate.then_every);
     }
 
-    /// Takes one use, if one is allowed now. Returns whether it was.
+    /// Takes one use, if one is allowed now. Returns whether a use was allowed.
     pub(super) fn try_take(&mut self, now: Instant) -> bool {
         let is_allowed = self.next(now) <= now;
         if is_allowed {
@@ -45,7 +45,7 @@ impl Budget {
         is_allowed
     }
 
-    /// Whether all uses are allowed again, as in a new budget.
+    /// Returns whether all uses are allowed again, as in a new budget.
     pub(super) fn is_unused(&self, now: Instant) -> bool {
         self.full.is_none_or(|full| full <= now)
     }

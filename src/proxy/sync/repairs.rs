@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use super::rates::{Budget, Rate};
 use inspect::history::{Program, Repair};
 
-/// How many repairs are made at once, and the least time between two further ones.
+/// How many repairs are made at once, and the least time between two repairs after them.
 const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) };
 
-/// How many log records are written at once, and the least time between two further ones.
+/// How many log records are written at once, and the least time between two records after them.
 const RECORDS: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
 
 /// How long the log record about a change by an unknown program waits: if the program writes again meanwhile, the record names it.
@@ -43,7 +43,7 @@ pub(super) struct Repairs {
 pub(super) struct Unlogged {
     /// How often the tables were found changed.
     pub(super) times: u64,
-    /// The programs that changed them, as far as they are known.
+    /// The programs that changed the tables, as far as they are known.
     pub(super) by: BTreeSet<String>,
     /// Findings in the tables other than changed rules and elements, such as a foreign counter.
     pub(super) found: BTreeSet<String>,
@@ -89,7 +89,7 @@ impl Repairs {
         None
     }
 
-    /// Notes that a sync begins, which makes the repair if one waits.
+    /// Notes that a sync begins; the sync makes the repair, if one waits.
     pub(super) fn started(&mut self, now: Instant) {
         if std::mem::take(&mut self.waiting) {
             self.repairs.take(now);

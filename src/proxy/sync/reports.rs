@@ -72,7 +72,7 @@ impl<K: Kernel> Sync<K> {
         self.node_is_missing = true;
     }
 
-    /// Has the health pages say what is wrong now.
+    /// Sets the problems that the health pages show.
     fn report_problems(&mut self) {
         let mut problems = self.engine.left_out();
         problems.extend_from_slice(self.lost_frontends.current(&self.engine.state));
@@ -83,7 +83,7 @@ impl<K: Kernel> Sync<K> {
         let lost = self.engine.lost_claims();
         self.metrics.lost_claims(lost);
         let report = self.engine.take_lost_claims();
-        // Each change of a claim is followed by a sync, which reports it.
+        // Only notes the claims: each change of a claim leads to a sync, and the sync puts the claims on the health pages.
         self.lost_frontends.note(lost, !report.frontends.is_empty());
         let LostReport { frontends, left_out } = self.recent_reports.limited(report, Instant::now());
         for LostFrontend { services, reason, .. } in frontends {

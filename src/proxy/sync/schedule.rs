@@ -2,7 +2,7 @@
 //!
 //! Pure: the caller passes in the time. A run is one sync. Requests are coalesced into one (G2); between the end of a run that an event
 //! asked for and the start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up
-//! to the sync period (G5); about an hour after the last full comparison, which reads the tables back, comes the next one (G4).
+//! to the sync period (G5); the next full comparison, which reads the tables back, follows about an hour after the last one (G4).
 //!
 //! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
 //! as a first sync, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the next run.
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// Time between two full comparisons (G4), before jitter of a quarter. Upstream does a full sync once an hour.
 const COMPARISON: Duration = Duration::from_secs(3600);
 
-/// The share by which the time between two comparisons may be longer or shorter, so that nodes that were started together do not read their
+/// By which share the time between two comparisons may be longer or shorter, so that nodes that were started together do not read their
 /// tables back at the same time.
 const JITTER: f64 = 0.25;
 
-/// How long a comparison is put off while events wait for a run: events may come faster than runs take.
+/// How long a comparison is put off while events wait for a run: events may come faster than runs end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Delay before the first retry of a failed run; it doubles with each further failure.
@@ -106,13 +106,13 @@ impl Schedule {
         self.wanted.cleanup_step = true;
     }
 
-    /// Asks for a run at this moment, because another program changed the tables. After a failed run, the request waits for the retry.
+    /// Asks for a run at the time `at`, because another program changed the tables. After a failed run, the request waits for the retry.
     pub(crate) fn request_at(&mut self, at: Instant) {
         self.wanted.urgent = Some(self.wanted.urgent.map_or(at, |before| before.min(at)));
     }
 
     /// Asks for a run because the node's addresses changed: at once or, after a failed run, as early as for an event. The failure may have
-    /// nothing to do with addresses, and its retry may be far away.
+    /// nothing to do with addresses, and the retry may be as far away as the sync period.
     pub(crate) fn request_for_addresses(&mut self, now: Instant) {
         if self.failures == 0 {
             self.request_at(now);
@@ -121,13 +121,13 @@ impl Schedule {
         }
     }
 
-    /// Whether a run was asked for, for whatever reason.
+    /// Returns whether a run was asked for, for whatever reason.
     #[must_use]
     pub(crate) fn is_requested(&self) -> bool {
         self.wanted != Wanted::default()
     }
 
-    /// When the next run is due; it may lie in the past.
+    /// Returns when the next run is due; the time may lie in the past.
     #[must_use]
     pub fn due(&self, now: Instant) -> Instant {
         let Some(end) = self.last_end else { return now };
@@ -141,7 +141,7 @@ impl Schedule {
         [retry, event, cleanup_step, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
     }
 
-    /// When the next full comparison is due; `None` before the first run, which compares everything.
+    /// Returns when the next full comparison is due; `None` before the first run, which compares everything.
     fn comparison_due(&self) -> Option<Instant> {
         Some(self.last_compared.or(self.last_end)? + self.comparison)
     }
@@ -183,7 +183,7 @@ mod tests {
     const MAX: Duration = Duration::from_secs(30);
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A schedule after its first run, which reads everything back, and the time at which that run ended.
+    /// Returns a schedule after its first run, which reads everything back, and the time at which that run ended.
     fn after_a_run(how: End) -> (Schedule, Instant) {
         let now = Instant::now();
         let mut schedule = Schedule::new(MIN, MAX);
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(schedule.due(end), end + HOUR);
     }
 
-    // An hour after the last comparison everything is compared, without a request (G4).
+    // An hour after the last comparison, everything is compared again without a request (G4).
     #[test]
     fn without_requests_everything_is_compared_every_hour() {
         let (mut schedule, end) = after_a_run(End::Compared);
@@ -257,15 +257,15 @@ mod tests {
         }
     }
 
-    /// Simulates a cluster with an event each `every`, whose runs take `takes`. Returns for each comparison how long ago the one before
-    /// ended, and whether an event was waiting.
+    /// Simulates a cluster with an event each `every`, whose runs take `takes`. Returns for each comparison how long ago the last
+    /// comparison before it ended, and whether an event was waiting.
     fn live(min: Duration, every: Duration, takes: Duration, lasts: Duration, chance: f64) -> Vec<(Duration, bool)> {
         let start = Instant::now();
         let mut schedule = Schedule::new(min, MAX).with_jitter(chance);
         schedule.finished(start, End::Compared);
         let (mut now, mut next_event, mut compared, mut found) = (start, start + every, start, Vec::new());
         while now < start + lasts {
-            // As in the loop: takes the events that are there, and then checks whether a run is due.
+            // Like the loop, takes the events that are there, and then checks whether a run is due.
             while next_event <= now {
                 schedule.request();
                 next_event += every;

@@ -1,4 +1,4 @@
-//! Makes the settings of the tables' fixed part from the configuration and the facts about the node.
+//! Makes the settings of the rules that do not depend on Services, from the configuration and the facts about the node.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use component::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLay
 use rules::model::{Family, Node, Ranges, Scheduler};
 use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Settings};
 
-/// The ruleset layout that the configuration asks for: maps, chains, or chains of Services only.
+/// Returns the ruleset layout that the configuration asks for: maps, chains, or chains of Services only.
 #[must_use]
 pub const fn layout(config: &Config) -> Layout {
     match (config.ruleset_layout, config.endpoint_chains) {
@@ -19,7 +19,7 @@ pub const fn layout(config: &Config) -> Layout {
     }
 }
 
-/// The settings of one family's table; `owned` says whether this process is to own the table.
+/// Returns the settings of one family's table; `owned` says whether this process is to own the table.
 pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, owned: bool) -> Settings {
     Settings {
         family,
@@ -40,7 +40,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
     }
 }
 
-/// How endpoints are chosen: the scheduler, what it hashes, and the size of the Maglev table.
+/// Returns how endpoints are chosen: the scheduler, what it hashes, and the size of the Maglev table.
 pub(super) const fn balancing(config: &Config) -> Balancing {
     Balancing {
         scheduler: match config.scheduler {
@@ -53,7 +53,7 @@ pub(super) const fn balancing(config: &Config) -> Balancing {
     }
 }
 
-/// How traffic of local pods is recognised: by the cluster's CIDR, the node's pod CIDRs, or the interface (I1 to I3).
+/// Returns how traffic of local pods is recognised: by the cluster's CIDR, the node's pod CIDRs, or the interface (I1 to I3).
 fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> Option<LocalTraffic> {
     match detect {
         DetectLocal::ClusterCidr { v4, v6 } => {
@@ -73,7 +73,7 @@ fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> O
 }
 
 /// Returns whether node ports are accepted at every address or at listed ones: a family that the list does not mention accepts them at
-/// every address; `primary` mentions both families (H2 to H4).
+/// every address; `primary` counts as a mention of both families (H2 to H4).
 pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
     let mut of_family = addresses.ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
     let is_mentioned = addresses.primary || of_family.peek().is_some();
@@ -84,8 +84,8 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
     }
 }
 
-/// How node ports on loopback addresses are handled: they are served if `nodePortAddresses` names a loopback range itself; a wider range
-/// that contains loopback is not enough (R2).
+/// Returns how node ports on loopback addresses are handled: they are served if `nodePortAddresses` names a loopback range itself; a wider
+/// range that contains loopback is not enough (R2).
 pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
     let is_named = config.node_port_addresses.loopback().any(|range| Family::of(range.addr()) == family);
     match (config.localhost_node_ports, is_named) {
@@ -95,8 +95,8 @@ pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
     }
 }
 
-/// The addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback addresses never
-/// do (D20), even if they are listed for health checks.
+/// Returns the addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
+/// addresses never accept node ports (D20), even if they are listed for health checks.
 pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = serving(config, interfaces).collect();
     addresses.extend(primary_addresses(config, node));
@@ -106,9 +106,9 @@ pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfac
     addresses
 }
 
-/// The addresses of interfaces that may accept node ports or health-check node ports. Where every address accepts node ports, loopback and
-/// link-local addresses are left out unless a range asks for them: every pod interface brings a link-local one, and no load balancer sends
-/// traffic there.
+/// Returns the addresses of interfaces that may accept node ports or health-check node ports. Where every address accepts node ports,
+/// loopback and link-local addresses are left out unless a range asks for them: every pod interface brings a link-local address, and no
+/// load balancer sends traffic to such an address.
 pub(super) fn serving(config: &Config, interfaces: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let addresses = &config.node_port_addresses;
     let asked_for: Ranges = addresses.ranges.iter().copied().filter(|range| range.prefix_len() > 0).collect();
@@ -128,7 +128,7 @@ const fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// The node's primary IP of each family, if the configuration names `primary` (H2).
+/// Returns the node's primary IP of each family, if the configuration names `primary` (H2).
 pub(super) fn primary_addresses(config: &Config, node: Option<&Node>) -> impl Iterator<Item = IpAddr> {
     let node = node.filter(|_| config.node_port_addresses.primary);
     let ips = node.map(|node| [node.ipv4().map(IpAddr::V4), node.ipv6().map(IpAddr::V6)]);

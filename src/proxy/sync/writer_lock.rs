@@ -2,7 +2,7 @@
 //!
 //! Takes the result of each try, and returns what to do about it. Pure: the caller passes in the time.
 //!
-//! While this process holds the lock, the lock is checked once a second; while another process holds it, every 50 ms, so that this one
+//! While this process holds the lock, the lock is checked once a second; while another process holds it, every 50 ms, so that this process
 //! takes over at once. A wait is logged when it begins, when the holder changes, and every five minutes.
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const REPEAT: Duration = Duration::from_secs(300);
 pub(super) enum LockNews {
     /// There is nothing new to act on.
     None,
-    /// The wait is over, and this process has the lock; the duration is that of the wait.
+    /// The wait is over, and this process has the lock; holds how long it waited.
     Ours(Duration),
     /// This process must not write; the reason is to be logged now.
     Waits(String),
@@ -40,7 +40,7 @@ struct Wait {
 }
 
 impl WriterLock {
-    /// Whether it is time to try to take the lock.
+    /// Returns whether it is time to try to take the lock.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_check.is_none_or(|next| next <= now)
     }

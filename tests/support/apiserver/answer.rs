@@ -1,7 +1,7 @@
-//! One request and its answer.
+//! Answers one request.
 //!
-//! The checks have the order of a real server: authentication, authorization, existence of the kind, form of the query.
-//! Faults come before all of it, as they would in the network.
+//! The checks have the order of a real server: authentication, authorization, existence of the kind, form of the query. Faults come before
+//! all checks, as they would in the network.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -35,7 +35,7 @@ pub(crate) type Body = StreamBody<Pieces>;
 /// The client of a connection.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
-    /// The certificate of the authority that was shown, as DER.
+    /// The client's certificate as DER, if the client has one of this server's authority.
     pub(crate) certificate: Option<Arc<[u8]>>,
     /// Ends the connection.
     pub(crate) killer: Killer,
@@ -60,7 +60,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
         Some(Fault::Unanswered(ending)) => {
             let (mut writer, _body) = Writer::new(peer.killer.clone(), None);
             writer.end(ending).await;
-            // The connection ends by itself or by its client.
+            // The fault or the client ends the connection.
             pending().await
         }
         Some(Fault::Refuse(code, retry_after)) => {
@@ -81,7 +81,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Inc
     response
 }
 
-/// The answer to a request that comes through.
+/// Returns the answer to a request that no fault stops, from a client that is let in.
 fn served(
     shared: &Arc<Shared>,
     asked: &Ask,
@@ -97,7 +97,7 @@ fn served(
         Ask::Review => {
             let mut review: Value =
                 serde_json::from_slice(body).map_err(|error| Refusal::new(400, error.to_string()))?;
-            // The role allows this; what else is asked for is no matter of these tests.
+            // The role allows the creation of Events; the tests need no other right.
             let allowed =
                 !shared.lock().events_forbidden && review["spec"]["resourceAttributes"]["resource"] == "events";
             review["status"] = json!({ "allowed": allowed });
@@ -118,7 +118,7 @@ fn served(
             };
             let (mut writer, body) = Writer::new(killer.clone(), fault);
             let list = format(shared, headers, asked).object(&list);
-            // The end of the answer matters to the client only.
+            // An error means that the answer has ended early; only the client has to notice.
             tokio::spawn(async move { writer.send(&list).await });
             ok(Box::pin(body))
         }
@@ -127,7 +127,8 @@ fn served(
             let resource = *resource;
             let watch = Watch::parse(format(shared, headers, asked), resource, query, shared.lock().streaming)?;
             let (writer, body) = Writer::new(killer.clone(), fault);
-            // A test that has seen the head of the answer may order the watch to do something, so it is registered before the head is sent.
+            // A test that has seen the head of the answer may order the watch to do something, so the watch is registered before the head
+            // is sent.
             let (open, orders) = Shared::open(shared, resource);
             tokio::spawn(async move { watch.run(open, orders, writer).await });
             ok(Box::pin(body))
@@ -156,7 +157,7 @@ fn accept(headers: &HeaderMap) -> &str {
     headers.get("accept").and_then(|value| value.to_str().ok()).unwrap_or("*/*")
 }
 
-/// The format of the answer.
+/// Returns the format of the answer.
 fn format(shared: &Shared, headers: &HeaderMap, asked: &Ask) -> Format {
     let format = shared.lock().format;
     let is_list = matches!(asked, Ask::List(_) | Ask::Watch(_));
@@ -180,7 +181,7 @@ fn fault(shared: &Shared, asked: &Ask) -> Option<Fault> {
     take(&mut shared.lock().plans, resource, is_watch)
 }
 
-/// Whether a client is let in: it has a certificate of this server's authority or a known token, or the server asks for no tokens.
+/// Returns whether a client is let in: it has a certificate of this server's authority or a known token, or the server asks for no tokens.
 fn enters(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> bool {
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let state = shared.lock();

@@ -13,7 +13,7 @@ pub(crate) enum On {
     List(Resource),
     /// Watches of a kind, streaming lists among them.
     Watch(Resource),
-    /// Both.
+    /// Lists and watches of a kind.
     Both(Resource),
 }
 
@@ -62,13 +62,13 @@ pub(crate) enum Fault {
 pub(crate) struct Planned {
     /// The requests that the fault meets.
     pub(crate) on: On,
-    /// How many of them; `None` for all until the fault is taken back.
+    /// How many requests the fault meets; `None` for all until the fault is cancelled.
     pub(crate) times: Option<u32>,
-    /// What happens to them.
+    /// What happens to these requests.
     pub(crate) fault: Fault,
 }
 
-/// The first plan that meets the request, with one use less.
+/// Returns the fault of the first plan that meets the request, and uses it once.
 pub(crate) fn take(plans: &mut Vec<Planned>, resource: Resource, is_watch: bool) -> Option<Fault> {
     let at = plans.iter().position(|plan| plan.on.meets(resource, is_watch))?;
     let fault = plans[at].fault.clone();
@@ -81,10 +81,10 @@ pub(crate) fn take(plans: &mut Vec<Planned>, resource: Resource, is_watch: bool)
     Some(fault)
 }
 
-/// What open watches do at once.
+/// An order that open watches carry out at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// End like this.
+    /// End in this way.
     End(Ending),
     /// End as a watch whose time is over.
     Finish,

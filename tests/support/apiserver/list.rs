@@ -1,6 +1,6 @@
-//! Lists: whole or page by page, of now or of a version.
+//! Makes lists: whole or in pages, of the present objects or of those at a version.
 //!
-//! Takes the store and a query, gives a List object or a [`Refusal`]. Pure.
+//! Takes the store and a query, and returns a List object or a [`Refusal`]. Pure.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::selector::Selector;
 use super::status::Refusal;
 use super::store::{Name, Store, TooOld, identity};
 
-/// The selectors of a query.
+/// Returns the selectors of a query.
 pub(crate) fn selector(resource: Resource, query: &Query) -> Result<Selector, Refusal> {
     Selector::parse(resource, query.get("labelSelector"), query.get("fieldSelector"))
         .map_err(|why| Refusal::new(400, why))
@@ -25,7 +25,7 @@ struct Start {
     limit: usize,
 }
 
-/// A list, or a page of it. `cached` is the version of the watch cache, if there is one.
+/// Returns a list, or a page of it. `cached` is the version of the watch cache, if there is one.
 pub(crate) fn list(store: &Store, cached: Option<u64>, resource: Resource, query: &Query) -> Result<Value, Refusal> {
     let selector = selector(resource, query)?;
     let start = start(store, cached, query)?;
@@ -67,7 +67,7 @@ fn start(store: &Store, cached: Option<u64>, query: &Query) -> Result<Start, Ref
     match (rule, number) {
         ("Exact", Some(wanted)) if wanted > store.version() => Err(too_large(wanted, store.version())),
         ("" | "NotOlderThan", Some(wanted)) if wanted > of_cache => Err(too_large(wanted, of_cache)),
-        // The watch cache of a real server answers these lists, and has no pages.
+        // The watch cache of a real server answers such lists, and does not divide them into pages.
         ("" | "NotOlderThan", Some(0)) if cached.is_some() => {
             Ok(Start { version: of_cache, limit: usize::MAX, ..present })
         }
@@ -79,7 +79,7 @@ fn start(store: &Store, cached: Option<u64>, query: &Query) -> Result<Start, Ref
     }
 }
 
-/// A version in a query: `None` if it is not given.
+/// Reads a version in a query; `None` if it is not given.
 pub(crate) fn number(version: &str) -> Result<Option<u64>, Refusal> {
     if version.is_empty() {
         return Ok(None);
@@ -106,7 +106,7 @@ fn read_token(text: &str) -> Option<(u64, Name)> {
     Some((version, (parts.next()?.to_owned(), parts.next()?.to_owned())))
 }
 
-/// An object as lists have it: the list names the kind once for all.
+/// Returns an object as lists have it, without `kind` and `apiVersion`: the list names them once for all objects.
 fn item(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {

@@ -1,12 +1,12 @@
 //! A test API server: lists and watches as kube-apiserver 1.36 does, and fails as networks and servers do.
 //!
-//! Takes objects from a test ([`ApiServer::apply`]), gives them to a proxy over real HTTP/1.1, and gives the test what was
-//! asked for ([`ApiServer::requests`]). Started in a network namespace (`namespace.enter(|| ApiServer::start(..))`) it listens
-//! there. It serves what the role `system:node-proxier` allows, and 403 for the rest.
+//! Takes objects from a test ([`ApiServer::apply`]), serves them to a proxy over real HTTP/1.1, and records the requests for the test
+//! ([`ApiServer::requests`]). A server that is started in a network namespace (`namespace.enter(|| ApiServer::start(..))`) listens in that
+//! namespace. It answers requests that the role `system:node-proxier` allows, and all others with 403.
 //!
-//! `resource`, `query`, `selector`, `store`, `list` and `status` are pure; `watch` follows the store; `answer` puts a request
-//! through all of them; `writer` and `fault` spoil it; `serve` has the sockets, `tls` the certificates, `state` what the test
-//! and the server share.
+//! `resource`, `query`, `selector`, `store`, `list` and `status` are pure; `watch` follows the store; `answer` puts a request through all
+//! of them; `writer` and `fault` make answers fail; `serve` has the sockets, `tls` the certificates, `state` the state that the test and
+//! the server share.
 //!
 //! Left out, because the proxy does not use it: other encodings than JSON and protobuf, selectors with sets, writing of objects.
 
@@ -45,7 +45,7 @@ use state::{Record, Shared, State};
 use store::Store;
 use tls::{Authority, Signed};
 
-/// The deadline of every wait: longer than anything here takes, on a busy machine too.
+/// The longest time that any wait of a test may take; on a busy machine, too, the server needs less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a server encodes objects.
@@ -66,7 +66,7 @@ impl Format {
         }
     }
 
-    /// An object or a list.
+    /// Encodes an object or a list.
     fn object(self, object: &Value) -> Vec<u8> {
         match self {
             Self::Json => object.to_string().into_bytes(),
@@ -74,7 +74,7 @@ impl Format {
         }
     }
 
-    /// An event of a watch.
+    /// Encodes an event of a watch.
     pub(crate) fn event(self, kind: &str, object: &Value) -> Vec<u8> {
         match self {
             Self::Json => format!("{}\n", json!({ "type": kind, "object": object })).into_bytes(),
@@ -102,7 +102,8 @@ macro_rules! test_in_each_format {
     };
 }
 
-/// `test_in_each_format!(NAME)` above `fn NAME(format: Format)` makes the tests `NAME::json` and `NAME::protobuf` of it.
+/// `test_in_each_format!(NAME)` above `fn NAME(format: Format)` makes the tests `NAME::json` and `NAME::protobuf`, which call that
+/// function.
 #[allow(unused_imports, reason = "not every test binary has tests of both formats")]
 pub(crate) use test_in_each_format;
 
@@ -132,12 +133,12 @@ impl ApiServer {
         Self::start_with(scheme, Format::Protobuf)
     }
 
-    /// The same, with the format for clients that accept it.
+    /// Like [`ApiServer::start`], with the format for clients that accept it.
     pub(crate) fn start_with(scheme: Scheme, format: Format) -> Self {
         Self::start_at(Ipv4Addr::LOCALHOST, scheme, format)
     }
 
-    /// The same, on another address of the namespace.
+    /// Like [`ApiServer::start_with`], on another address of the namespace.
     pub(crate) fn start_at(at: Ipv4Addr, scheme: Scheme, format: Format) -> Self {
         let (shared, authority) = (Arc::new(Shared::new(format)), Authority::new());
         let names = [&*at.to_string(), "127.0.0.1", "::1", "localhost"];
@@ -159,24 +160,24 @@ impl ApiServer {
         Self { shared, scheme, address, authority, directory, controls: Some(controls), thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The URL for clients.
+    /// Returns the URL for clients.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Adds or replaces objects. What is already like this is no change.
+    /// Adds or replaces objects. An object that is equal to the present one is no change.
     pub(crate) fn apply(&self, objects: &[Value]) {
         self.shared.change(|store| objects.iter().for_each(|object| store.apply(object)));
     }
 
-    /// Keeps what streaming lists send from now on, and sends it again while no object changes, as a real server has its objects encoded
-    /// in its cache: then a start that is measured is not the time that this server takes.
+    /// Keeps the streaming lists that are sent from now on, and sends them again while no object changes, as a real server keeps encoded
+    /// objects in its cache. Without this, the measured time of a start would include the time in which this server encodes the lists.
     pub(crate) fn keep_lists(&self) {
         self.shared.lock().lists = Some(Vec::new());
     }
@@ -186,29 +187,29 @@ impl ApiServer {
         self.shared.change(|store| store.delete(resource, namespace, name));
     }
 
-    /// The version of the latest change.
+    /// Returns the version of the latest change.
     pub(crate) fn version(&self) -> u64 {
         self.shared.lock().store.version()
     }
 
     /// Forgets the history: a client that asks for changes after an older version has to list again.
     pub(crate) fn compact(&self) {
-        // Watches notice it with the next change, as at a real server.
+        // Watches notice the compaction at the next change, as with a real server.
         self.shared.lock().store.compact();
     }
 
-    /// What the objects and their version are now, for [`ApiServer::restore`].
+    /// Returns a copy of the present objects and their version, for [`ApiServer::restore`].
     pub(crate) fn backup(&self) -> Store {
         self.shared.lock().store.clone()
     }
 
-    /// Lets versions pass, as the changes of kinds do that the proxy does not watch.
+    /// Raises the version without a change of an object, as changes of kinds do that the proxy does not watch.
     pub(crate) fn pass_versions(&self, versions: u64) {
         self.shared.change(|store| store.pass(versions));
     }
 
-    /// Goes back to a backup, as etcd does when it is restored and the server starts again: versions go back, and of what was before nothing
-    /// is known. Watches from a version of the future are served, and silent until the version is reached.
+    /// Goes back to a backup, as etcd does when it is restored and the server starts again: versions go back, and the history of changes is
+    /// forgotten. A watch from a version in the future is served, and gets nothing until the store reaches that version.
     pub(crate) fn restore(&self, backup: Store) {
         self.shared.change(|store| {
             *store = backup;
@@ -227,7 +228,7 @@ impl ApiServer {
         self.settings().plans.push(fault::Planned { on, times: None, fault });
     }
 
-    /// Takes all faults back that have not happened. Gives how many there were.
+    /// Cancels all faults that have not happened. Returns how many there were.
     pub(crate) fn clear_faults(&self) -> usize {
         std::mem::take(&mut self.settings().plans).len()
     }
@@ -237,7 +238,7 @@ impl ApiServer {
         self.shared.order(resource.into(), command);
     }
 
-    /// Waits until watches of a kind are open, and gives how many.
+    /// Waits until watches of a kind are open, and returns how many.
     pub(crate) fn wait_for_watch(&self, resource: Resource) -> usize {
         wait_for(&format!("a watch of {resource:?}"), || {
             Some(self.shared.open_watches(resource)).filter(|count| *count > 0)
@@ -251,12 +252,12 @@ impl ApiServer {
         }
     }
 
-    /// How many watches of a kind are open.
+    /// Returns how many watches of a kind are open.
     pub(crate) fn open_watches(&self, resource: Resource) -> usize {
         self.shared.open_watches(resource)
     }
 
-    /// Closes the listener and all connections, as the death of a process would.
+    /// Closes the listener and all connections, as if the process had been killed.
     pub(crate) fn close(&self) {
         self.control(Control::Close);
     }
@@ -266,17 +267,17 @@ impl ApiServer {
         self.control(Control::Open);
     }
 
-    /// The settings: what to make of streaming lists, which kinds are missing or forbidden, whose tokens are good.
+    /// Returns the settings: how to treat streaming lists, which kinds are missing or forbidden, which tokens are valid.
     pub(crate) fn settings(&self) -> MutexGuard<'_, State> {
         self.shared.lock()
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub(crate) fn requests(&self) -> Vec<Record> {
         self.shared.lock().requests.clone()
     }
 
-    /// The lists and watches of a kind so far.
+    /// Returns the lists and watches of a kind so far.
     pub(crate) fn requests_for(&self, resource: Resource) -> Vec<Record> {
         self.requests().into_iter().filter(|request| request.path == resource.path()).collect()
     }
@@ -286,12 +287,12 @@ impl ApiServer {
         wait_for(&format!("a request for {resource:?}"), || self.requests_for(resource).into_iter().find(|r| is_it(r)))
     }
 
-    /// The Events that were created so far.
+    /// Returns the Events that were created so far.
     pub(crate) fn events(&self) -> Vec<Value> {
         self.shared.lock().events.clone()
     }
 
-    /// A kubeconfig for this server with the given entry of a user, such as `{"token": "t"}`.
+    /// Writes a kubeconfig for this server with the given entry of a user, such as `{"token": "t"}`. Returns its path.
     pub(crate) fn kubeconfig(&self, user: &Value) -> PathBuf {
         let mut cluster = json!({ "server": self.url() });
         if self.scheme == Scheme::Https {
@@ -307,14 +308,14 @@ impl ApiServer {
         self.file("kubeconfig", &config.to_string())
     }
 
-    /// A user's entry with a certificate that the server knows.
+    /// Returns a user's entry for a kubeconfig, with a certificate of this server's authority.
     pub(crate) fn certified_user(&self, name: &str) -> Value {
         let Signed { certificate, key } = self.authority.user(name);
         let (certificate, key) = (self.file("user.crt", &certificate), self.file("user.key", &key));
         json!({ "client-certificate": certificate, "client-key": key })
     }
 
-    /// TLS of another server at these names, whose certificate the kubeconfig's authority signed.
+    /// Returns the TLS settings of another server at these names, with a certificate of the authority that the kubeconfig names.
     pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
         self.authority.server(names)
     }
@@ -348,7 +349,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// Calls `look` until it gives something.
+/// Calls `look` until it returns a value.
 pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {

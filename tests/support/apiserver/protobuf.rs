@@ -1,8 +1,8 @@
-//! Kubernetes' protobuf: objects and lists in their envelope, and messages of a watch behind their length.
+//! Kubernetes' protobuf: objects and lists in their envelope, and messages of a watch with their length before them.
 //!
-//! Takes objects as JSON, gives bytes as a real server writes them: fields in the order of their numbers, and the fields of Go that are
-//! no pointers also where they are empty. The tables have every field that objects of these tests have; the numbers are those of
-//! `generated.proto` in k8s.io/api and k8s.io/apimachinery. A value of a wrong type is written as what it is, which breaks the object,
+//! Takes objects as JSON, and returns bytes as a real server writes them: fields in the order of their numbers; fields that are no pointers
+//! in Go are written even if they are empty. The tables have every field that objects of these tests have; the numbers are those of
+//! `generated.proto` in k8s.io/api and k8s.io/apimachinery. A value of a wrong type is written with its own type, which breaks the object,
 //! as wrong JSON does. Pure.
 
 use serde_json::{Map, Value};
@@ -13,21 +13,21 @@ type Message = &'static [(u32, &'static str, Type)];
 /// What a field holds; an array in JSON is a repeated field.
 #[derive(Clone, Copy)]
 enum Type {
-    /// A text, a number or a truth value that Go holds behind a pointer, or in a list: absent where JSON has none.
+    /// A text, a number or a truth value that Go holds behind a pointer, or in a list: not written where JSON has none.
     Scalar,
-    /// A text that Go holds as it is: written also where it is empty.
+    /// A text that Go holds without a pointer: written even if it is empty.
     Text,
-    /// A number that Go holds as it is.
+    /// A number that Go holds without a pointer: written even if it is 0.
     Number,
     /// RFC 3339 in JSON, seconds and nanoseconds in protobuf.
     Time,
     /// A number or a text: `IntOrString`.
     Either,
-    /// Texts by text.
+    /// A map from text to text.
     Map,
     /// A message behind a pointer, or in a list.
     Message(Message),
-    /// A message that Go holds as it is: written also where it is empty.
+    /// A message that Go holds without a pointer: written even if it is empty.
     Held(Message),
 }
 
@@ -128,7 +128,7 @@ const STATUS: Message = &[
 const LIST_METADATA: Message =
     &[(1, "selfLink", Text), (2, "resourceVersion", Text), (3, "continue", Text), (4, "remainingItemCount", Scalar)];
 
-/// The message of a kind; a list has the name of its items' kind and `List`.
+/// Returns the fields of a kind; a list has the name of its items' kind and `List`.
 fn message(kind: &str) -> Message {
     match kind {
         "Service" => SERVICE,
@@ -140,12 +140,12 @@ fn message(kind: &str) -> Message {
         "EndpointSliceList" => &[(1, "metadata", Held(LIST_METADATA)), (2, "items", Of(SLICE))],
         "NodeList" => &[(1, "metadata", Held(LIST_METADATA)), (2, "items", Of(NODE))],
         "ServiceCIDRList" => &[(1, "metadata", Held(LIST_METADATA)), (2, "items", Of(CIDR))],
-        // A test that sends something else wants to see that it is refused.
+        // A test that sends another kind checks that the proxy refuses it.
         _ => &[(1, "metadata", Held(METADATA))],
     }
 }
 
-/// An object or a list in its envelope.
+/// Encodes an object or a list in its envelope.
 pub(crate) fn enveloped(object: &Value) -> Vec<u8> {
     let word = |name: &str| object[name].as_str().unwrap_or_default();
     let (mut type_meta, mut envelope) = (Vec::new(), b"k8s\0".to_vec());
@@ -158,12 +158,12 @@ pub(crate) fn enveloped(object: &Value) -> Vec<u8> {
     envelope
 }
 
-/// An object or a list without an envelope.
+/// Encodes an object or a list without an envelope.
 pub(crate) fn object(object: &Value) -> Vec<u8> {
     encoded(message(object["kind"].as_str().unwrap_or_default()), object)
 }
 
-/// A message of a watch, with its length before it.
+/// Encodes a message of a watch, with its length before it.
 pub(crate) fn event(kind: &str, object: &Value) -> Vec<u8> {
     let (mut raw, mut event) = (Vec::new(), Vec::new());
     bytes(&mut raw, 1, &enveloped(object));
@@ -223,7 +223,7 @@ fn field(out: &mut Vec<u8>, number: u32, content: Type, value: &Value) {
         (_, Value::String(value)) => text(out, number, value),
         (_, Value::Bool(value)) => varint_field(out, number, i64::from(*value)),
         (_, Value::Number(value)) => varint_field(out, number, value.as_i64().unwrap_or_default()),
-        // A list in a list, or an object in place of a text: bytes that are no text.
+        // For a list in a list, or an object in place of a text, writes bytes that are no valid UTF-8.
         (_, Value::Array(_) | Value::Object(_)) => bytes(out, number, b"\xff"),
     }
 }

@@ -12,12 +12,12 @@ impl Query {
         Self(pairs.map(|(key, value)| (decode(key), decode(value))).collect())
     }
 
-    /// The first value of a key; empty if there is none.
+    /// Returns the first value of a key; an empty text if there is none.
     pub(crate) fn get(&self, key: &str) -> &str {
         self.0.iter().find(|(found, _)| found == key).map_or("", |(_, value)| value)
     }
 
-    /// Whether the key is there with a value that Go reads as true.
+    /// Returns whether the key has a value that Go's `strconv.ParseBool` reads as true.
     pub(crate) fn is_true(&self, key: &str) -> bool {
         matches!(self.get(key), "1" | "t" | "T" | "true" | "TRUE" | "True")
     }

@@ -1,6 +1,6 @@
 //! The kinds that the server has, and which requests for them the role of the proxy allows.
 //!
-//! Takes paths, methods and queries, gives an [`Ask`]. Pure.
+//! Takes paths, methods and queries, and returns an [`Ask`]. Pure.
 
 use hyper::Method;
 
@@ -9,7 +9,7 @@ use super::query::Query;
 /// A kind that can be listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Resource {
-    /// `v1` Node; the only one without a namespace beside the next.
+    /// `v1` Node; like ServiceCIDR, it has no namespace.
     Node,
     /// `networking.k8s.io/v1` ServiceCIDR.
     ServiceCidr,
@@ -39,10 +39,10 @@ pub(crate) enum Ask {
 }
 
 impl Resource {
-    /// All of them.
+    /// All kinds.
     pub(crate) const ALL: [Self; 4] = [Self::Node, Self::ServiceCidr, Self::Service, Self::EndpointSlice];
 
-    /// `kind` of an object.
+    /// Returns the `kind` of an object.
     pub(crate) const fn kind(self) -> &'static str {
         match self {
             Self::Node => "Node",
@@ -52,7 +52,7 @@ impl Resource {
         }
     }
 
-    /// `apiVersion` of an object.
+    /// Returns the `apiVersion` of an object.
     pub(crate) const fn api_version(self) -> &'static str {
         match self {
             Self::Node | Self::Service => "v1",
@@ -61,7 +61,7 @@ impl Resource {
         }
     }
 
-    /// Where a list of all is.
+    /// Returns the path of the list of all objects.
     pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::Node => "/api/v1/nodes",
@@ -71,7 +71,7 @@ impl Resource {
         }
     }
 
-    /// The fields that a selector may name, beside the name and the namespace.
+    /// Returns the fields that a selector may name, besides the name and the namespace.
     pub(crate) const fn selectable(self) -> &'static [&'static str] {
         match self {
             Self::Node => &["spec.unschedulable"],
@@ -80,13 +80,13 @@ impl Resource {
         }
     }
 
-    /// The kind called so.
+    /// Returns the kind with this name.
     pub(crate) fn of_kind(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|resource| resource.kind() == kind)
     }
 }
 
-/// What the role allows of a request.
+/// Returns what a request asks for; [`Ask::Forbidden`] if the role does not allow it.
 pub(crate) fn ask(method: &Method, path: &str, query: &Query) -> Ask {
     if path == "/version" && *method == Method::GET {
         return Ask::Version;
@@ -108,7 +108,7 @@ pub(crate) fn ask(method: &Method, path: &str, query: &Query) -> Ask {
     if is_event(method, path) { Ask::Event } else { Ask::Forbidden }
 }
 
-/// Whether events are created, or one is changed.
+/// Returns whether a request creates an Event or changes one.
 fn is_event(method: &Method, path: &str) -> bool {
     let Some(rest) = path.strip_prefix("/apis/events.k8s.io/v1/namespaces/") else { return false };
     let parts: Vec<&str> = rest.split('/').collect();

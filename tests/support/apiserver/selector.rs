@@ -1,7 +1,7 @@
 //! Label and field selectors.
 //!
-//! Takes the text of a query, gives whether an object matches. Pure. Sets (`key in (a, b)`) are not understood: the proxy
-//! does not use them, and the server answers 400, so that no test relies on them by mistake.
+//! Takes the selectors of a query, and returns whether an object matches. Pure. Sets (`key in (a, b)`) are refused: the proxy does not use
+//! them, and the server answers 400, so that no test relies on them by mistake.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! The server's thread: accepts connections and hands their requests on.
 //!
-//! The thread's runtime lives in the network namespace of the thread that starts it. A closed server has no listener and no connection,
-//! as after the death of a process; it opens again on the same port.
+//! The thread's runtime lives in the network namespace of the thread that starts it. A closed server has no listener and no connection, as
+//! if its process had been killed; it opens again on the same port.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use super::answer::{Peer, answer};
 use super::state::Shared;
 
-/// An order of a test to the server; its sender gets a message when it is carried out.
+/// An order of a test to the server, with a channel on which the server says that it has carried out the order.
 #[derive(Debug)]
 pub(crate) enum Control {
     /// Close the listener and all connections.
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Listens; a port that was ours a moment ago may take a while.
+/// Listens on an address; tries for two seconds, because a port that was just closed may stay busy for a moment.
 pub(crate) async fn listen(address: SocketAddr) -> TcpListener {
     for _ in 0..200 {
         if let Ok(listener) = TcpListener::bind(address).await {
@@ -76,7 +76,7 @@ pub(crate) async fn listen(address: SocketAddr) -> TcpListener {
 async fn accept(listener: Option<&TcpListener>) -> TcpStream {
     loop {
         match listener {
-            // A connection that is gone before it is accepted is no reason to stop.
+            // A client may close its connection before it is accepted: then the next one is accepted.
             Some(listener) => {
                 if let Ok((stream, _)) = listener.accept().await {
                     return stream;
@@ -88,7 +88,7 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
 }
 
 async fn connection(shared: Arc<Shared>, tls: Option<TlsAcceptor>, stream: TcpStream) {
-    // Chunks go out as they are written.
+    // Sends each chunk when it is written.
     stream.set_nodelay(true).expect("a connected socket takes options");
     let stream = stream.into_std().expect("a socket of tokio is one of std");
     let spare = stream.try_clone().expect("a socket can be shared");
@@ -101,17 +101,17 @@ async fn connection(shared: Arc<Shared>, tls: Option<TlsAcceptor>, stream: TcpSt
                     stream.get_ref().1.peer_certificates().and_then(|chain| Some(Arc::from(chain.first()?.as_ref())));
                 http(shared, stream, shown).await
             }
-            // The client refused this server's certificate, or this server the client's.
+            // The client refused this server's certificate, or this server refused the client's.
             Err(_) => false,
         },
     };
     if killed {
-        // The last close of this socket sends a reset then.
+        // With this option, closing the socket's last descriptor sends a reset.
         socket2::SockRef::from(&spare).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
     }
 }
 
-/// Speaks HTTP until the connection ends. Gives whether it has to end with a reset.
+/// Speaks HTTP until the connection ends. Returns whether it has to end with a reset.
 async fn http(
     shared: Arc<Shared>,
     stream: impl AsyncRead + AsyncWrite + Unpin,

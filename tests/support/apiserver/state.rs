@@ -1,4 +1,4 @@
-//! What the server's threads share: objects, settings, and the record of what was asked.
+//! The state that the server's threads share: objects, settings, and the record of requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use super::resource::Resource;
 use super::selector::Selector;
 use super::store::Store;
 
-/// Orders that may wait for a slow watch.
+/// The most orders that may wait for a slow watch.
 const ORDERS: usize = 64;
 
-/// What the server makes of streaming lists.
+/// How the server treats streaming lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Streaming {
     /// The server serves them.
@@ -26,11 +26,11 @@ pub(crate) enum Streaming {
     On,
     /// The server answers 422.
     Refused,
-    /// Takes them for watches.
+    /// The server ignores that a list is asked for, and serves a watch.
     Ignored,
 }
 
-/// A request as it came, and what became of it.
+/// A request, and the status of its answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     /// When it arrived.
@@ -49,21 +49,22 @@ pub(crate) struct Record {
     pub(crate) answered: u16,
 }
 
-/// Everything that changes.
+/// The objects, settings and records of the server.
 pub(crate) struct State {
-    /// What clients that accept it get; JSON for the others.
+    /// The format of answers to clients that accept it; all other clients get JSON.
     pub(crate) format: Format,
     pub(crate) store: Store,
     pub(crate) streaming: Streaming,
-    /// What streaming lists sent, where it is kept ([`super::ApiServer::keep_lists`]).
+    /// The streaming lists that were sent; `None` if they are not kept ([`super::ApiServer::keep_lists`]).
     pub(crate) lists: Option<Vec<List>>,
     /// How often open watches get a bookmark.
     pub(crate) bookmark_every: Duration,
     /// The longest life of a watch, whatever it asks for; a load balancer may have such a limit.
     pub(crate) longest_watch: Duration,
-    /// The version at which the watch cache has stopped, as that of a server that lags behind the others; `None` if it is up to date.
+    /// The version at which the watch cache has stopped, like the cache of a server that lags behind others; `None` if the cache is up to
+    /// date.
     pub(crate) cached: Option<u64>,
-    /// Whether there is a watch cache; without one a list of any version is one of now, with pages.
+    /// Whether there is a watch cache; without one, a list of any version shows the present objects, in pages.
     pub(crate) has_cache: bool,
     /// How long a list waits for a version that the server does not have yet; a real one waits for 3 s.
     pub(crate) freshness_wait: Duration,
@@ -73,7 +74,7 @@ pub(crate) struct State {
     pub(crate) missing: BTreeSet<Resource>,
     /// Kinds the role does not cover.
     pub(crate) forbidden: BTreeSet<Resource>,
-    /// Whether the role does not cover the creation of Events, as a review says.
+    /// Whether a SelfSubjectAccessReview says that the role does not cover the creation of Events.
     pub(crate) events_forbidden: bool,
     /// Bearer tokens that are let in; with `None` every client is let in.
     pub(crate) tokens: Option<BTreeSet<String>>,
@@ -83,7 +84,7 @@ pub(crate) struct State {
     open: BTreeMap<Resource, usize>,
 }
 
-/// What a streaming list sent.
+/// The content of a streaming list.
 pub(crate) struct List {
     pub(crate) version: u64,
     pub(crate) resource: Resource,
@@ -103,7 +104,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A server without objects that lets every client in.
+    /// Makes the state of a server without objects that lets every client in.
     pub(crate) fn new(format: Format) -> Self {
         let state = State {
             format,
@@ -127,7 +128,7 @@ impl Shared {
         Self { state: Mutex::new(state), changed: watch::Sender::new(()), orders: broadcast::Sender::new(ORDERS) }
     }
 
-    /// The state, for a moment: never across an await.
+    /// Locks the state; the guard must not be held across an await.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A test that failed while it held the lock is failing anyway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -139,7 +140,7 @@ impl Shared {
         self.changed.send_replace(());
     }
 
-    /// A receiver that is notified of every change from now on.
+    /// Returns a receiver that is notified of every change from now on.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -150,13 +151,13 @@ impl Shared {
         let _ = self.orders.send((resource, command));
     }
 
-    /// Counts a watch as open until the value is dropped, and gives a receiver of the orders from now on.
+    /// Counts a watch as open until the value is dropped, and returns a receiver of the orders from now on.
     pub(crate) fn open(shared: &Arc<Self>, resource: Resource) -> (Open, Orders) {
         *shared.lock().open.entry(resource).or_default() += 1;
         (Open { shared: Arc::clone(shared), resource }, shared.orders.subscribe())
     }
 
-    /// How many watches of a kind are open.
+    /// Returns how many watches of a kind are open.
     pub(crate) fn open_watches(&self, resource: Resource) -> usize {
         self.lock().open.get(&resource).copied().unwrap_or_default()
     }

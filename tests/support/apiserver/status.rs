@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub(crate) struct Refusal {
     /// HTTP status.
     pub(crate) code: u16,
-    /// The reason's word.
+    /// The reason as one word, such as `NotFound`.
     pub(crate) reason: &'static str,
     /// The explanation, a sentence.
     pub(crate) message: String,
@@ -16,7 +16,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with the reason that belongs to the status.
+    /// Makes a refusal with the reason that belongs to the HTTP status.
     pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
         let reason = match code {
             400 => "BadRequest",
@@ -36,12 +36,12 @@ impl Refusal {
         Self { code, reason, message: message.into(), retry_after: None }
     }
 
-    /// Says when to try again.
+    /// Returns this refusal with the number of seconds after which to try again.
     pub(crate) fn after(self, seconds: u32) -> Self {
         Self { retry_after: Some(seconds), ..self }
     }
 
-    /// The refusal as a Status object.
+    /// Returns the refusal as a Status object.
     pub(crate) fn json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

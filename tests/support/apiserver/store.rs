@@ -1,9 +1,9 @@
-//! Objects, one version for all of them, and what changed since when.
+//! Keeps objects, one version for all of them, and the changes since the last compaction.
 //!
-//! Takes objects as they are applied, gives lists and changes. Pure.
+//! Takes objects as they are applied, and returns lists and changes. Pure.
 //!
-//! Invariants: each change has a version of its own, larger than all before; history reaches back to the last compaction
-//! without a gap; an object that is applied as it is already is no change.
+//! Invariants: each change has a version of its own, larger than all before; the history reaches back to the last compaction without a gap;
+//! applying an equal object is no change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::selector::Selector;
 /// Namespace and name.
 pub(crate) type Name = (String, String);
 
-/// The version asked for is not known any more; holds the oldest that is.
+/// The requested version is not known any more; holds the oldest known version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooOld(pub(crate) u64);
 
@@ -55,12 +55,12 @@ impl Default for Store {
 }
 
 impl Store {
-    /// The version of the latest change.
+    /// Returns the version of the latest change.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Adds or replaces an object, whatever else is in it.
+    /// Adds an object, or replaces the object with the same kind, namespace and name; does not check its fields.
     pub(crate) fn apply(&mut self, object: &Value) {
         let (resource, name) = identity(object);
         let before = self.objects.get(&(resource, name.clone())).cloned();
@@ -77,7 +77,7 @@ impl Store {
     /// Removes an object.
     ///
     /// # Panics
-    /// There is none.
+    /// When there is no such object.
     pub(crate) fn delete(&mut self, resource: Resource, namespace: &str, name: &str) {
         let name = (namespace.to_owned(), name.to_owned());
         let before = self.objects.get(&(resource, name.clone())).cloned();
@@ -91,20 +91,20 @@ impl Store {
         self.history.clear();
     }
 
-    /// Lets versions pass, as the changes of other kinds do.
+    /// Raises the version without a change of an object, as changes of other kinds do.
     pub(crate) fn pass(&mut self, versions: u64) {
         self.version += versions;
     }
 
-    /// One object as it is now.
+    /// Returns the present state of one object.
     pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.objects.get(&(resource, (namespace.to_owned(), name.to_owned()))).cloned()
     }
 
-    /// The objects of a kind that match, in the order of their names, as they were at a version.
+    /// Returns the objects of a kind that match, in the order of their names, as they were at a version.
     ///
     /// # Errors
-    /// The version is not known any more.
+    /// When the version is not known any more.
     pub(crate) fn at(&self, resource: Resource, version: u64, selector: &Selector) -> Result<Vec<Arc<Value>>, TooOld> {
         self.check(version)?;
         let present = self.objects.iter().filter(|((kind, _), _)| *kind == resource);
@@ -120,10 +120,10 @@ impl Store {
         Ok(objects.into_values().filter(|object| selector.matches(object)).cloned().collect())
     }
 
-    /// What changed for a watcher with this selector after a version.
+    /// Returns the changes after a version for a watcher with this selector.
     ///
     /// # Errors
-    /// The version is not known any more.
+    /// When the version is not known any more.
     pub(crate) fn changes(&self, resource: Resource, after: u64, selector: &Selector) -> Result<Vec<Notice>, TooOld> {
         self.check(after)?;
         let first = self.history.partition_point(|change| change.version <= after);
@@ -147,7 +147,7 @@ impl Store {
 }
 
 impl Change {
-    /// The event for a watcher: an object that stops matching its selector looks deleted.
+    /// Returns the event for a watcher: an object that no longer matches the watcher's selector counts as deleted.
     fn seen_through(&self, selector: &Selector) -> Option<Notice> {
         let before = self.before.as_ref().filter(|object| selector.matches(object));
         let after = self.after.as_ref().filter(|object| selector.matches(object));
@@ -163,7 +163,7 @@ impl Change {
     }
 }
 
-/// The kind, namespace and name of an object.
+/// Returns the kind, namespace and name of an object.
 pub(crate) fn identity(object: &Value) -> (Resource, Name) {
     let kind = object["kind"].as_str().expect("an object has a kind");
     let resource = Resource::of_kind(kind).unwrap_or_else(|| panic!("the test API server has no {kind}"));

@@ -1,4 +1,4 @@
-//! Certificates: an authority, what it signs, and a server that knows it.
+//! Makes certificates: an authority, certificates that it signs, and a TLS server that accepts them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 pub(crate) struct Signed {
     /// The certificate.
     pub(crate) certificate: String,
-    /// Its key.
+    /// The certificate's private key.
     pub(crate) key: String,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// A new one.
+    /// Makes a new authority.
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -36,18 +36,18 @@ impl Authority {
         Self { certificate: certificate.der().clone(), pem: certificate.pem(), issuer: Issuer::new(params, key) }
     }
 
-    /// Its certificate in PEM.
+    /// Returns the authority's certificate in PEM.
     pub(crate) fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// The certificate of a user.
+    /// Makes the certificate of a user.
     pub(crate) fn user(&self, name: &str) -> Signed {
         let (certificate, key) = self.sign(name, &[]);
         Signed { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// A server at these names and addresses. Users may show a certificate of this authority, and no other.
+    /// Makes the TLS settings of a server at these names and addresses. Users may show a certificate of this authority, and no other.
     pub(crate) fn server(&self, names: &[&str]) -> TlsAcceptor {
         let (certificate, key) = self.sign("kube-apiserver", names);
         let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key of rcgen is one for rustls");

@@ -1,4 +1,4 @@
-//! Watches: the objects of now if they are wanted, then every change, with bookmarks, until their time is over.
+//! Serves a watch: sends the present objects if the client wants them, then every change, with bookmarks, until its time is over.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use super::status::Refusal;
 use super::store::{Notice, Store, TooOld};
 use super::writer::{Over, Writer};
 
-/// The life of a watch that asks for none.
+/// How long a watch lasts if its request has no `timeoutSeconds`; a real server picks 30 to 60 minutes.
 const LIFE: Duration = Duration::from_secs(45 * 60);
-/// Bytes of a flood that are sent at once.
+/// How many bytes [`Command::Flood`] sends at once.
 const WAVE: usize = 64 << 10;
 
 /// A watch as it was asked for.
@@ -29,9 +29,9 @@ pub(crate) struct Watch {
     format: Format,
     resource: Resource,
     selector: Selector,
-    /// Changes after this one are sent; `None` if the objects of now are sent first.
+    /// The version after which changes are sent; `None` if the present objects are sent first.
     from: Option<u64>,
-    /// Whether the client asked for the bookmark that ends those.
+    /// Whether the client asked for the bookmark after the present objects.
     tells_end: bool,
     bookmarks: bool,
     life: Duration,
@@ -125,7 +125,7 @@ impl Watch {
         Ok(version)
     }
 
-    /// The objects of now as events, and their version.
+    /// Returns the present objects as events, and their version.
     fn present(&self, shared: &Shared) -> (u64, Bytes) {
         let (version, objects) = {
             let state = shared.lock();
@@ -148,7 +148,7 @@ impl Watch {
         (version, events)
     }
 
-    /// Sends what changed after a version. Gives the version up to which everything was sent.
+    /// Sends what changed after a version. Returns the version up to which everything was sent.
     async fn send_changes(&self, shared: &Shared, after: u64, writer: &mut Writer) -> Result<u64, Over> {
         let news = self.news(&shared.lock().store, after);
         let (version, notices) = match news {
@@ -189,7 +189,7 @@ impl Watch {
         Err(Over)
     }
 
-    /// Sends a bookmark, but for a watch from a version of the future: a real server sends none then.
+    /// Sends a bookmark, unless the watch is from a version in the future: a real server sends none in that case.
     async fn send_bookmark(&self, shared: &Shared, version: u64, writer: &mut Writer) -> Result<(), Over> {
         let present = shared.lock().store.version();
         if version > present { Ok(()) } else { self.bookmark(version, false, writer).await }

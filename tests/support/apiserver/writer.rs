@@ -1,7 +1,7 @@
 //! The body of an answer, written piece by piece, with the fault that the test asked for.
 //!
-//! Takes bytes, gives them to hyper, each piece a chunk of its own. A reset goes past hyper: [`Killer`] makes the connection's
-//! task end, and the socket with it.
+//! Takes bytes, and passes them to hyper, each piece as a separate HTTP chunk. hyper cannot reset a connection: [`Killer`] ends the
+//! connection's task, and with it the socket.
 
 use std::io;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use tokio::time::sleep;
 
 use super::fault::{Ending, Fault};
 
-/// Bytes of a chunk, unless a fault asks for others.
+/// The size of a chunk in bytes, unless a fault asks for another size.
 const CHUNK: usize = 16 << 10;
-/// Pieces on their way to hyper.
+/// The most pieces that wait for hyper.
 const PIECES: usize = 4;
-/// What was sent should be on its way before the connection is reset.
+/// The pause before a connection is reset, so that the client receives what was sent before.
 const BEFORE_RESET: Duration = Duration::from_millis(30);
 
 /// The answer is over: the client went away, or a fault ended it.
@@ -35,7 +35,7 @@ impl Killer {
         self.0.notify_one();
     }
 
-    /// Waits for the end.
+    /// Waits until [`Killer::kill`] is called.
     pub(crate) async fn killed(&self) {
         self.0.notified().await;
     }
@@ -54,7 +54,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// A writer and the body it writes.
+    /// Makes a writer and the body that it writes.
     pub(crate) fn new(killer: Killer, fault: Option<&Fault>) -> (Self, impl Stream<Item = Piece> + use<>) {
         let (pieces, receiver) = mpsc::channel(PIECES);
         let mut writer = Self { pieces, killer, chunk: CHUNK, pause: Duration::ZERO, end: None, sent: 0 };
@@ -67,7 +67,7 @@ impl Writer {
         (writer, body)
     }
 
-    /// Sends bytes, up to where a fault ends the answer.
+    /// Sends bytes, up to the position at which a fault ends the answer.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Over> {
         let (allowed, ending) = match self.end {
             Some((at, ending)) if self.sent + bytes.len() > at => (at - self.sent, Some(ending)),

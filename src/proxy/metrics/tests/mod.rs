@@ -7,7 +7,7 @@ fn lines(metrics: &Metrics, name: &str) -> Vec<String> {
     metrics.text().lines().filter(starts).map(str::to_owned).collect()
 }
 
-/// The upper bounds of a histogram's buckets, as they are printed.
+/// Returns the upper bounds of a histogram's buckets, as they are printed.
 fn bounds(metrics: &Metrics, name: &str) -> Vec<String> {
     let bound = |line: &String| line.split_once("le=\"").unwrap().1.split('"').next().unwrap().to_owned();
     lines(metrics, &format!("{name}_bucket")).iter().map(bound).collect()

@@ -4,7 +4,7 @@ use super::*;
 use component::pages::{assert_generated, table};
 use node::counters::{Counted, ServiceCounts};
 
-/// What to do when a metric moves that only this program has.
+/// For each metric that only this program has, what to do when it moves.
 #[rustfmt::skip] // a table: one metric a line
 const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_transactions_total", "It follows the changes of Services and endpoints. If it rises while nothing in the cluster changes, compare it with `kubeproxy_nft_foreign_changes_total`."),
@@ -32,7 +32,7 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_unused_cluster_ip_packets_total", "A client uses a wrong port, or an address that it remembered from before."),
 ];
 
-/// What to do when a metric moves that upstream has, too.
+/// For each metric that upstream has as well, what to do when it moves.
 #[rustfmt::skip] // a table: one metric a line
 const UPSTREAM: &[(&str, &str)] = &[
     ("kubeproxy_sync_proxy_rules_duration_seconds", "Long syncs: compare with `kubeproxy_nft_commit_duration_seconds`, which is the kernel's part. The log warns about a sync of more than a second."),
@@ -74,7 +74,7 @@ const UPSTREAM: &[(&str, &str)] = &[
     ("go_threads", "As `go_goroutines`."),
 ];
 
-/// Metrics of which each was used once, so that each has a series.
+/// Returns metrics with at least one series in each family.
 fn used() -> Metrics {
     let metrics = Metrics::new();
     let (at, took) = (UNIX_EPOCH, Duration::ZERO);
@@ -95,7 +95,7 @@ fn used() -> Metrics {
     metrics
 }
 
-/// The label names of a sample, without `le`.
+/// Returns the label names of a sample, without `le`.
 fn labels(sample: &str) -> String {
     let Some((_, rest)) = sample.split_once('{') else { return "none".to_owned() };
     let inside = rest.rsplit_once('}').unwrap().0;
@@ -105,7 +105,7 @@ fn labels(sample: &str) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// A table row for each metric family of a scrape that belongs to this list.
+/// Returns a table row for each metric family of a scrape for which `is_of_list` returns `true`.
 fn rows(advice: &[(&str, &str)], is_of_list: impl Fn(&str) -> bool) -> Vec<[String; 5]> {
     let text = used().text();
     let families = text.split("# HELP ").skip(1).filter(|family| is_of_list(family));

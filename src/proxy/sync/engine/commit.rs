@@ -4,7 +4,7 @@
 //! no packet passes yet may be filled in several.
 //!
 //! Order: nothing is reported before the kernel has answered. The journal and the observers compare the old records with the new ones, so
-//! they come before [`Tables::committed`](super::Tables::committed), which replaces the old ones.
+//! they come before [`Tables::committed`](super::Tables::committed), which replaces the old records.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -25,7 +25,7 @@ struct Done {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Reads what the kernel holds unless that is known, and commits the difference to what it should hold.
+    /// Reads what the kernel holds, unless it is known already, and commits the difference between that and what the kernel should hold.
     pub(super) fn bring_about(&mut self, after_pause: bool) -> Result<Report, Failed> {
         if !self.tables.known() {
             self.kernel.reading();
@@ -41,14 +41,14 @@ impl<K: Kernel> Engine<K> {
         self.carry_out(transactions, repaired)
     }
 
-    /// The commands that would be needed if no other program had changed the tables; `None` when none did, or when that cannot be found
-    /// out.
+    /// Returns the commands that would be needed if no other program had changed the tables; `None` when no other program may have changed
+    /// them, or when those commands cannot be determined.
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         self.may_have_changed.then(|| self.tables.own_changes(after_pause)).flatten()
     }
 
-    /// Commits these transactions, and takes over their result. They are the difference between what the kernel holds, which must be known,
-    /// and what it should hold. After a failure of the second or a later one, the kernel holds a part of the difference.
+    /// Commits `transactions`, and takes over their result. They are the difference between what the kernel holds, which must be known, and
+    /// what it should hold. If the second or a later transaction fails, the kernel holds a part of the difference.
     pub(super) fn carry_out(
         &mut self,
         mut transactions: VecDeque<Vec<Command>>,
@@ -133,7 +133,7 @@ impl From<Failed> for SyncError {
     }
 }
 
-/// Whether the commit failed because this kernel does not support owned tables that outlive their owner.
+/// Returns whether the commit failed because this kernel does not support owned tables that outlive their owner.
 pub(super) fn cannot_own(failed: &Failed) -> bool {
     let Failed::Commit(CommitError::Refused(refusals), commands) = failed else { return false };
     let command = |refusal: &Refusal| refusal.command.and_then(|index| commands.get(index));
@@ -145,12 +145,13 @@ fn deletes_clients(command: &Command) -> bool {
     matches!(command, Command::DeleteElements(_, set, _) | Command::DestroyElements(_, set, _) if set.flags.dynamic)
 }
 
-/// Whether the transactions do more than the cluster's changes need, and so repair changes of another program.
+/// Returns whether the transactions do more than `own`, the commands that the cluster's changes need, and so repair changes of another
+/// program.
 pub(super) fn is_repair(own: Option<&[Command]>, transactions: &VecDeque<Vec<Command>>) -> bool {
     own.is_some_and(|own| transactions.iter().map(|commands| work(commands)).sum::<usize>() > work(own))
 }
 
-/// The amount of work in commands: the number of commands plus that of their elements.
+/// Returns the amount of work in commands: the number of commands plus the number of their elements.
 fn work(commands: &[Command]) -> usize {
     commands.iter().map(|command| 1 + command.elements()).sum()
 }

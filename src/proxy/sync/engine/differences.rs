@@ -1,4 +1,4 @@
-//! Finds what some tables hold that is not as it should be, and the service port that each difference belongs to.
+//! Finds how tables differ from what they should hold, and the service port that each difference belongs to.
 //!
 //! Used by commands that change nothing, such as `kube-proxy verify`. Takes tables as they were read, returns [`TableDifference`]s.
 //! Invariant: the result is empty if and only if a sync that reads these tables back would write nothing.
@@ -41,7 +41,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The Service or service port.
+    /// Returns the Service or service port; `None` if the difference belongs to none.
     #[must_use]
     pub fn service(&self) -> Option<&str> {
         match self {
@@ -52,18 +52,19 @@ impl Subject {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// The names of the tables, in a fixed order.
+    /// Returns the names of the tables, in a fixed order.
     pub fn table_names(&self) -> Vec<TableName> {
         self.tables.names()
     }
 
-    /// Number of Services.
+    /// Returns the number of Services.
     pub fn service_count(&self) -> usize {
         self.state.service_count()
     }
 
-    /// Returns how these tables, which were read in the order of [`Engine::table_names`], differ from what they should hold. A difference
-    /// that belongs to no Service of this engine gets its subject from `before`, if given.
+    /// Returns how `dumps`, tables in the order of [`Engine::table_names`], differ from what they should hold. A difference that belongs to
+    /// no Service of this engine, such as one of a deleted Service, gets its subject from `before`, an engine with an earlier state of the
+    /// cluster.
     pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
         self.recompute();
         let names = self.tables.names();
@@ -88,7 +89,7 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Gives each difference without an owner the owner that this engine knows, if any.
+    /// Gives each difference without an owner the owner that this engine knows for it, if any.
     fn own(&self, found: &mut [(usize, Difference<Owner>)]) {
         for table in 0..self.tables.names().len() {
             let is_open =
@@ -137,7 +138,8 @@ fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]
     subjects
 }
 
-/// Whether the objects of one service port include the object of a difference, or a map section that its key falls into.
+/// Returns whether the objects of one service port include the object of a difference, or include a list of numbered map elements that has
+/// the key of the difference.
 fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
     if let Some((set, key)) = what.element() {
         let is_it = |(name, element): &(_, nft::Element)| *name == set && element.key.as_slice() == key;
@@ -152,7 +154,7 @@ fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
         || fragment.verdict_maps.iter().any(|map| *map.set.name == *name)
 }
 
-/// The service port, or the Service, that a comment of the differing object names.
+/// Returns the service port, or the Service, that a comment of the differing object names.
 fn by_comment(state: &State, what: &DifferenceKind) -> Option<Arc<str>> {
     let words = what.comments().into_iter().flat_map(|comment| comment.split([' ', ',']));
     words.filter_map(|word| service_port(state, word)).next()

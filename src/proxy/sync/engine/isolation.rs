@@ -27,9 +27,10 @@ type Names = BTreeSet<ObjectName>;
 #[derive(Default)]
 struct Search {
     tries: usize,
-    /// The sum of the transactions that the kernel accepted so far.
+    /// The sum of what the transactions did that the kernel accepted so far.
     report: Report,
-    /// The Services that are held back, in which way, and the records that the tables should hold for them.
+    /// The Services that are held back, the way in which each is held back, and the records (rules and elements) that the tables should
+    /// hold for it.
     held_back: BTreeMap<ObjectName, (HeldBack, ServiceRecords)>,
     /// Services that the kernel refused when they were let in alone, with the reason.
     refused: Vec<(ObjectName, String)>,
@@ -117,7 +118,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Puts the refused Services into quarantine, if the refusals are about Services; the others are let in with the next sync.
+    /// Puts the refused Services into quarantine, if the refusals are about Services; the next sync lets all others in.
     fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
         let Search { report, refused, mut held_back, .. } = search;
         // If the kernel accepted nothing at all, for a reason that may pass, the refusals say nothing about single Services.
@@ -155,13 +156,14 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Commits the difference to the present records. A refusal changes nothing in the kernel, so what it holds stays known.
+    /// Commits the difference between the kernel's tables and the present records. A refusal changes nothing in the kernel, so its content
+    /// stays known.
     fn attempt(&mut self, search: &mut Search) -> Result<(), Failed> {
         search.tries += 1;
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // Done again in each try: the Service that took over a frontend of a held-back one may be held back itself by now.
+        // Done again in each try: a Service that took over a frontend of a held-back Service may itself be held back by now.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let own = self.own_changes(false);
@@ -193,7 +195,7 @@ impl Report {
         }
     }
 
-    /// Adds one transaction to those of the same sync.
+    /// Adds a committed transaction to the numbers of this report.
     pub(super) fn add_committed(&mut self, committed: Committed) {
         self.transactions += 1;
         let sum = self.committed.get_or_insert_default();

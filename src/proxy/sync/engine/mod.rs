@@ -1,5 +1,5 @@
-//! One sync: after events changed the state, [`Engine::sync`] plans the Services that changed, which puts their records into the tables,
-//! commits the difference (`commit`), and informs the observers of what was committed.
+//! One sync: after events changed the state, [`Engine::sync`] plans the Services that changed, puts their records (rules and elements) into
+//! the tables, commits the difference (`commit`), and informs the observers of what was committed.
 
 mod commit;
 mod differences;
@@ -54,13 +54,13 @@ pub struct Engine<K> {
     interfaces: Vec<IpAddr>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
-    /// Whether the node's facts have not been taken over yet.
+    /// Whether the tables have not received the node's facts yet.
     first: bool,
     quarantine: Quarantine,
     /// Whether the kernel supports `destroy element`; assumed until the kernel refuses it.
     destroys: bool,
     budget: Budget,
-    /// The error of the last check for writes of other programs.
+    /// The error, logged last, of a check for writes of other programs.
     check_failed: Once<String>,
 }
 
@@ -141,7 +141,7 @@ impl<K: Kernel> Engine<K> {
             if self.pending.note(&self.state, &change) {
                 self.journal.note(&self.state, &change, Instant::now());
             } else if matches!(change, Change::Slice { .. }) {
-                // Only now the family of a deleted slice is known, and this one is not served.
+                // The event did not have the family of a deleted slice. Now it is known, and the node does not serve it.
                 counted = None;
             }
             self.observers.changed(&change);
@@ -149,18 +149,18 @@ impl<K: Kernel> Engine<K> {
         Taken { counted, asks_for_sync: self.state.is_complete() && self.state.is_dirty() }
     }
 
-    /// The families that are served.
+    /// Returns the families that are served.
     fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.families()
     }
 
-    /// The sets of each family's table and their numbers of elements as of the last commit; without dynamic sets, which session affinity
-    /// fills.
+    /// Returns the sets of each family's table and their numbers of elements as of the last commit; without dynamic sets, which session
+    /// affinity fills.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.lens()
     }
 
-    /// The number of endpoints in the slices of all Services.
+    /// Returns the number of endpoints in the slices of all Services.
     pub(crate) fn endpoint_count(&self) -> usize {
         let slices = self.state.services_unordered().flat_map(|service| self.state.slices_of(&service.name));
         slices.map(|slice| slice.endpoints.len()).sum()
@@ -286,13 +286,14 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The Services that the kernel refused since the last call and that are left out now; a Service comes again only with another reason.
+    /// Returns the Services that the kernel refused since the last call and that are left out now. Returns a Service again only with
+    /// another reason.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
 
-    /// The Services that lost a claim on a frontend since the last call, and still lose it. Empty until every object that existed at the
-    /// start has arrived: until then another Service may still claim the frontend first.
+    /// Returns the Services that lost a claim on a frontend since the last call, and still lose it. Returns nothing until every object that
+    /// existed at the start has arrived: until then, another Service may still claim the frontend first.
     pub fn take_lost_claims(&mut self) -> LostReport {
         if self.state.is_complete() {
             conflicts::report(&self.state.take_conflicts(conflicts::NAMED))
@@ -301,17 +302,17 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The number of claims on frontends that Services lose.
+    /// Returns how many claims on frontends are lost.
     pub fn lost_claims(&self) -> usize {
         self.state.lost_claims()
     }
 
-    /// The Services that are left out because the kernel refuses them.
+    /// Returns the Services that are left out because the kernel refuses them.
     pub fn quarantined(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.quarantine.names()
     }
 
-    /// The Services that are left out now, in words.
+    /// Returns a sentence about each Service that is left out, and one if there is no Node of this name.
     pub(super) fn left_out(&self) -> Vec<Problem> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
         let quarantined = self.quarantine.all().map(|(name, reason)| (name, reason, has_rules(name)));
@@ -321,24 +322,24 @@ impl<K: Kernel> Engine<K> {
         problems
     }
 
-    /// The name of this node, if the API server has no such Node. A folder of manifests need not have one.
+    /// Returns the name of this node if the API server has no such Node. A directory of manifests need not have one.
     pub(super) fn missing_node(&self) -> Option<&str> {
         let is_missing = self.config.manifests.is_none() && self.state.is_complete() && self.state.node().is_none();
         is_missing.then_some(&*self.config.node_name)
     }
 
-    /// The Services that went over the limit since the last call.
+    /// Returns the Services that went over the limit of elements since the last call.
     pub fn take_oversized(&mut self) -> Vec<Oversized> {
         self.budget.take_news()
     }
 
-    /// The Services that are left out because they are over the limit of elements.
+    /// Returns the Services that are left out because they are over the limit of elements.
     pub fn oversized(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.budget.names()
     }
 
-    /// Whether the kernel holds rules of an earlier process. If so, the health checks are taken from these until the first sync, because
-    /// nothing else is known of them before it.
+    /// Returns whether the kernel holds rules of an earlier process. If so, takes the health checks from those rules until the first sync,
+    /// because before it they have no other source.
     pub fn adopt_previous(&mut self) -> bool {
         let mut adopted = false;
         self.list_addresses();
@@ -380,13 +381,13 @@ impl<K: Kernel> Engine<K> {
         Ok(Some(AddressChange { added, removed }))
     }
 
-    /// Notes that at least a second has passed since the last call. While one sync follows the other, chains that were empty at one
-    /// call are deleted by the first sync after the next call (F8).
+    /// Notes that at least a second has passed since the last call. While one sync follows another without a pause, chains that were empty
+    /// at one call are deleted by the first sync after the next call (F8).
     pub fn second_passed(&mut self) {
         self.tables.second_passed();
     }
 
-    /// Whether emptied chains are left; they are deleted a second after they were emptied.
+    /// Returns whether emptied chains are left; they are deleted a second after they were emptied.
     pub fn has_emptied_chains(&self) -> bool {
         self.tables.has_emptied_chains()
     }
@@ -411,7 +412,7 @@ impl<K: Kernel> Engine<K> {
         Some(programs)
     }
 
-    /// Whether other programs can change the tables, so that [`Engine::foreign_writes`] has to be called often.
+    /// Returns whether other programs can change the tables, so that [`Engine::foreign_writes`] has to be called often.
     pub(crate) fn can_be_changed_by_others(&self) -> bool {
         !self.tables.owned()
     }
@@ -421,18 +422,18 @@ impl<K: Kernel> Engine<K> {
         self.tables.take_findings()
     }
 
-    /// Starts to write after another process had the lock: the next sync reads back and compares everything, and what that process wrote
-    /// does not count as a foreign write.
+    /// Starts to write after another process had the lock: the next sync reads back and compares everything, and what the other process
+    /// wrote does not count as a foreign write.
     pub(crate) fn begin_writing(&mut self) {
-        // Discards what that process wrote; an error is reported by the next check.
+        // Discards the kernel's notices of what the other process wrote; the next check reports an error again.
         let _ = self.kernel.foreign_writes(&[], Instant::now());
         self.refresh_node();
         self.journal.because(TriggerKind::Takeover);
         self.tables.forget();
     }
 
-    /// Makes the next sync list the node's addresses and compare all that the kernel holds, because the last comparison is long ago. The
-    /// differences that it finds count as changes by another program.
+    /// Makes the next sync list the node's addresses and compare all that the kernel holds, because the last comparison is long ago.
+    /// Differences that the sync finds count as changes by another program.
     pub fn compare_everything(&mut self) {
         self.may_have_changed = true;
         self.journal.because(TriggerKind::Resync);
@@ -440,7 +441,7 @@ impl<K: Kernel> Engine<K> {
         self.tables.forget();
     }
 
-    /// Everything that the tables should hold, as a ruleset that prints as nft text.
+    /// Returns everything that the tables should hold, as a ruleset that prints as nft text.
     pub fn content(&mut self) -> nft::Ruleset {
         self.recompute();
         self.tables.content()
@@ -456,10 +457,10 @@ pub(crate) struct AddressChange {
     pub removed: Vec<IpAddr>,
 }
 
-/// A kernel for `render`, which touches no real one: it holds nothing and accepts everything.
+/// A stand-in for the kernel, for `kube-proxy render`, which must not touch the real one: it holds nothing and accepts everything.
 #[derive(Default)]
 pub struct NoKernel {
-    /// The addresses that it reports as the node's.
+    /// The addresses that this kernel reports as the node's.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -88,7 +88,7 @@ fn dns_slice(endpoints: &[&str]) -> Event {
     Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 53)], endpoints))
 }
 
-/// The numbers of local endpoints that the health-check node ports report.
+/// Returns the numbers of local endpoints that the health-check node ports report.
 fn healthy(engine: &Engine<Recorder>) -> Vec<usize> {
     engine.observers.health_checks.snapshot().checks.values().map(|check| check.local_endpoints).collect()
 }

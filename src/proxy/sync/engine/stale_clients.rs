@@ -1,9 +1,9 @@
 //! Deletes clients that session affinity remembers for an endpoint that is gone (E6).
 //!
-//! Rules add clients to a map, and the kernel deletes each at its timeout: at any moment, also between reading the map and the transaction.
-//! So a transaction must not fail for good because a client is missing, and such a failure says nothing about a Service. From Linux 6.3 on,
-//! `destroy element` accepts missing elements. Older kernels refuse the whole transaction for a single missing client, so it is sent again
-//! without the clients that the kernel names, and at last without any; these are then deleted in small transactions of their own.
+//! Rules add clients to a map, and the kernel deletes each at its timeout, which may be between the read of the map and the transaction. So
+//! a missing client must not make a transaction fail for good, nor make a Service count as refused. From Linux 6.3 on, `destroy element`
+//! accepts missing elements. Older kernels refuse the whole transaction for a single missing client, so it is sent again without the
+//! clients that the kernel names, and at last without any client; small separate transactions then delete the clients.
 //!
 //! Takes the clients to delete with a transaction, and what the kernel refused of it; returns the commands to add to the transaction, and
 //! the clients that are left. Maps are read again later, so a refused deletion never fails a sync.
@@ -19,18 +19,19 @@ use super::{Engine, Report};
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
-/// The most clients in one separate transaction in which each may be refused: few enough that hardly one expires meanwhile.
+/// The most clients in one separate transaction in which each may be refused: few enough that hardly any client expires between the read
+/// and the transaction.
 const FEW: usize = 256;
 
 /// How often such a separate transaction is tried before the map is read again.
 const TRIES: usize = 8;
 
 /// Without `destroy element`, a client with less time left than this is not deleted: often it would be missing when the command runs, and a
-/// refused transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews the client, the next check deletes
-/// it.
+/// refused transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews such a client, the next check
+/// deletes it.
 const ALMOST_EXPIRED: Duration = Duration::from_millis(200);
 
-/// The most time for reading maps in one go: a sync must not wait for thousands of them.
+/// The most time for reading maps in one sync or check: a sync must not wait for thousands of them.
 const ENOUGH: Duration = Duration::from_millis(50);
 
 /// How the clients are deleted.
@@ -40,14 +41,15 @@ enum ForgetMode {
     Destroy,
     /// All clients in one message, with `delete element`: each must be there.
     Delete,
-    /// Each client in a message of its own, and each must be there: the kernel gives one error a message, so it names all that are missing.
+    /// Each client in a separate message, and each must be there: the kernel reports one error for each message, so it names all missing
+    /// clients.
     OneByOne,
-    /// No client in this transaction; they are deleted in separate ones.
+    /// No client in this transaction; separate transactions delete the clients.
     Apart,
 }
 
 impl StaleClients {
-    /// The commands that delete the clients; none for [`ForgetMode::Apart`].
+    /// Returns the commands that delete the clients; none for [`ForgetMode::Apart`].
     fn commands(&self, mode: ForgetMode) -> Vec<Command> {
         let command = |new: fn(_, _, _) -> Command, clients: &[_]| {
             new(self.table.clone(), Arc::clone(&self.map), Elements::from(clients))
@@ -61,7 +63,8 @@ impl StaleClients {
     }
 }
 
-/// Removes the clients that the kernel names in these refusals of `commands`, whose first `own` commands are about something else.
+/// Removes from `stale` the clients that the kernel names in the refusals of `commands`, whose first `own` commands are about something
+/// else.
 fn remove_named(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize, refusals: &[Refusal]) {
     let named = refusals.iter().filter_map(|refusal| {
         let (at, element) = (refusal.command.filter(|command| *command >= own)?, refusal.element?);
@@ -80,7 +83,7 @@ fn remove_named(stale: &mut Vec<StaleClients>, commands: &[Command], own: usize,
     stale.retain(|stale| !stale.clients.is_empty());
 }
 
-/// Whether a client will have expired before it could be deleted.
+/// Returns whether a client will probably have expired before it can be deleted.
 fn is_almost_expired(client: &Element) -> bool {
     client.timeout.is_some_and(|left| left <= ALMOST_EXPIRED)
 }
@@ -92,12 +95,12 @@ pub(super) struct Forgetting {
 }
 
 impl Forgetting {
-    /// The commands to add to a transaction.
+    /// Returns the commands to add to a transaction.
     pub(super) fn commands(&self) -> impl Iterator<Item = Command> {
         self.stale.iter().flat_map(|stale| stale.commands(self.mode))
     }
 
-    /// The clients that are still to be deleted after the transaction was committed.
+    /// Returns the clients that are still to be deleted after the transaction was committed.
     pub(super) fn left(self) -> Vec<StaleClients> {
         if self.mode == ForgetMode::Apart { self.stale } else { Vec::new() }
     }
@@ -139,7 +142,7 @@ impl<K: Kernel> Engine<K> {
         Forgetting { stale, mode }
     }
 
-    /// Removes clients from `stale` that are about to expire, and schedules a read of their maps soon after.
+    /// Removes the clients that are about to expire from `stale`, and schedules a read of their maps soon after.
     fn leave_almost_expired(&mut self, stale: &mut Vec<StaleClients>) {
         for stale in &mut *stale {
             let before = stale.clients.len();
@@ -151,7 +154,7 @@ impl<K: Kernel> Engine<K> {
         stale.retain(|stale| !stale.clients.is_empty());
     }
 
-    /// The mode to try after these refusals in another mode. Never returns a mode that was tried before.
+    /// Returns the mode to try after `refusals` in `mode`. Never returns a mode that was tried before.
     fn next_mode(&mut self, mode: ForgetMode, refusals: &[Refusal]) -> ForgetMode {
         match mode {
             ForgetMode::Destroy if refusals.iter().all(Refusal::is_unknown) => {
@@ -163,7 +166,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Deletes the clients that a transaction left. This cannot wait: the rules no longer have their endpoint.
+    /// Deletes the clients that a transaction left. This cannot wait for the next check: the rules no longer have the clients' endpoints.
     pub(super) fn finish(&mut self, left: &[StaleClients], report: &mut Report) {
         if left.is_empty() {
             return;
@@ -173,10 +176,10 @@ impl<K: Kernel> Engine<K> {
         self.read_due_maps(now, report);
     }
 
-    /// Reads the maps that are due, and deletes their clients of endpoints that are gone: a packet was on its way when the endpoint was
-    /// removed, or the client could not be deleted together with it. If it deleted any, or if examining UDP flows failed before, examines
-    /// the flows. Returns `None` when there was nothing to do. A failure is logged and tried again; it does not fail a sync, and says
-    /// nothing about a Service.
+    /// Reads the maps that are due, and deletes their clients of endpoints that are gone. Such clients exist if a packet was on its way
+    /// when the endpoint was removed, or if the client could not be deleted together with the endpoint. If it deleted any client, or if
+    /// examining UDP flows failed before, examines the flows. Returns `None` when there was nothing to do. A failure is logged and tried
+    /// again; it does not fail a sync, and says nothing about a Service.
     pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
         self.read_due_maps(now, &mut report);
@@ -187,7 +190,7 @@ impl<K: Kernel> Engine<K> {
         Some(report)
     }
 
-    /// When [`Engine::check_clients`] next has a map to read, or flows to examine again; `None` if neither is planned.
+    /// Returns when [`Engine::check_clients`] next has a map to read, or flows to examine again; `None` if neither is planned.
     pub fn next_client_check(&self) -> Option<Instant> {
         self.tables.next_check().into_iter().chain(self.observers.udp.next_try()).min()
     }
@@ -200,7 +203,8 @@ impl<K: Kernel> Engine<K> {
             }
         }
         if report.removed > 0 {
-            // Until now, session affinity could send such a client to an endpoint that is gone, which makes a flow to it.
+            // Until now, session affinity could send the deleted clients to an endpoint that is gone, which makes a UDP flow to that
+            // endpoint.
             self.observers.udp.all_changed();
         }
     }

@@ -19,12 +19,12 @@ use super::settings;
 pub(super) struct HealthChecks {
     /// The health checks that the rules in force ask for.
     now: Arc<Snapshot>,
-    /// Whether they were read from the rules of an earlier process.
+    /// Whether the health checks were read from the rules of an earlier process.
     adopted: bool,
 }
 
 impl HealthChecks {
-    /// The checks of the rules in force.
+    /// Returns the checks of the rules in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.now)
     }
@@ -41,8 +41,8 @@ impl HealthChecks {
         }
     }
 
-    /// Takes over the checks of a Service whose rules are committed, in the families that this node serves. A Service without rules gets no
-    /// endpoints, and keeps its previous port if it had one (G9).
+    /// Takes over the checks of a Service whose rules are committed, in the families that this node serves. For a Service without rules,
+    /// the check reports no endpoints, and keeps its previous port if it had one (G9).
     pub(super) fn committed(&mut self, service: &ObjectName, committed: &Committed, families: &[Family]) {
         let (Committed::AsPlanned(effects) | Committed::Without(effects)) = committed;
         for family in families {
@@ -71,8 +71,8 @@ impl HealthChecks {
         };
     }
 
-    /// Takes over the checks in the rules of an earlier process, until [`HealthChecks::forget_adopted`]. With `primary`, these rules are
-    /// also the only source of the node's addresses.
+    /// Takes over the checks in the rules of an earlier process, until [`HealthChecks::forget_adopted`]. With `primary` in
+    /// `nodePortAddresses`, these rules are also the only source of the node's addresses before the Node is known.
     pub(super) fn adopt(&mut self, config: &Config, family: Family, dump: &TableDump) {
         self.adopted = true;
         let snapshot = Arc::make_mut(&mut self.now);
@@ -97,8 +97,8 @@ impl HealthChecks {
     }
 }
 
-/// The addresses at which the servers of a family listen (K5): the same as for node ports, but loopback counts. Every node has some
-/// address, so an empty list means that the addresses could not be listed.
+/// Returns the addresses at which the servers of a family listen (K5): those that accept node ports, and loopback addresses that a
+/// configured range contains. Every node has some address, so an empty list means that the addresses could not be listed.
 fn listen(config: &Config, node: Option<&Node>, interfaces: &[IpAddr], family: Family) -> Vec<IpAddr> {
     let addresses = &config.node_port_addresses;
     let unspecified = match family {

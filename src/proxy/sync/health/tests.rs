@@ -47,13 +47,13 @@ fn addresses_that_cannot_be_listed_mean_all() {
     assert_eq!(listens("192.0.2.0/24,2001:db8::/32", &[]), ["0.0.0.0", "::"]);
 }
 
-// With `primary` they listen on the node's IP (K5).
+// With `primary`, health-check node ports listen on the node's IP (K5).
 #[test]
 fn primary_is_the_nodes_own_address() {
     assert_eq!(listens("primary", INTERFACES), ["192.0.2.1"]);
 }
 
-/// A dump with a health check on port 30000 of a Service with this comment, and an address for node ports.
+/// Returns a dump with a health check on port 30000, whose comment names the Service, and an address for node ports.
 fn dump(comment: &str, node_port_address: &str) -> TableDump {
     let set = |name: &str, element: nft::Element| {
         let set = nft::Set::new(name, nft::Types::Named(vec![nft::DataType::Ipv4Addr]));
@@ -64,7 +64,7 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
     let address: IpAddr = node_port_address.parse().unwrap();
     let sets = [
         set(HEALTH_CHECKS, nft::Element { comment: Some(comment.into()), ..check.clone() }),
-        // A former version kept the number in a comment in the map `services`.
+        // A former version kept the number of endpoints in a comment in the map `services`; this comment must not count.
         set("services", nft::Element { comment: Some("a/b; health check on 1, local endpoints: 2".into()), ..check }),
         set(NODEPORT_ADDRESSES, nft::Element::new(address.into())),
     ];

@@ -1,4 +1,6 @@
-//! Finds the frontends and endpoints of a Service that change in the table of one family, as far as the records show them.
+//! Finds the frontends and endpoints of a Service that change in the table of one family, by comparing the Service's records. A record has
+//! the rules and elements of one Service in one table; an entry of a record is an element, or a group: the numbered elements of a map that
+//! list the endpoints of one port.
 //!
 //! Takes time in proportion to the size of the Service, like the comparison that made the commands.
 
@@ -17,8 +19,8 @@ use rules::ruleset::kinds::Role;
 use rules::ruleset::reading::{self, FrontendSet};
 use rules::table::ChainContent;
 
-/// How many earlier groups of elements a group is compared with, to skip it if one has the same values. A few are enough, because frontends
-/// of one port follow each other.
+/// How many earlier groups a group is compared with, to skip it if one of them has the same values. A few are enough, because the groups of
+/// one port's frontends follow each other.
 const ALIKE: usize = 4;
 
 /// Adds the differences in a table to a change.
@@ -63,7 +65,7 @@ fn add_endpoints(change: &mut Change, table: ChangedIn<'_>) {
     }
 }
 
-/// The endpoints that a record leads to, sorted, each once.
+/// Returns the endpoints that the entries and chains of a record lead to, sorted, each once.
 fn endpoints<'a>(
     table: ChangedIn<'_>,
     entries: impl Iterator<Item = Entry<'a>>,
@@ -116,14 +118,15 @@ fn add_frontends(change: &mut Change, table: ChangedIn<'_>) {
     }
 }
 
-/// The frontend that an element belongs to, if the element is in a set of frontends.
+/// Returns the frontend that an element belongs to, if the element is in a set of frontends.
 fn frontend_of<'a>(table: ChangedIn<'_>, entry: Entry<'a>) -> Option<(FrontendSet, Frontend, ElementRef<'a>)> {
     let Content::Element(element) = entry.content else { return None };
     let set = reading::frontend_set(table.set_name(entry))?;
     Some((set, set.frontend(table.family, element.key())?, element))
 }
 
-/// Whether a chain drops packets now and did not before, or the other way round, although the elements that jump to it are the same.
+/// Returns whether a chain drops packets now and did not before, or the other way round, although the elements that jump to it are the
+/// same.
 fn drop_elsewhere(before: &[ChainContent], now: &[ChainContent]) -> bool {
     let other = |content: &ChainContent| {
         let index = before.binary_search_by(|other| other.chain.name.cmp(&content.chain.name)).ok()?;
@@ -132,7 +135,7 @@ fn drop_elsewhere(before: &[ChainContent], now: &[ChainContent]) -> bool {
     now.iter().any(|content| other(content).is_some_and(|other| reading::has_drop(other) != reading::has_drop(content)))
 }
 
-/// What happens to traffic to each of these sorted frontends, according to the entries of a record.
+/// Returns what happens to traffic to each of the sorted `frontends`, according to the entries and chains of a record.
 fn fates<'a>(
     table: ChangedIn<'_>,
     entries: impl Iterator<Item = Entry<'a>>,

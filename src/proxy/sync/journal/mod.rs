@@ -1,7 +1,7 @@
 //! Records for the history what each sync changed: which Services, from what to what, and because of which object.
 //!
-//! Takes the change that each event made, and the uncommitted records of the tables just before they are taken over, or after the kernel
-//! refused them; returns [`Change`]s. Has no influence on what is written to the kernel.
+//! Takes the change that each event made, and the records (the rules and elements of a Service in a table) of the transaction just before
+//! they count as committed, or after the kernel refused them; returns [`Change`]s. Has no influence on what is written to the kernel.
 //!
 //! Invariants: nothing is kept for a Service that does not change; [`NOTED`] and [`LISTED`] bound the memory and the time of a sync,
 //! whatever changes. The first sync, which makes everything, is reported by its numbers only.
@@ -30,7 +30,7 @@ const NAMED: usize = 4096;
 #[derive(Debug)]
 struct Note {
     trigger: Trigger,
-    /// When the first event about it was taken over.
+    /// When the first event about the Service was taken over.
     since: Instant,
     /// When the cluster changed, as the slice's annotation says: nanoseconds since the epoch.
     cluster: Option<i64>,
@@ -40,7 +40,7 @@ struct Note {
     is_told: bool,
 }
 
-/// What is known of the sync under way and of its causes.
+/// The changes and causes of the sync under way.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     notes: HashMap<ObjectName, Note>,
@@ -123,7 +123,7 @@ impl Journal {
         }
     }
 
-    /// Notes the end of a sync. Of several failures in a row, each reports only the changes that none before it reported.
+    /// Notes the end of a sync. When several syncs in a row fail, each reports only the changes that no earlier one reported.
     pub(super) fn ended(&mut self, tables: &Tables, error: Option<&SyncError>) {
         let Some(error) = error else {
             (self.began, self.has_failed) = (true, false);
@@ -146,7 +146,7 @@ impl Journal {
         }
     }
 
-    /// Whether a sync was committed.
+    /// Returns whether a sync was ever committed.
     pub(super) fn has_begun(&self) -> bool {
         self.began
     }
@@ -166,7 +166,8 @@ impl Journal {
         }
     }
 
-    /// The cause of a Service's change without an event: a larger cause, a retry, or a claim of another Service.
+    /// Returns the cause of a change of a Service that no event was about: a cause that concerns several Services, a retry, or the claim of
+    /// another Service on one of its frontends.
     fn reason(&self) -> TriggerKind {
         let other = if self.retries { TriggerKind::Retry } else { TriggerKind::Claim };
         self.reason.unwrap_or(other)
@@ -198,7 +199,7 @@ impl Journal {
         });
     }
 
-    /// Whether it was reported already that a Service's last change was refused.
+    /// Returns whether it was reported already that a Service's last change was refused.
     fn is_told(&self, name: &ObjectName) -> bool {
         self.notes.get(name).map_or(self.retries, |note| note.is_told)
     }
@@ -221,8 +222,8 @@ impl Journal {
         }
     }
 
-    /// Notes which Services' objects another program had changed: those in the commands that belong to Services without changes of their
-    /// own.
+    /// Notes the Services whose objects another program had changed: the Services that own objects in `commands`, and did not change
+    /// themselves.
     fn repaired(&mut self, tables: &Tables, commands: &[Command]) {
         let is_large = commands.iter().map(Command::elements).sum::<usize>() > NAMED;
         let services = if is_large { Default::default() } else { tables.contributors(commands) };
@@ -232,7 +233,7 @@ impl Journal {
     }
 }
 
-/// How long ago a moment in nanoseconds since the epoch was; `None` when it lies ahead.
+/// Returns how long ago `moment`, in nanoseconds since the epoch, was; `None` when it lies in the future.
 fn since(moment: i64, now: SystemTime) -> Option<Duration> {
     let moment = UNIX_EPOCH + Duration::from_nanos(moment.try_into().ok()?);
     now.duration_since(moment).ok()

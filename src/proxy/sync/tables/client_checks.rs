@@ -1,10 +1,10 @@
 //! Decides when to read a session-affinity map again after an endpoint was removed.
 //!
 //! A packet that chose its endpoint under the old rules may add its client to the map after these rules are gone. Also, the kernel's
-//! listing of a map misses elements if others expire while it is read: it continues at the number of the element where it stopped, and the
-//! elements behind have moved up. So a map is read soon after a change, and a few times more at growing intervals; if a read finds stale
-//! clients, the next one is soon again. All of it is over within a second, because no client may be sent to an endpoint that has been gone
-//! for longer.
+//! listing of a map misses elements if other elements expire while it is read: the next part of a listing starts at an element's number
+//! (`nf_tables_dump_set` in `net/netfilter/nf_tables_api.c`), and by then the later elements have smaller numbers. So a map is read soon
+//! after a change, and a few times more at growing intervals; if a read finds stale clients, the next read is soon again. Without stale
+//! clients, the reads end within a second of the change, because no client may be sent to an endpoint that has been gone for longer.
 //!
 //! Takes names of maps and the results of reads, returns times. Pure: the caller passes in the time.
 
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use super::owner::Owner;
 
-/// Time from a change to the first read, and from a read that found stale clients to the next.
+/// Time from a change to the first read, and from a read that found stale clients to the next read.
 const SOON: Duration = Duration::from_millis(100);
 /// Time from a change to the last read, unless that read finds stale clients.
 const LATE: Duration = Duration::from_millis(700);
-/// Time from a read that failed to the next: a failure often lasts for a while.
+/// Time from a read that failed to the next read: a failure often lasts for a while.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 
 /// The maps of a table that are to be read again.
@@ -50,17 +50,17 @@ impl ClientChecks {
         self.0.entry(Arc::clone(map)).or_insert(check).next = now;
     }
 
-    /// The Service, or the node, that a map belongs to.
+    /// Returns the Service, or the node, that a map belongs to.
     pub(in crate::sync) fn owner(&self, map: &str) -> Option<&Owner> {
         self.0.get(map).map(|check| &check.owner)
     }
 
-    /// When the next read is due.
+    /// Returns when the next read is due.
     pub(in crate::sync) fn next(&self) -> Option<Instant> {
         self.0.values().map(|check| check.next).min()
     }
 
-    /// The map that has been due for longest, if any is due.
+    /// Returns the map that has been due for longest, if any is due.
     pub(in crate::sync) fn due(&self, now: Instant) -> Option<&Arc<str>> {
         let due = self.0.iter().filter(|(_, check)| check.next <= now);
         due.min_by_key(|(_, check)| check.next).map(|(map, _)| map)

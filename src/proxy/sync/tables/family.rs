@@ -1,4 +1,5 @@
-//! The table of one family: records of what it should hold and what it holds, and the result of the last read-back.
+//! The table of one family: the records of what it should hold and of what was last committed, and the result of the last read-back. A
+//! record has the rules and elements of one owner (a Service, or the node).
 
 use nft::{Command, TableDump, TableName};
 
@@ -16,7 +17,7 @@ pub(super) struct FamilyTable {
     /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` means that the kernel holds
     /// what was last committed.
     pub(super) read: Option<Option<TableDump>>,
-    /// The session affinity maps that have to be read again, because an endpoint was taken away.
+    /// The session affinity maps that have to be read again, because an endpoint was removed.
     pub(super) checks: ClientChecks,
 }
 
@@ -30,7 +31,7 @@ impl FamilyTable {
         &self.records.static_rules().table.name
     }
 
-    /// The commands that bring the kernel's table up to date.
+    /// Returns the commands that bring the kernel's table up to date.
     pub(super) fn commands(&mut self, collect: Collect) -> Vec<Command> {
         match &self.read {
             Some(dump) => self.records.comparison(dump.as_ref(), collect),
@@ -38,13 +39,13 @@ impl FamilyTable {
         }
     }
 
-    /// Whether the table was read, and no packet passes it yet.
+    /// Returns whether the table was read, and no packet passes it yet.
     pub(super) fn is_unseen(&self) -> bool {
         self.read.as_ref().is_some_and(|dump| dump.as_ref().is_none_or(|dump| !packets_pass(dump)))
     }
 }
 
-/// Whether packets may pass a table: it has base chains, or an object that cannot be read and may be one.
+/// Returns whether packets may pass a table: it has base chains, or an object that cannot be read and may be a base chain.
 pub(in crate::sync) fn packets_pass(dump: &TableDump) -> bool {
     !dump.unreadable.is_empty() || dump.chains.values().any(|(chain, _)| chain.base.is_some())
 }

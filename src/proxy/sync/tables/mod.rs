@@ -1,7 +1,8 @@
-//! The tables of both families: what they should hold, as records, and what the kernel holds, as far as it is known.
+//! The tables of both families: what they should hold, as records, and what the kernel holds, as far as it is known. A record has the rules
+//! and elements of one owner (a Service, or the node) in one table; an entry of a record is one element, or a group of elements of one map.
 //!
 //! Takes records of Services and facts of the node; returns the commands of a transaction, and takes over its result once it is committed.
-//! Invariant: [`Tables::known`] is true only while the kernel holds what was last committed, or what was read since.
+//! Invariant: [`Tables::known`] is true only while the kernel holds what was last committed, or what was read after that.
 
 mod client_checks;
 mod family;
@@ -44,7 +45,8 @@ pub(super) struct Tables {
     known: bool,
     /// Whether the records of Services were made with settings that have changed since.
     outdated: bool,
-    /// Whether a second has passed, so that the next commit may delete the chains that were empty all that time (F8).
+    /// Whether [`Tables::second_passed`] was called since the last commit: then the next commit may delete the chains that were empty for a
+    /// second (F8).
     second_passed: bool,
     /// Foreign sets, chains and stateful objects that read-backs found in the tables and that are not logged yet.
     findings: Vec<String>,
@@ -73,7 +75,7 @@ pub(super) struct ChangedIn<'a> {
 }
 
 impl ChangedIn<'_> {
-    /// The name of the set that an entry belongs to.
+    /// Returns the name of the set that an entry belongs to.
     pub(super) fn set_name(&self, entry: Entry<'_>) -> &str {
         self.records.set_name(entry)
     }
@@ -100,22 +102,22 @@ impl Tables {
         }
     }
 
-    /// The ruleset layout, which decides how a Service becomes map elements or chains.
+    /// Returns the ruleset layout, which decides how a Service becomes map elements or chains.
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// How the rules choose endpoints.
+    /// Returns how the rules choose endpoints.
     pub(super) fn balancing(&self) -> Balancing {
         self.tables.first().map_or_else(Balancing::default, |table| table.settings.balancing)
     }
 
-    /// The families, in order.
+    /// Returns the families, in the order of the tables.
     pub(super) fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.iter().map(|table| table.settings.family)
     }
 
-    /// The names of the tables.
+    /// Returns the names of the tables.
     pub(super) fn names(&self) -> Vec<TableName> {
         self.tables.iter().map(|table| table.name().clone()).collect()
     }
@@ -146,7 +148,7 @@ impl Tables {
         self.tables.iter().map(record).collect()
     }
 
-    /// The TCP node ports of a Service to serve on loopback addresses, in the families in which these are served.
+    /// Returns the TCP node ports of a Service to serve on loopback addresses, in the families in which loopback node ports are served.
     pub(super) fn localhost_node_ports(&self, selection: &ServiceSelection) -> Vec<NodePort> {
         let served = self.tables.iter().filter(|table| table.settings.localhost == Localhost::Served);
         served.flat_map(|table| localhost::node_ports(selection, table.settings.family)).collect()
@@ -157,20 +159,20 @@ impl Tables {
         self.tables.iter_mut().for_each(|table| table.records.reserve(services));
     }
 
-    /// The present records of a Service.
+    /// Returns the present records of a Service.
     pub(super) fn records(&self, name: &ObjectName) -> ServiceRecords {
         let owner = Owner::Service(name.clone());
         self.tables.iter().map(|table| table.records.record(&owner)).collect()
     }
 
-    /// Replaces a Service's present records by these.
+    /// Replaces a Service's present records by `records`.
     pub(super) fn put_records(&mut self, name: &ObjectName, records: ServiceRecords) {
         for (table, record) in self.tables.iter_mut().zip(records) {
             table.records.put_record(Owner::Service(name.clone()), record);
         }
     }
 
-    /// Makes the tables hold for each of these Services what was last committed for it, or nothing, as its [`HeldBack`] says.
+    /// Makes the present records of each Service in `services` those that were last committed, or empty ones, as its [`HeldBack`] says.
     pub(super) fn hold_back<'a>(&mut self, services: impl Iterator<Item = (&'a ObjectName, HeldBack)>) {
         for (name, held_back) in services {
             let owner = Owner::Service(name.clone());
@@ -183,18 +185,18 @@ impl Tables {
         }
     }
 
-    /// Removes from these Services, which are held back, each frontend that belongs to another Service by now.
+    /// Removes from each Service in `services`, which are held back, the frontends that belong to another Service by now.
     pub(super) fn give_way<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         let owners: Vec<Owner> = services.cloned().map(Owner::Service).collect();
         self.tables.iter_mut().for_each(|table| table.records.give_way(owners.iter()));
     }
 
-    /// The Services that own something that these commands add or delete.
+    /// Returns the Services that own something that `commands` add or delete.
     pub(super) fn contributors(&self, commands: &[Command]) -> BTreeSet<ObjectName> {
         self.services_of(commands.iter().map(|command| (command, None)))
     }
 
-    /// The Services that own the refused objects; empty when the kernel did not name a command.
+    /// Returns the Services that own the refused objects; empty when the kernel did not name a command.
     pub(super) fn refused(&self, commands: &[Command], refusals: &[Refusal]) -> BTreeSet<ObjectName> {
         let refused = refusals.iter().filter_map(|refusal| Some((commands.get(refusal.command?)?, refusal.element)));
         self.services_of(refused)
@@ -230,27 +232,26 @@ impl Tables {
         }
     }
 
-    /// The tables as they were read back, until the next commit, with the records of what they should hold.
+    /// Returns the tables as they were last read back, with the records of what they should hold; nothing after the next commit.
     pub(super) fn each_read(&self) -> impl Iterator<Item = (Family, &TableDump, &Records<Owner>)> {
         self.tables.iter().filter_map(|FamilyTable { settings, records, read, .. }| {
             Some((settings.family, read.as_ref()?.as_ref()?, records))
         })
     }
 
-    /// Returns whether any of the tables has objects of this owner, which is a Service or the node, since the last commit, and whether it
-    /// should have some after the next one.
+    /// Returns whether any of the tables has objects of `owner` since the last commit, and whether it should have some after the next one.
     pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
         let presence = self.tables.iter().map(|table| table.records.presence(owner));
         presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
     }
 
-    /// Whether a Service changed since the last commit.
+    /// Returns whether a Service changed since the last commit.
     pub(super) fn is_open(&self, name: &ObjectName) -> bool {
         let owner = Owner::Service(name.clone());
         self.tables.iter().any(|table| table.records.is_open(&owner))
     }
 
-    /// Returns whether every Service has to be written again, and resets that.
+    /// Returns whether settings changed since the last call, so that the records of all Services have to be made again.
     pub(super) fn take_outdated(&mut self) -> bool {
         std::mem::take(&mut self.outdated)
     }
@@ -298,15 +299,15 @@ impl Tables {
         self.known = true;
     }
 
-    /// The commands that bring the kernel's tables of all families up to date, except for the clients that session affinity remembers.
-    /// `after_pause` says that the last sync was long enough ago to delete the chains that it emptied.
+    /// Returns the commands that bring the kernel's tables of all families up to date, except for the clients that session affinity
+    /// remembers. `after_pause` says that the last sync was long enough ago to delete the chains that it emptied.
     pub(super) fn transaction(&mut self, after_pause: bool) -> Vec<Command> {
         let collect = self.collect(after_pause);
         self.tables.iter_mut().flat_map(|table| table.commands(collect)).collect()
     }
 
-    /// The commands of [`Tables::transaction`] if the kernel held what was last committed; `None` when the fixed part of a table changes,
-    /// because then the two cannot be compared.
+    /// Returns what [`Tables::transaction`] would return if the kernel held what was last committed; `None` when the rules of a table that
+    /// do not depend on Services change, because then the two results cannot be compared.
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         let collect = self.collect(after_pause);
         let mut commands = Vec::new();
@@ -319,7 +320,7 @@ impl Tables {
         Some(commands)
     }
 
-    /// Which emptied chains a transaction deletes.
+    /// Returns which emptied chains a transaction deletes.
     const fn collect(&self, after_pause: bool) -> Collect {
         match (after_pause, self.second_passed) {
             (true, _) => Collect::AllEmpty,
@@ -328,13 +329,13 @@ impl Tables {
         }
     }
 
-    /// The commands of [`Tables::transaction`] as transactions: one, unless they fill a table that no packet passes yet.
+    /// Returns the commands of [`Tables::transaction`] as transactions: one, unless the commands fill a table that no packet passes yet.
     pub(super) fn transactions(&mut self, after_pause: bool) -> VecDeque<Vec<Command>> {
         let unseen = self.tables.iter().filter(|table| table.is_unseen()).map(|table| table.name().clone()).collect();
         diff::transactions(self.transaction(after_pause), &unseen)
     }
 
-    /// Whether emptied chains are left; they are deleted a second after they were emptied.
+    /// Returns whether emptied chains are left; they are deleted a second after they were emptied.
     pub(super) fn has_emptied_chains(&self) -> bool {
         self.tables.iter().any(|table| table.records.has_emptied_chains())
     }
@@ -359,13 +360,14 @@ impl Tables {
         }
     }
 
-    /// The sets of each family's table as of the last commit, with their numbers of elements; without dynamic sets, which session affinity
-    /// fills.
+    /// Returns the sets of each family's table as of the last commit, with their numbers of elements; without dynamic sets, which session
+    /// affinity fills.
     pub(super) fn lens(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.iter().map(|table| (table.settings.family, table.records.lens()))
     }
 
-    /// The differences between these tables, in their order, and what they should hold; each with the number of its table.
+    /// Returns the differences between `dumps`, which are in the order of the tables, and what the tables should hold; each with the number
+    /// of its table.
     pub(super) fn differences(&mut self, dumps: Vec<Option<TableDump>>) -> Vec<(usize, Difference<Owner>)> {
         let mut all = Vec::new();
         for ((number, table), dump) in self.tables.iter_mut().enumerate().zip(dumps) {
@@ -374,7 +376,7 @@ impl Tables {
         all
     }
 
-    /// The owners of these differing objects, in their order, in the table with this number.
+    /// Returns the owners of the differing objects `whats`, in their order, in the table with the number `table`.
     pub(super) fn owners_of<'a>(
         &self,
         table: usize,
@@ -383,7 +385,7 @@ impl Tables {
         self.tables[table].records.owners_of(whats)
     }
 
-    /// The objects of each port of a Service in the table of this number.
+    /// Returns the objects of each port of a Service in the table with the number `table`.
     pub(super) fn objects_of_ports<'a>(
         &self,
         table: usize,
@@ -399,7 +401,7 @@ impl Tables {
         ports.map(objects).collect()
     }
 
-    /// Everything that the tables should hold, as a ruleset that prints as nft text.
+    /// Returns everything that the tables should hold, as a ruleset that prints as nft text.
     pub(super) fn content(&self) -> nft::Ruleset {
         nft::Ruleset { tables: self.tables.iter().map(|table| table.records.content()).collect() }
     }

@@ -1,12 +1,11 @@
-//! The owner of an object in a table.
+//! What an object in a table belongs to.
 
 use rules::model::ObjectName;
 
-/// The owner of a part of a table.
+/// The owner of objects in a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::sync) enum Owner {
-    /// The node.
+    /// The node: it owns, for example, the addresses that accept node ports.
     Node,
-    /// A Service.
     Service(ObjectName),
 }

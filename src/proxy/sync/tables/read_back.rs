@@ -13,17 +13,18 @@ use node::kernel::Kernel;
 const NAMED: usize = 16;
 
 impl Tables {
-    /// Reads what the kernel holds. The next transaction then compares everything.
+    /// Reads what the kernel holds. The next transaction then compares everything. A table that changes during every attempt to read it
+    /// counts as read, with unknown content.
     ///
     /// # Errors
-    /// See [`nft::ReadError`].
+    /// See [`nft::ReadError`]; never [`nft::ReadError::Unstable`].
     pub(in crate::sync) fn read_back(&mut self, kernel: &mut impl Kernel) -> Result<(), nft::ReadError> {
         let (now, mut found) = (Instant::now(), false);
         for table in &mut self.tables {
             let static_table = &table.records.static_rules().table;
             let mut dump = match kernel.read(&static_table.name) {
-                // A program that writes to the table all the time must not keep this one from writing: the table is made anew without
-                // reading it.
+                // If another program writes to the table all the time, this process must still be able to write: it then deletes the table
+                // and makes it again without having read it.
                 Err(nft::ReadError::Unstable) => {
                     let name = &static_table.name;
                     self.findings
@@ -50,7 +51,7 @@ impl Tables {
     }
 }
 
-/// A dump that stands for a table whose content is unknown.
+/// Returns a dump that stands for a table whose content is unknown.
 fn unread(table: nft::Table) -> TableDump {
     let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
     TableDump { unreadable: vec![error], ..TableDump::empty(table) }

@@ -1,4 +1,4 @@
-//! Clients that session affinity still remembers for endpoints that are gone (E6): which maps to read for them, and when.
+//! Finds clients that session affinity still remembers for endpoints that are gone (E6): decides which maps to read for them, and when.
 //!
 //! The kernel may forget each client at any moment. A map that cannot be read stops no sync: it is read again soon.
 
@@ -25,7 +25,7 @@ pub(in crate::sync) struct StaleClients {
 }
 
 impl FamilyTable {
-    /// Schedules a read of each map whose endpoints these commands changed, except maps that the commands add.
+    /// Schedules a read of each map whose endpoints `commands` changed, except maps that `commands` add.
     pub(super) fn note_checks(&mut self, commands: &[Command], now: Instant) {
         let mut new: BTreeSet<&str> = BTreeSet::new();
         for command in commands {
@@ -41,7 +41,7 @@ impl FamilyTable {
         }
     }
 
-    /// The stale clients of all maps after a read-back, else of the maps whose endpoints changed.
+    /// Returns the stale clients of all maps after a read-back, else of the maps whose endpoints changed.
     fn stale_clients(&mut self, kernel: &mut impl Kernel, now: Instant) -> Vec<StaleClients> {
         let maps: Vec<(&Owner, &DynamicSet)> = match &self.read {
             Some(dump) => {
@@ -67,7 +67,7 @@ impl FamilyTable {
         found
     }
 
-    /// The stale clients of one map; `None` when there are none.
+    /// Returns the stale clients of one map; `None` when there are none.
     fn stale_clients_of(
         &self,
         kernel: &mut impl Kernel,
@@ -91,8 +91,8 @@ impl FamilyTable {
 }
 
 impl Tables {
-    /// The clients to delete together with these transactions, which remove the clients' endpoints. Clients in a map that cannot be read
-    /// are left to a later check, because they must not stop the transaction.
+    /// Returns the clients to delete together with `transactions`, which remove the clients' endpoints. Leaves clients in a map that cannot
+    /// be read to a later check, because they must not stop the transactions.
     pub(in crate::sync) fn stale_clients(
         &mut self,
         kernel: &mut impl Kernel,
@@ -102,7 +102,7 @@ impl Tables {
         let mut found = Vec::new();
         for table in &mut self.tables {
             let is_deletion = |command: &Command| matches!(command, Command::DeleteTable(name) if name == table.name());
-            // A table that is made anew has no clients.
+            // A table that the transactions delete and make again has no clients.
             if !transactions.iter().flatten().any(is_deletion) {
                 found.extend(table.stale_clients(kernel, now));
             }
@@ -110,12 +110,12 @@ impl Tables {
         found
     }
 
-    /// When the next map is to be read, if any.
+    /// Returns when the next map is to be read, if any.
     pub(in crate::sync) fn next_check(&self) -> Option<Instant> {
         self.tables.iter().filter_map(|table| table.checks.next()).min()
     }
 
-    /// A map that is to be read now, if any.
+    /// Returns a map that is to be read now, if any.
     pub(in crate::sync) fn due_check(&self, now: Instant) -> Option<(TableName, Arc<str>)> {
         self.tables.iter().find_map(|table| Some((table.name().clone(), Arc::clone(table.checks.due(now)?))))
     }
