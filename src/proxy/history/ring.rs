@@ -70,7 +70,7 @@ impl History {
     pub fn snapshot(&self, after: u64) -> Snapshot {
         let ring = self.ring();
         let first = ring.entries.front().map_or(ring.last + 1, |(entry, _)| entry.number);
-        let known = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let known = usize::try_from(after.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         let entries = ring.entries.iter().skip(known).map(|(entry, _)| Arc::clone(entry)).collect();
         Snapshot { started: self.0.started, entries, first, last: ring.last }
     }

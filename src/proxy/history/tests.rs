@@ -212,6 +212,7 @@ fn an_entry_that_is_larger_than_the_ring_is_not_kept_and_counts_all_the_same() {
     assert_eq!((snapshot.entries.len(), snapshot.first, snapshot.last), (0, 3, 2));
     changes.push(second(0), None, EntryKind::Repair(Repair::default()));
     assert_eq!(changes.snapshot(2).entries.len(), 1);
+    assert_eq!(changes.snapshot(u64::MAX).entries.len(), 0);
 }
 
 /// Returns a change that replaces a Service's only endpoint.
