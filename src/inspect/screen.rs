@@ -1,10 +1,13 @@
 //! A full-screen terminal: draws lines, reads keys, and restores the terminal however the process ends.
 //!
-//! `Screen::enter` changes the terminal and starts a second process, the guard, which saves the old modes of the terminal. `Drop`
+//! `Screen::enter` starts a second process, the guard, which saves the old modes of the terminal, and then changes the terminal. `Drop`
 //! restores the terminal after a normal end, an error or a panic, and then sends the guard a byte that makes it exit. SIGTERM, SIGINT and
 //! SIGHUP arrive as `Input::Signal`. When the process ends in any other way, for example by SIGKILL, the kernel closes its end of the
-//! guard's pipe, and the guard restores the terminal. The guard is this program, run as the hidden subcommand `terminal-guard` in its own
-//! session, so that neither terminal keys nor a `pkill kube-proxy` end it, and it may change the terminal from the background.
+//! guard's pipe, and the guard restores the terminal.
+//!
+//! The guard is this program, run as the hidden subcommand `terminal-guard`. It sets its process name to `terminal-guard`, so that
+//! `pkill kube-proxy` does not end it. It runs in its own session, so that terminal keys do not end it, and it may change the terminal from
+//! the background.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};

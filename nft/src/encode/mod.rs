@@ -159,9 +159,9 @@ impl Encoder {
         let least = narrow::<usize>(nftnl::nft_nlmsg_maxsize(), "usize has at least 32 bits");
         let words = (FIXED + room).max(least).div_ceil(size_of::<u64>());
         self.buffer.resize(words.max(self.buffer.len()), 0);
-        // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has `words`, which are at least
-        // as many. libnftnl checks no limit: it writes headers and attributes of fixed length, together shorter than `FIXED`, and the parts
-        // that `room` counts, and `words` has space for both. The words are aligned for `nlmsghdr` and `nlattr`, whose widest fields have
+        // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has at least `words` words of 8
+        // bytes, which are at least that many bytes. libnftnl checks no limit: it writes headers and attributes of fixed length, together shorter than `FIXED`, and the parts
+        // that `room` counts; the buffer has at least `FIXED + room` bytes. The words are aligned for `nlmsghdr` and `nlattr`, whose widest fields have
         // 32 bits. `self` is borrowed mutably, so no other reference to the buffer exists during the call.
         unsafe { object.write(self.buffer.as_mut_ptr().cast(), 0, kind) };
         let len = self.buffer.first().map_or(0, |word| message_len(&word.to_ne_bytes()));

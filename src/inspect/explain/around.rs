@@ -19,7 +19,8 @@ use crate::running::{Problem, ProblemKind};
 use node::kernel::routes;
 use rules::ruleset::names::set;
 
-/// Corrects an explanation by what is known of the proxy's table and the host. `service` is who has the packet's frontend by the maps.
+/// Corrects an explanation that was made from the rules alone, in two cases: the table is dormant; or the packet is for a node port and the
+/// rules let it pass unchanged, because the address accepts no node ports or because the userspace proxy serves loopback addresses.
 pub(super) fn correct(
     explanation: &mut Explanation,
     packet: &Packet,

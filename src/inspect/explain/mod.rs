@@ -71,7 +71,7 @@ pub struct Args {
     /// Where it goes; tcp, unless udp, sctp or icmp is named
     #[arg(long, value_name = "IP:PORT[/PROTO]")]
     to: Target,
-    /// The interface at which it arrives, if that is not the one through which packets to its source leave
+    /// The interface at which the packet arrives; by default the one through which this host routes packets to --from
     #[arg(long, value_name = "NAME")]
     iface: Option<String>,
     #[command(flatten)]

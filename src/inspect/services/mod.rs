@@ -160,7 +160,7 @@ impl Listing {
         Ok(Self { view, problems, proxy_answers, is_one_service })
     }
 
-    /// The positions of all frontends, in order of name.
+    /// The positions of all frontends in `view.frontends`, which is sorted by Service, then by kind and frontend.
     fn positions(&self) -> Vec<usize> {
         (0..self.view.frontends.len()).collect()
     }

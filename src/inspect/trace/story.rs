@@ -63,7 +63,8 @@ pub(super) trait Book {
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
 }
 
-/// Describes what became of a packet. Skips the reports of `own`, our table that sets `nftrace`. `None` without the packet's headers.
+/// Describes what became of a packet. Of the reports of `own`, our table that sets `nftrace`, uses only the headers. Returns `None` if no
+/// report has the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);
     let first = seen.iter().flatten().next()?.clone();

@@ -22,7 +22,7 @@ use component::supervise::Supervisor;
 const THREADS_END: Duration = Duration::from_secs(3);
 /// The time from the signal, or from the end of the last connection, to the end of the process, if a thread hangs.
 const PROCESS_ENDS: Duration = Duration::from_secs(4);
-/// The time between two checks of a thread.
+/// The time between two checks whether a thread has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by itself. While

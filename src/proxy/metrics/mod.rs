@@ -95,7 +95,7 @@ impl Metrics {
         self.inner.programming.get_or_create(&family.into()).observe(latency.as_secs_f64());
     }
 
-    /// Counts a sync that could not delete objects that earlier syncs had emptied.
+    /// Counts a failed sync in which the kernel refused to delete a chain or set of this family.
     pub(crate) fn cleanup_failed(&self, family: Family) {
         self.inner.cleanup_failures.get_or_create(&family.into()).inc();
     }

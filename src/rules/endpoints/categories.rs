@@ -12,10 +12,11 @@ use super::topology::{NodeTopology, Topology};
 /// An endpoint of a service port, with its address and port number.
 pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 
-/// Merges the endpoints of a service port from all slices, which come sorted by name (B4). Returns them sorted by address, each once.
+/// Merges the endpoints of a service port from all slices, which come sorted by name (B4). Returns them sorted by IP and port number,
+/// each pair of IP and port number once.
 ///
-/// Of two entries with the same address the one in the later slice wins, unless it is terminating: then the earlier one stays (B10).
-/// A named port may have another number in each slice.
+/// Of two entries with the same IP and port number, the one from the later slice wins, unless that one is terminating: then the earlier one
+/// stays (B10). Each slice can give a named port a different number, so entries with the same IP and different port numbers all stay.
 pub(super) fn merge<'a>(slices: &[PortSlice<'a>]) -> Vec<Entry<'a>> {
     let mut merged = Vec::with_capacity(slices.iter().map(|one| one.slice.endpoints.len()).sum());
     for PortSlice { slice, port, .. } in slices {

@@ -51,7 +51,7 @@ impl Addresses {
     fn of(service: &Service, family: Family) -> Self {
         let ranges = service.source_ranges.iter().filter(|range| Family::of(range.addr()) == family).count();
         let balancers = service.load_balancer_ips.iter().filter(|ip| Family::of(**ip) == family).count();
-        // If a range contains the node's own address, the load balancer IPs are added to the ranges (D18).
+        // An upper limit: the load balancer IPs are added to the ranges only if a range contains the node's own address (D18).
         let allowed = if ranges == 0 { 0 } else { number(ranges + balancers) };
         Self { frontends: number(service.address_count(family)), sources: number(balancers) * allowed }
     }

@@ -9,7 +9,8 @@ use super::names::{
 };
 use crate::model::Protocol;
 
-/// The use of a set or map. The ruleset layouts may have different names for one kind.
+/// The use of a set or map. A set or map with the same use may have a different name in each ruleset layout (`--ruleset-layout`: `maps` or
+/// `chains`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SetKind {
     /// The cluster IPs in use.

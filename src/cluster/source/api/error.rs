@@ -102,7 +102,7 @@ pub(super) enum End {
     WithinEvent,
     /// The connection ended between two events.
     Interrupted,
-    /// A list broke off.
+    /// The connection ended before a list was complete.
     Unfinished,
     /// The server does not have the version from which the watch should resume, so a list is needed.
     ListNeeded,
