@@ -16,6 +16,22 @@ use tokio::time::timeout;
 /// The most bytes of a response body; the pages of the proxy have fewer.
 const MOST: usize = 4 << 20;
 
+/// How long [`page`] waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The body of a page of the running proxy, whatever its status is.
+///
+/// # Errors
+/// When the server does not answer within three seconds.
+pub fn page(address: SocketAddr, path: &str) -> Result<Bytes> {
+    let answer = Client::new(address, PATIENCE)?.answer(path);
+    let (status, body) = answer.with_context(|| format!("cannot get http://{address}{path}"))?;
+    if status == StatusCode::NOT_FOUND {
+        bail!("cannot get http://{address}{path}: the server has no such page");
+    }
+    Ok(body)
+}
+
 /// An HTTP client for one server.
 pub(super) struct Client {
     address: SocketAddr,
