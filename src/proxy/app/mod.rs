@@ -6,6 +6,7 @@
 //! changed before the check, and no rule is removed before all objects are known, because the rules of another mode may be all that
 //! serves the node. Privileged steps come before any thread, so that no thread keeps the privileges (`privileges`).
 
+mod bundle;
 mod cleanup;
 mod commands;
 mod localhost;
