@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// # Errors
 /// When the server does not answer within three seconds.
 pub fn page(address: SocketAddr, path: &str) -> Result<Bytes> {
-    let answer = Client::new(address, PATIENCE)?.answer(path);
-    let (status, body) = answer.with_context(|| format!("cannot get http://{address}{path}"))?;
-    if status == StatusCode::NOT_FOUND {
-        bail!("cannot get http://{address}{path}: the server has no such page");
+    let client = Client::new(address, PATIENCE)?;
+    let url = format!("http://{}{path}", client.address);
+    match client.answer(path).with_context(|| format!("cannot get {url}"))? {
+        (StatusCode::NOT_FOUND, _) => bail!("cannot get {url}: the server has no such page"),
+        (_, body) => Ok(body),
     }
-    Ok(body)
 }
 
 /// An HTTP client for one server.

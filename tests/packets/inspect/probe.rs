@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{command, outcome};
 use crate::support::layout::{Layout, test_in_each_layout};
@@ -140,6 +141,29 @@ fn silent_udp_alone_is_neither_right_nor_wrong() {
     assert_eq!(code, Some(2), "{stdout}{stderr}");
     assert!(stdout.contains("no answer (UDP may be silent)"), "{stdout}");
     assert!(stderr.contains("cannot tell of ") && !stdout.contains("refused"), "{stdout}{stderr}");
+}
+
+// With SCTP in the kernel an association is opened; without it that is said, and is no fault of the endpoint.
+#[test]
+fn sctp_is_asked_where_the_kernel_has_it() {
+    let world = World::new();
+    let sctp = service("shop", "sctp").cluster_ip(Family::V4.cluster_ip(6)).port("s", Proto::Sctp, 9);
+    let port = [("s", Proto::Sctp, 3868)];
+    let slices = slice("shop", "sctp", "sctp-v4", &[Family::V4.endpoint(0)], &port);
+    let _proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &[node(), service_cidr(), sctp.json(), slices]);
+    let listener = world.pods[0].enter(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::SCTP)).ok()?;
+        socket.bind(&SocketAddr::new(Family::V4.endpoint(0), 3868).into()).expect("the address is the pod's");
+        socket.listen(1).expect("a bound socket can listen");
+        Some(socket)
+    });
+    let (code, document) = probed(&world.node, &["shop/sctp"]);
+    let (wanted, kind, text) = match listener {
+        Some(_) => (0, "answers", "answers in "),
+        None => (2, "unknown", "this kernel has no SCTP"),
+    };
+    assert_result(&document, "SCTP", Family::V4.endpoint(0), 3868, (kind, text));
+    assert_eq!(code, Some(wanted), "{document:#}");
 }
 
 // Names, limits and states are as those of `services`.

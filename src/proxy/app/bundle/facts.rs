@@ -73,7 +73,7 @@ pub(super) fn rules(mut content: Content) -> Result<()> {
             writeln!(content, "# table {} of family number {}: not read", head.name, head.family)?;
             continue;
         };
-        let name = TableName::new(family, &*head.name);
+        let name = TableName::new(family, &head.name);
         if *head.name == *TABLE {
             match connection.read_changing_table(&name)? {
                 Some(dump) => write!(content, "{dump}")?,

@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_part_that_fails_hangs_or_panics_spoils_no_other() {
         let parts = vec![
-            Part::new("fine", |mut content| Ok(write!(content, "at http://u:p@h\n")?)),
+            Part::new("fine", |mut content| Ok(writeln!(content, "at http://u:p@h")?)),
             Part::new("fails", |mut content| {
                 content.write_all(b"half")?;
                 Err(anyhow!("cannot read http://u:p@h"))
