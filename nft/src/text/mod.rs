@@ -13,13 +13,12 @@ mod element;
 mod expr;
 mod flowtable;
 mod foreign;
-mod set;
+pub(crate) mod set;
 mod statement;
 mod words;
 
 use std::fmt;
 
-use crate::connection::TableDump;
 use crate::object::{Chain, Rule, Ruleset, TableContent};
 use crate::table::Table;
 use statement::Scope;
@@ -52,20 +51,8 @@ impl fmt::Display for TableContent {
     }
 }
 
-/// As `nft --stateless list table`, without named objects and flowtables. A comment names each object that this crate cannot express.
-impl fmt::Display for TableDump {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        begin(f, &self.table, self.dormant)?;
-        self.sets.values().try_for_each(|(set, elements)| set::write(f, set, elements))?;
-        for (chain, rules) in self.chains.values() {
-            write_chain(f, chain, rules.iter().map(|rule| rule.to_nft(self.table.name.family)))?;
-        }
-        self.unreadable.iter().try_for_each(|error| writeln!(f, "\t# cannot be read: {error}"))?;
-        f.write_str("}\n")
-    }
-}
-
-fn begin(f: &mut fmt::Formatter<'_>, table: &Table, is_dormant: bool) -> fmt::Result {
+/// Writes the first lines of a table.
+pub(crate) fn begin(f: &mut fmt::Formatter<'_>, table: &Table, is_dormant: bool) -> fmt::Result {
     writeln!(f, "table {} {{", table.name)?;
     if let Some(text) = &table.comment {
         writeln!(f, "\tcomment {}", quoted(text))?;
@@ -73,7 +60,12 @@ fn begin(f: &mut fmt::Formatter<'_>, table: &Table, is_dormant: bool) -> fmt::Re
     if is_dormant { f.write_str("\tflags dormant\n") } else { Ok(()) }
 }
 
-fn write_chain(f: &mut fmt::Formatter<'_>, chain: &Chain, mut rules: impl Iterator<Item = String>) -> fmt::Result {
+/// Writes a chain with its rules, which are text already.
+pub(crate) fn write_chain(
+    f: &mut fmt::Formatter<'_>,
+    chain: &Chain,
+    mut rules: impl Iterator<Item = String>,
+) -> fmt::Result {
     writeln!(f, "\tchain {} {{", chain.name)?;
     chain::properties(chain).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
     rules.try_for_each(|rule| writeln!(f, "\t\t{rule}"))?;

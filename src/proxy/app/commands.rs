@@ -66,6 +66,6 @@ fn dispatch(command: Command, out: &mut Output<'_>) -> Result<CommandOutcome> {
         Command::TerminalGuard => screen::guard().map(|()| CommandOutcome::Fine),
         Command::Verify(args) => verify::run(&args, out),
         Command::Check(args) => check::run(&args, out),
-        Command::Bundle(args) => bundle::run(&args),
+        Command::Bundle(args) => bundle::run(&args, run_line),
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{commands, output};
+use super::output;
 use archive::Archive;
 use component::config::ProxyArgs;
 use inspect::client::page;
@@ -43,6 +43,9 @@ Give it the arguments of the proxy itself: check and verify use them, and they n
 
 Exit codes: 0 the archive is written, whatever its files say (summary.txt has the exit code of each); 2 it cannot be written.";
 
+/// Runs a command of this program from its words, as `commands::run_line`.
+pub(super) type RunLine = fn(&[String], &mut Output<'_>) -> Result<CommandOutcome>;
+
 /// Write what a bug report needs into one archive: commands, pages, rules, connections and sysctls, without secrets
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -54,11 +57,11 @@ pub(crate) struct Args {
     proxy: ProxyArgs,
 }
 
-/// Writes the archive, and a line for each of its files to standard error.
+/// Writes the archive, and a line for each of its files to standard error. `run_line` runs the commands whose output is in it.
 ///
 /// # Errors
 /// When the archive cannot be written.
-pub(crate) fn run(args: &Args) -> Result<CommandOutcome> {
+pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
     let now = jiff::Timestamp::now();
     let node = args.proxy.config().map_or_else(|_| facts::host_name(), |config| config.node_name);
     let is_plain = |character: &char| character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | '_');
@@ -76,9 +79,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandOutcome> {
         }
         Ok::<(), anyhow::Error>(())
     };
-    add(gather(pages(&args.proxy), OF_PAGES))?;
+    add(gather(pages(&args.proxy, run_line), OF_PAGES))?;
     // One after the other: each may read the tables as a whole, and memory is bounded then by that of one.
-    looks(&args.proxy).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
+    looks(&args.proxy, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
     check_reader(archive.add("summary.txt", summary.as_bytes()))?;
     check_reader(archive.finish())?;
     if args.file.as_deref() != Some("-") {
@@ -113,13 +116,13 @@ fn addresses(proxy: &ProxyArgs) -> (SocketAddr, SocketAddr) {
 }
 
 /// What the running proxy tells.
-fn pages(proxy: &ProxyArgs) -> Vec<Part> {
+fn pages(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
     let (metrics, healthz) = addresses(proxy);
     let of_page = |name, address, path: &'static str| {
         Part::new(name, move |mut content: Content| Ok(content.write_all(&page(address, path)?)?))
     };
     let changes = |name, format: &str| {
-        command(name, &["changes", "-o", format, &format!("--metrics-bind-address={metrics}")], &[])
+        command(run_line, name, &["changes", "-o", format, &format!("--metrics-bind-address={metrics}")], &[])
     };
     vec![
         of_page("metrics.txt", metrics, "/metrics"),
@@ -134,18 +137,18 @@ fn pages(proxy: &ProxyArgs) -> Vec<Part> {
 }
 
 /// What can be read on the node without a running proxy.
-fn looks(proxy: &ProxyArgs) -> Vec<Part> {
+fn looks(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
     let (_, healthz) = addresses(proxy);
     let services = |name, format: &str| {
-        command(name, &["services", "--stats", "-o", format, &format!("--healthz-address={healthz}")], &[])
+        command(run_line, name, &["services", "--stats", "-o", format, &format!("--healthz-address={healthz}")], &[])
     };
     let (version, flags) = (proxy.config().map(|config| config.version).unwrap_or_default(), proxy.arguments());
     vec![
         Part::new("node.txt", move |content| facts::node(&version, content)),
         services("services.txt", "wide"),
         services("services.json", "json"),
-        command("check.txt", &["check"], &flags),
-        command("verify.txt", &["verify", "--timeout", OBJECTS], &flags),
+        command(run_line, "check.txt", &["check"], &flags),
+        command(run_line, "verify.txt", &["verify", "--timeout", OBJECTS], &flags),
         Part::new("rules.nft", facts::rules),
         Part::new("connections.txt", facts::connections),
         Part::new("sysctls.txt", facts::sysctls),
@@ -153,11 +156,11 @@ fn looks(proxy: &ProxyArgs) -> Vec<Part> {
 }
 
 /// The output of a command of this program. An exit code other than 0 is no failure of the part: the file says why.
-fn command(name: &'static str, words: &[&str], flags: &[String]) -> Part {
+fn command(run_line: RunLine, name: &'static str, words: &[&str], flags: &[String]) -> Part {
     let line: Vec<String> = words.iter().map(ToString::to_string).chain(flags.iter().cloned()).collect();
     Part::new(name, move |mut content| {
         let mut out = Output::to(content.clone(), false);
-        let outcome = commands::run_line(&line, &mut out);
+        let outcome = run_line(&line, &mut out);
         let code = outcome.as_ref().map_or(COULD_NOT_LOOK, |outcome| outcome.exit_code());
         outcome.map(drop).with_context(|| format!("{} ended with exit code {code}", line[0]))?;
         if code != 0 && !name.ends_with(".json") {
