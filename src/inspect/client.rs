@@ -16,6 +16,22 @@ use tokio::time::timeout;
 /// The most bytes of a response body; the pages of the proxy have fewer.
 const MOST: usize = 4 << 20;
 
+/// How long [`page`] waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The body of a page of the running proxy, whatever its status is.
+///
+/// # Errors
+/// When the server does not answer within three seconds.
+pub fn page(address: SocketAddr, path: &str) -> Result<Bytes> {
+    let client = Client::new(address, PATIENCE)?;
+    let url = format!("http://{}{path}", client.address);
+    match client.answer(path).with_context(|| format!("cannot get {url}"))? {
+        (StatusCode::NOT_FOUND, _) => bail!("cannot get {url}: the server has no such page"),
+        (_, body) => Ok(body),
+    }
+}
+
 /// An HTTP client for one server.
 pub(super) struct Client {
     address: SocketAddr,

@@ -18,12 +18,13 @@
 
 pub mod changes;
 pub mod check;
-mod client;
+pub mod client;
 pub mod explain;
 pub mod history;
 mod names;
 pub mod other_proxy;
 pub mod output;
+pub mod probe;
 pub mod running;
 pub mod screen;
 pub mod services;

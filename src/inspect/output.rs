@@ -76,7 +76,7 @@ impl Output<'static> {
 
 impl<'a> Output<'a> {
     /// Prints to any writer, with or without colour.
-    pub(crate) fn to(writer: impl Write + 'a, colour: bool) -> Self {
+    pub fn to(writer: impl Write + 'a, colour: bool) -> Self {
         Self { writer: Box::new(writer), colour }
     }
 

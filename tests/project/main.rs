@@ -22,6 +22,7 @@ mod names;
 mod objects;
 mod packages;
 mod pages;
+mod plugin;
 mod scripts;
 mod security;
 mod supply_chain;

@@ -89,6 +89,7 @@ fn the_debian_package_and_the_tarball_have_the_same_files_with_the_right_owners_
         "usr/share/bash-completion/completions/kube-proxy",
         "usr/share/doc/kube-proxy-nft/copyright",
         "usr/share/doc/kube-proxy-nft/LICENSE",
+        "usr/share/doc/kube-proxy-nft/kubectl-kubeproxy",
         "usr/share/doc/kube-proxy-nft/crates.txt.gz",
         "usr/share/doc/kube-proxy-nft/kube-proxy.cdx.json",
         "etc/kube-proxy/config.conf",

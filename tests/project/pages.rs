@@ -280,7 +280,8 @@ const OTHERS_FLAGS: [&str; 6] =
     ["--disable-kube-proxy", "--help", "--patches", "--record", "--field-selector", "--cluster-cidr"];
 
 /// The commands beside the proxy itself.
-const COMMANDS: [&str; 8] = ["services", "explain", "changes", "top", "trace", "verify", "check", "render"];
+const COMMANDS: [&str; 10] =
+    ["services", "probe", "explain", "changes", "top", "trace", "verify", "check", "bundle", "render"];
 
 #[test]
 fn every_flag_that_a_page_names_is_one_of_the_program() {

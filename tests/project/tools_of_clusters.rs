@@ -4,6 +4,8 @@
 pub(super) const FLAGS: &[(&str, &[&str])] = &[
     ("kubectl get", &["-n", "-o", "-l", "-A", "--field-selector"]),
     ("kubectl exec", &["-n", "-it"]),
+    // Our own plugin.
+    ("kubectl kubeproxy", &["-n", "-l", "--node", "--context", "--parallel", "--timeout", "--config"]),
     ("kubectl logs", &["-n", "-l", "-c", "-f", "--tail"]),
     ("kubectl delete", &["-n", "-l", "-k", "--field-selector"]),
     ("kubectl annotate", &[]),

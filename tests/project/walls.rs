@@ -356,7 +356,10 @@ const NFT: &[(&str, &[&str])] = &[
     ("encode", &["command", "data", "datatype", "expr", "object", "packed", "table", "userdata", "wire"]),
     ("batch", &["command", "decode", "encode", "wire"]),
     ("monitor", &["decode", "socket", "table"]),
-    ("connection", &["batch", "command", "data", "decode", "monitor", "object", "packed", "socket", "table", "wire"]),
+    (
+        "connection",
+        &["batch", "command", "data", "decode", "monitor", "object", "packed", "socket", "table", "text", "wire"],
+    ),
 ];
 
 #[test]

@@ -28,6 +28,7 @@
 //! the kernel refuses, and the caller reads again.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -38,6 +39,7 @@ use crate::decode::{self, DecodeError, Decoded, Notice};
 use crate::monitor::TableWatch;
 use crate::object::{Chain, Element, NamedObject, RuleDump, Set};
 use crate::table::{Ownership, Table, TableName};
+use crate::text;
 use crate::wire::kind;
 
 /// After this many readings of the names without a transaction meanwhile, the names are used even if their number differs from the kernel's
@@ -258,5 +260,18 @@ impl TableDump {
 fn note(unreadable: &mut Vec<DecodeError>, error: DecodeError) {
     if !unreadable.contains(&error) {
         unreadable.push(error);
+    }
+}
+
+/// As `nft --stateless list table`, without named objects and flowtables. A comment names each object that this crate cannot express.
+impl fmt::Display for TableDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::begin(f, &self.table, self.dormant)?;
+        self.sets.values().try_for_each(|(set, elements)| text::set::write(f, set, elements))?;
+        for (chain, rules) in self.chains.values() {
+            text::write_chain(f, chain, rules.iter().map(|rule| rule.to_nft(self.table.name.family)))?;
+        }
+        self.unreadable.iter().try_for_each(|error| writeln!(f, "\t# cannot be read: {error}"))?;
+        f.write_str("}\n")
     }
 }

@@ -13,13 +13,14 @@ mod element;
 mod expr;
 mod flowtable;
 mod foreign;
-mod set;
+pub(crate) mod set;
 mod statement;
 mod words;
 
 use std::fmt;
 
 use crate::object::{Chain, Rule, Ruleset, TableContent};
+use crate::table::Table;
 use statement::Scope;
 use words::quoted;
 
@@ -31,39 +32,44 @@ impl fmt::Display for Ruleset {
 
 impl fmt::Display for TableContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "table {} {{", self.table.name)?;
-        if let Some(text) = &self.table.comment {
-            writeln!(f, "\tcomment {}", quoted(text))?;
-        }
+        let scope = Scope::table(self.table.name.family);
+        begin(f, &self.table, false)?;
         let mut separator = "";
         for (set, elements) in &self.sets {
-            f.write_str(separator)?;
+            f.write_str(std::mem::replace(&mut separator, "\n"))?;
             set::write(f, set, elements)?;
-            separator = "\n";
         }
         for flowtable in &self.flowtables {
-            f.write_str(separator)?;
+            f.write_str(std::mem::replace(&mut separator, "\n"))?;
             flowtable::write(f, flowtable)?;
-            separator = "\n";
         }
         for (chain, rules) in &self.chains {
-            f.write_str(separator)?;
-            self.write_chain(f, chain, rules)?;
-            separator = "\n";
+            f.write_str(std::mem::replace(&mut separator, "\n"))?;
+            write_chain(f, chain, rules.iter().map(|rule| scope.rule(rule)))?;
         }
         f.write_str("}\n")
     }
 }
 
-impl TableContent {
-    fn write_chain(&self, f: &mut fmt::Formatter<'_>, chain: &Chain, rules: &[Rule]) -> fmt::Result {
-        writeln!(f, "\tchain {} {{", chain.name)?;
-        chain::properties(chain).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
-        for rule in rules {
-            writeln!(f, "\t\t{}", Scope::table(self.table.name.family).rule(rule))?;
-        }
-        f.write_str("\t}\n")
+/// Writes the first lines of a table.
+pub(crate) fn begin(f: &mut fmt::Formatter<'_>, table: &Table, is_dormant: bool) -> fmt::Result {
+    writeln!(f, "table {} {{", table.name)?;
+    if let Some(text) = &table.comment {
+        writeln!(f, "\tcomment {}", quoted(text))?;
     }
+    if is_dormant { f.write_str("\tflags dormant\n") } else { Ok(()) }
+}
+
+/// Writes a chain with its rules, which are text already.
+pub(crate) fn write_chain(
+    f: &mut fmt::Formatter<'_>,
+    chain: &Chain,
+    mut rules: impl Iterator<Item = String>,
+) -> fmt::Result {
+    writeln!(f, "\tchain {} {{", chain.name)?;
+    chain::properties(chain).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
+    rules.try_for_each(|rule| writeln!(f, "\t\t{rule}"))?;
+    f.write_str("\t}\n")
 }
 
 /// The rule as nft lists it in an `ip` or `ip6` table.

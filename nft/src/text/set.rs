@@ -9,7 +9,7 @@ use crate::text::element::ElementText;
 use crate::text::words::{duration, quoted};
 
 /// Writes a set with its elements, as nft lists it.
-pub(super) fn write(f: &mut fmt::Formatter<'_>, set: &Set, elements: &[Element]) -> fmt::Result {
+pub(crate) fn write(f: &mut fmt::Formatter<'_>, set: &Set, elements: &[Element]) -> fmt::Result {
     writeln!(f, "\t{} {} {{", keyword(set), set.name)?;
     properties(set).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
     if let Some((first, rest)) = elements.split_first() {

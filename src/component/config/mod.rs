@@ -400,6 +400,12 @@ impl ProxyArgs {
         configure(&self.0, hostname).map(|(config, _)| config)
     }
 
+    /// Returns the flags that were given, as arguments of another command line.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        self.0.arguments()
+    }
+
     /// Returns the configuration file, if one is given.
     pub fn file(&self) -> Option<&str> {
         self.0.config_file()

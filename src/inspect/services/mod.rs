@@ -100,6 +100,17 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     }
 }
 
+/// The frontends with these names, in order of Service, and the problems of these and of the whole node, for other commands.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
+    let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
+    let (output, not_served, stats, watch, interval) = (FormatArgs::default(), false, false, false, 1);
+    let args = Args { names, namespace, output, not_served, stats, watch, interval, running, only_names: false };
+    Listing::read(&args).map(|listing| (listing.view, listing.problems))
+}
+
 /// Prints the names of the Services, without ports.
 fn print_names(view: &View, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());

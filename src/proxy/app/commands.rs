@@ -3,8 +3,9 @@
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
 use inspect::output::Output;
-use inspect::{CommandOutcome, changes, check, explain, screen, services, top, trace};
+use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, top, trace};
 
+use super::bundle;
 use crate::verify;
 
 /// The nice value of a command above that of the proxy: the command gets about a tenth of a processor for which both compete.
@@ -15,6 +16,7 @@ const NICENESS: i32 = 10;
 enum Command {
     Explain(explain::Args),
     Services(services::Args),
+    Probe(probe::Args),
     Changes(changes::Args),
     Top(top::Args),
     Trace(trace::Args),
@@ -23,6 +25,7 @@ enum Command {
     TerminalGuard,
     Verify(Box<verify::Args>),
     Check(Box<check::Args>),
+    Bundle(Box<bundle::Args>),
 }
 
 /// Adds the commands to a command line.
@@ -38,16 +41,31 @@ pub(super) fn run(matches: &ArgMatches) -> Result<CommandOutcome> {
     let mut out = Output::to_stdout();
     // Set before any thread starts, so that all threads inherit it. Raising the nice value needs no privilege, and an error does no harm.
     let _ = rustix::process::nice(NICENESS);
-    let outcome = match Command::from_arg_matches(matches)? {
-        Command::Explain(args) => explain::run(&args, &mut out)?,
-        Command::Services(args) => services::run(&args, &mut out)?,
-        Command::Changes(args) => changes::run(&args, &mut out)?,
-        Command::Top(args) => top::run(&args, &mut out)?,
-        Command::Trace(args) => trace::run(&args, &mut out)?,
-        Command::TerminalGuard => screen::guard().map(|()| CommandOutcome::Fine)?,
-        Command::Verify(args) => verify::run(&args, &mut out)?,
-        Command::Check(args) => check::run(&args, &mut out)?,
-    };
+    let outcome = dispatch(Command::from_arg_matches(matches)?, &mut out)?;
     out.flush()?;
     Ok(outcome)
+}
+
+/// Runs a command from its words, without the program's name; for the bundle.
+///
+/// # Errors
+/// As [`run`], and when the words are no command.
+pub(super) fn run_line(words: &[String], out: &mut Output<'_>) -> Result<CommandOutcome> {
+    let line = add(clap::Command::new("kube-proxy").no_binary_name(true));
+    dispatch(Command::from_arg_matches(&line.try_get_matches_from(words)?)?, out)
+}
+
+fn dispatch(command: Command, out: &mut Output<'_>) -> Result<CommandOutcome> {
+    match command {
+        Command::Explain(args) => explain::run(&args, out),
+        Command::Services(args) => services::run(&args, out),
+        Command::Probe(args) => probe::run(&args, out),
+        Command::Changes(args) => changes::run(&args, out),
+        Command::Top(args) => top::run(&args, out),
+        Command::Trace(args) => trace::run(&args, out),
+        Command::TerminalGuard => screen::guard().map(|()| CommandOutcome::Fine),
+        Command::Verify(args) => verify::run(&args, out),
+        Command::Check(args) => check::run(&args, out),
+        Command::Bundle(args) => bundle::run(&args, run_line),
+    }
 }

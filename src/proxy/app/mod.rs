@@ -7,6 +7,7 @@
 //! before the check, and removes no rule before all objects are known, because until then the rules of another mode may be the only ones
 //! that serve the node. Privileged steps run before any thread starts, so that no thread keeps the privileges (`privileges`).
 
+mod bundle;
 mod cleanup;
 mod commands;
 mod localhost;

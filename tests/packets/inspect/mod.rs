@@ -1,6 +1,7 @@
 //! The commands that look at a node, beside a running proxy, and beside tables that nft has loaded.
 
 mod explain;
+mod probe;
 mod services;
 mod states;
 mod trace;

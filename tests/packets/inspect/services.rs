@@ -362,6 +362,7 @@ fn bash_completes_commands_options_and_the_names_of_services() {
     assert_eq!(completed("kube-proxy serv", "serv", "kube-proxy"), "services");
     assert_eq!(completed("kube-proxy services --sta", "--sta", "services"), "--stats");
     assert_eq!(completed("kube-proxy services kube", "kube", "services"), "kube-system/kube-dns");
+    assert_eq!(completed("kube-proxy probe kube", "kube", "probe"), "kube-system/kube-dns");
     assert_eq!(completed("kube-proxy services -o js", "js", "-o"), "json");
 }
 

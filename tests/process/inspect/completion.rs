@@ -25,6 +25,7 @@ fn fish_completes_commands_options_and_the_names_of_services() {
     assert_eq!(completed("kube-proxy serv"), ["services"]);
     assert_eq!(completed("kube-proxy services --sta"), ["--stats"]);
     assert_eq!(completed("kube-proxy services kube"), ["kube-system/kube-dns"]);
+    assert_eq!(completed("kube-proxy probe kube"), ["kube-system/kube-dns"]);
     assert_eq!(completed("kube-proxy changes --service ym"), ["ym/echo-app"]);
 }
 
@@ -40,6 +41,7 @@ fn zsh_completes_commands_options_and_the_names_of_services() {
         ("kube-proxy serv", "kube-proxy services "),
         ("kube-proxy services --sta", "kube-proxy services --stats "),
         ("kube-proxy services kube", "kube-proxy services kube-system/kube-dns "),
+        ("kube-proxy probe kube", "kube-proxy probe kube-system/kube-dns "),
         ("kube-proxy changes --service ym", "kube-proxy changes --service ym/echo-app "),
     ] {
         terminal.wait_for("an empty line", |screen| screen.trim_end().ends_with("zsh>"));

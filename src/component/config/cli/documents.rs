@@ -30,7 +30,7 @@ const BASH_PROGRAM: &str = "kubeproxy";
 const BASH_NAMES: &str = r#"
 _kube_proxy_names() {
     _kubeproxy "$@"
-    if [[ "$3" == --service || ( "${COMP_WORDS[1]}" == services && "$2" != -* && "$3" =~ ^([^-]|--stats|--watch) ) ]]; then
+    if [[ "$3" == --service || ( "${COMP_WORDS[1]}" =~ ^(services|probe)$ && "$2" != -* && "$3" =~ ^([^-]|--stats|--watch) ) ]]; then
         COMPREPLY+=($(compgen -W "$("$1" services --names 2>/dev/null)" -- "$2"))
     fi
 }
@@ -46,8 +46,9 @@ const MAN_HEAD: &str = concat!(
 );
 
 /// Replacements in clap's script for zsh, so that arguments that name a Service are completed with names of Services and not of files.
-const ZSH_WORDS: [(&str, &str); 2] = [
+const ZSH_WORDS: [(&str, &str); 3] = [
     ("without any, all:_default'", "without any, all:_kube_proxy_services'"),
+    ("frontends or node ports:_default'", "frontends or node ports:_kube_proxy_services'"),
     (":NAMESPACE/NAME:_default'", ":NAMESPACE/NAME:_kube_proxy_services'"),
 ];
 /// The zsh function that completes names of Services. It cannot be put at the beginning, because the script's first line must stay first.
@@ -64,7 +65,7 @@ const FISH_NAMES: &str = r#"
 function __fish_kube_proxy_services
     kube-proxy services --names 2>/dev/null
 end
-complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services" -f -a "(__fish_kube_proxy_services)"
+complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_services)"
 complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand changes" -l service -x -a "(__fish_kube_proxy_services)"
 "#;
 

@@ -305,6 +305,14 @@ impl Flags {
         Ok(flags)
     }
 
+    /// The flags that were given, each as `--name=value`.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let of_flag = |(name, values): (&&str, &Vec<String>)| {
+            values.iter().map(|value| format!("--{name}={value}")).collect::<Vec<_>>()
+        };
+        self.given.iter().flat_map(of_flag).collect()
+    }
+
     fn values(&self, name: &str) -> &[String] {
         self.given.get(name).map(Vec::as_slice).unwrap_or_default()
     }

@@ -1,0 +1,171 @@
+//! `kube-proxy bundle`: one archive with what a bug report needs, without secrets.
+//!
+//! Takes a file name and the proxy's own flags; runs the commands that look at a node, asks the running proxy for its pages, and reads
+//! rules, tracked connections and sysctls. Each of these is a [`Part`], with a limit on time and size; a part that fails is a file that
+//! says why. Neither the kubeconfig nor the environment is read, and what looks like a secret is hidden (`redact`).
+
+mod archive;
+mod facts;
+mod part;
+mod redact;
+
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal as _, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::output;
+use archive::Archive;
+use component::config::ProxyArgs;
+use inspect::client::page;
+use inspect::output::{Output, check_reader};
+use inspect::{COULD_NOT_LOOK, CommandOutcome};
+use part::{Content, Done, Part, gather};
+
+/// How long each part that reads the node may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the running proxy may take for all its pages, which are asked for at once.
+const OF_PAGES: Duration = Duration::from_secs(10);
+/// How long `verify` waits for the objects of the API server, in seconds.
+const OBJECTS: &str = "20";
+/// The most characters of the node's name in the names of files.
+const NAME: usize = 40;
+
+const EXAMPLES: &str = "\
+Examples:
+  kube-proxy bundle --config /var/lib/kube-proxy/config.conf       a file kube-proxy-NODE-TIME.tar.gz in this folder
+  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy bundle - >node-1.tar.gz
+
+Give it the arguments of the proxy itself: check and verify use them, and they name the addresses of the running proxy.
+
+Exit codes: 0 the archive is written, whatever its files say (summary.txt has the exit code of each); 2 it cannot be written.";
+
+/// Runs a command of this program from its words, as `commands::run_line`.
+pub(super) type RunLine = fn(&[String], &mut Output<'_>) -> Result<CommandOutcome>;
+
+/// Write what a bug report needs into one archive: commands, pages, rules, connections and sysctls, without secrets
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The file to write, which must not exist yet; - is standard output
+    #[arg(value_name = "FILE|-")]
+    file: Option<String>,
+    #[command(flatten)]
+    proxy: ProxyArgs,
+}
+
+/// Writes the archive, and a line for each of its files to standard error. `run_line` runs the commands whose output is in it.
+///
+/// # Errors
+/// When the archive cannot be written.
+pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
+    let now = jiff::Timestamp::now();
+    let node = args.proxy.config().map_or_else(|_| facts::host_name(), |config| config.node_name);
+    let is_plain = |character: &char| character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | '_');
+    let node: String = node.chars().filter(is_plain).take(NAME).collect();
+    let name = format!("kube-proxy-{node}-{}", now.strftime("%Y%m%dT%H%M%SZ"));
+    let writer = writer(args.file.as_deref().unwrap_or(&format!("{name}.tar.gz")))?;
+    let mut archive = Archive::new(writer, &name, u64::try_from(now.as_second()).unwrap_or_default());
+    let mut summary = String::new();
+    let mut add = |done: Vec<Done>| {
+        for Done { name, text, error } in done {
+            let line = format!("{name}: {}", error.unwrap_or_else(|| format!("{} bytes", text.len())));
+            output::print_error(&line);
+            summary.push_str(&(line + "\n"));
+            check_reader(archive.add(name, text.as_bytes()))?;
+        }
+        Ok::<(), anyhow::Error>(())
+    };
+    add(gather(pages(&args.proxy, run_line), OF_PAGES))?;
+    // One after the other: each may read the tables as a whole, and memory is bounded then by that of one.
+    looks(&args.proxy, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
+    check_reader(archive.add("summary.txt", summary.as_bytes()))?;
+    check_reader(archive.finish())?;
+    if args.file.as_deref() != Some("-") {
+        output::print_error(format_args!("written: {}", args.file.as_deref().unwrap_or(&format!("{name}.tar.gz"))));
+    }
+    Ok(CommandOutcome::Fine)
+}
+
+/// The file to write. It must be new: nobody can have put a link to another file in its place.
+fn writer(file: &str) -> Result<Box<dyn Write>> {
+    if file == "-" {
+        let stdout = io::stdout();
+        if stdout.is_terminal() {
+            bail!("cannot write an archive to a terminal: name a file, or redirect standard output");
+        }
+        return Ok(Box::new(stdout));
+    }
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    let opened = opened.with_context(|| {
+        format!("cannot write {file}: name a new file in a folder that can be written, or - for standard output")
+    });
+    Ok(Box::new(opened?))
+}
+
+/// Where the running proxy serves its metrics and its health pages: as the flags say, else the default addresses.
+fn addresses(proxy: &ProxyArgs) -> (SocketAddr, SocketAddr) {
+    let (metrics, healthz) = ([127, 0, 0, 1], [127, 0, 0, 1]);
+    let (metrics, healthz) = (SocketAddr::from((metrics, 10249)), SocketAddr::from((healthz, 10256)));
+    proxy.config().map_or((metrics, healthz), |config| {
+        (config.metrics_bind_address, config.healthz_bind_address.unwrap_or(healthz))
+    })
+}
+
+/// What the running proxy tells.
+fn pages(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
+    let (metrics, healthz) = addresses(proxy);
+    let of_page = |name, address, path: &'static str| {
+        Part::new(name, move |mut content: Content| Ok(content.write_all(&page(address, path)?)?))
+    };
+    let changes = |name, format: &str| {
+        command(run_line, name, &["changes", "-o", format, &format!("--metrics-bind-address={metrics}")], &[])
+    };
+    vec![
+        of_page("metrics.txt", metrics, "/metrics"),
+        of_page("configz.json", metrics, "/configz"),
+        of_page("healthz.json", healthz, "/healthz"),
+        of_page("livez.json", healthz, "/livez"),
+        of_page("readyz.json", healthz, "/readyz"),
+        Part::new("problems.txt", move |content| facts::problems(&page(healthz, "/livez")?, content)),
+        changes("changes.txt", "wide"),
+        changes("changes.json", "json"),
+    ]
+}
+
+/// What can be read on the node without a running proxy.
+fn looks(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
+    let (_, healthz) = addresses(proxy);
+    let services = |name, format: &str| {
+        command(run_line, name, &["services", "--stats", "-o", format, &format!("--healthz-address={healthz}")], &[])
+    };
+    let (version, flags) = (proxy.config().map(|config| config.version).unwrap_or_default(), proxy.arguments());
+    vec![
+        Part::new("node.txt", move |content| facts::node(&version, content)),
+        services("services.txt", "wide"),
+        services("services.json", "json"),
+        command(run_line, "check.txt", &["check"], &flags),
+        command(run_line, "verify.txt", &["verify", "--timeout", OBJECTS], &flags),
+        Part::new("rules.nft", facts::rules),
+        Part::new("connections.txt", facts::connections),
+        Part::new("sysctls.txt", facts::sysctls),
+    ]
+}
+
+/// The output of a command of this program. An exit code other than 0 is no failure of the part: the file says why.
+fn command(run_line: RunLine, name: &'static str, words: &[&str], flags: &[String]) -> Part {
+    let line: Vec<String> = words.iter().map(ToString::to_string).chain(flags.iter().cloned()).collect();
+    Part::new(name, move |mut content| {
+        let mut out = Output::to(content.clone(), false);
+        let outcome = run_line(&line, &mut out);
+        let code = outcome.as_ref().map_or(COULD_NOT_LOOK, |outcome| outcome.exit_code());
+        outcome.map(drop).with_context(|| format!("{} ended with exit code {code}", line[0]))?;
+        if code != 0 && !name.ends_with(".json") {
+            writeln!(content, "\n(exit code {code})")?;
+        }
+        Ok(())
+    })
+}

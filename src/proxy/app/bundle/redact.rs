@@ -1,0 +1,110 @@
+//! Takes secrets out of a text: the last guard of the bundle, behind parts that hold none by design. Pure.
+//!
+//! Hidden are user and password of URLs, also of URLs that were cut, bearer tokens, JSON web tokens, and values of words such as `token=`.
+//! Invariant: what is no secret stays as it is, byte for byte.
+
+/// What stands in the place of a secret.
+const HIDDEN: &str = "***";
+/// A value behind one of these is a secret.
+const KEYS: [&str; 4] = ["token=", "password=", "passwd=", "secret="];
+/// The shortest JSON web token; what is shorter is a word that begins like one.
+const SHORTEST_TOKEN: usize = 40;
+
+/// The text without secrets.
+pub(super) fn redact(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut is_behind_bearer = false;
+    for word in text.split_inclusive(is_end) {
+        let inner = word.strip_suffix(is_end).unwrap_or(word);
+        if is_behind_bearer && !inner.is_empty() {
+            clean.push_str(HIDDEN);
+        } else {
+            clean.push_str(&without_token(&without_values(&without_users(inner))));
+        }
+        clean.push_str(&word[inner.len()..]);
+        is_behind_bearer = inner.to_ascii_lowercase().ends_with("bearer") || is_behind_bearer && inner.is_empty();
+    }
+    clean
+}
+
+/// What ends a word; everything else may be part of a URL.
+fn is_end(character: char) -> bool {
+    character.is_whitespace() || matches!(character, '"' | '<' | '>')
+}
+
+/// A word without the user and the password of its URLs.
+fn without_users(word: &str) -> String {
+    let mut parts = word.split("://");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (authority, path) = part.split_at(part.find(['/', '?', '#']).unwrap_or(part.len()));
+        clean.push_str("://");
+        match authority.rsplit_once('@') {
+            Some((_, host)) => clean.push_str(&format!("{HIDDEN}@{host}")),
+            None if is_cut_user(authority) => clean.push_str(HIDDEN),
+            None => clean.push_str(authority),
+        }
+        clean.push_str(path);
+    }
+    clean
+}
+
+/// Whether it is the beginning of a user and a password whose end was cut off: what stands behind the colon is no port.
+fn is_cut_user(authority: &str) -> bool {
+    let Some((_, port)) = authority.split_once(':').filter(|_| !authority.starts_with('[')) else { return false };
+    let port_alone = port.trim_end_matches([':', '.', ',', ';', ')', '\'']);
+    port.ends_with("...") || port_alone.bytes().any(|byte| !byte.is_ascii_digit())
+}
+
+/// A word without the values of [`KEYS`].
+fn without_values(word: &str) -> String {
+    let lower = word.to_ascii_lowercase();
+    let first = KEYS.iter().filter_map(|key| Some(lower.find(key)? + key.len())).min();
+    let Some(at) = first.filter(|at| *at < word.len()) else { return word.to_owned() };
+    let end = word[at..].find('&').map_or(word.len(), |len| at + len);
+    format!("{}{HIDDEN}{}", &word[..at], without_values(&word[end..]))
+}
+
+/// A word without its JSON web token.
+fn without_token(word: &str) -> String {
+    let Some(at) = word.find("eyJ") else { return word.to_owned() };
+    let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
+    let len = word[at..].find(|character| !is_part(character)).unwrap_or(word.len() - at);
+    if len < SHORTEST_TOKEN || !word[at..at + len].contains('.') {
+        return word.to_owned();
+    }
+    format!("{}{HIDDEN}{}", &word[..at], without_token(&word[at + len..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden() {
+        let token = format!("eyJhbGciOiJSUzI1NiJ9.{}.sig-nature_0", "A1".repeat(20));
+        for (text, clean) in [
+            ("via http://user:pa$s,w@proxy:3128/x failed", "via http://***@proxy:3128/x failed"),
+            ("--master=https://user@host \"ftp://a:b@c\"", "--master=https://***@host \"ftp://***@c\""),
+            ("a,http://u:p@h,http://v:q@i", "a,http://***@h,http://***@i"),
+            ("pid 7: kube-proxy --master=https://user:hunt...", "pid 7: kube-proxy --master=https://***"),
+            ("Authorization: Bearer  abc.def\nnext", "Authorization: Bearer  ***\nnext"),
+            ("GET /x?token=abc&a=1&Password=q", "GET /x?token=***&a=1&Password=***"),
+            (&format!("'{token}', {token}"), "'***', ***"),
+        ] {
+            assert_eq!(redact(text), clean);
+        }
+    }
+
+    #[test]
+    fn all_else_stays() {
+        for text in [
+            "https://10.9.0.1:6443: Connection refused\n\n\ttcp dport 80 goto chain-x",
+            "https://[fd00::1]:443/api https://kubernetes.default:443, http://h:80) unix:///run/x",
+            "answers of mail@example.org, eyJust-a-word.txt, token= and rest",
+            "up{a=\"b\"} 1 # \u{e9}\r\n",
+        ] {
+            assert_eq!(redact(text), text);
+        }
+    }
+}
