@@ -473,16 +473,17 @@ fn objects_may_come_from_an_api_server_and_without_one_it_could_not_look() {
     let mut proxy = Proxy::with_api(&node, &config(), &kubeconfig);
     proxy.launch();
     let path = proxy.config_path();
-    let arguments = ["verify", "--timeout", "3", "--config", path.to_str().expect("a temporary path is text")];
-    let (code, found) = document(&node, &arguments);
+    let path = path.to_str().expect("a temporary path is text");
+    let within = |seconds| ["verify", "--timeout", seconds, "--config", path];
+    let (code, found) = document(&node, &within("60"));
     assert_eq!(code, Some(0), "{found:#}");
     proxy.kill();
     nft(&node, "delete element ip kube-proxy services { 10.96.0.5 . sctp . 3868 }");
-    let (code, found) = document(&node, &arguments);
+    let (code, found) = document(&node, &within("60"));
     assert_eq!(code, Some(1), "{found:#}");
     assert_eq!(found["differences"][0]["service"], "shop/sctp:signalling", "{found:#}");
     server.close();
-    let (code, stdout, stderr) = run(&node, &arguments);
+    let (code, stdout, stderr) = run(&node, &within("3"));
     assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
     assert!(stderr.contains("the API server") && stderr.contains("kube-proxy check"), "{stderr}");
 }
