@@ -19,6 +19,7 @@
 pub mod changes;
 pub mod check;
 mod client;
+pub mod configured;
 pub mod explain;
 pub mod history;
 mod names;

@@ -73,7 +73,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "proxy/metrics", modules: &["history"], words: &["std::fs", "Instant::now", "SystemTime::now"] },
     Wall { module: "proxy/health", modules: &[], words: &["Instant::now", "SystemTime::now"] },
     Wall { module: "proxy/localhost", modules: &["metrics"], words: &["Instant::now"] },
-    Wall { module: "proxy/verify", modules: &["sync"], words: &["Instant::now"] },
+    Wall { module: "proxy/verify", modules: &["sync"], words: &["Instant::now", "std::thread"] },
     Wall {
         module: "proxy/app",
         modules: &["health", "history", "localhost", "metrics", "sync", "verify"],
