@@ -19,7 +19,6 @@
 pub mod changes;
 pub mod check;
 mod client;
-pub mod configured;
 pub mod explain;
 pub mod history;
 mod names;

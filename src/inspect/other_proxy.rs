@@ -161,7 +161,11 @@ mod tests {
             ["process 17: /usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1", "process 18: kube-proxy"]
         );
         let holder = proc.path().join("17");
-        assert_eq!(processes(proc.path(), Some(&holder)), ["process 18: kube-proxy"], "the one that is known is left out");
+        assert_eq!(
+            processes(proc.path(), Some(&holder)),
+            ["process 18: kube-proxy"],
+            "the one that is known is left out"
+        );
         assert_eq!(processes(Path::new("/nowhere"), None), [""; 0]);
     }
 }

@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
-use super::configured;
 use super::names::{ServiceName, split_port};
 use component::config::{self, Invocation};
+use node::configured;
 use rules::model::Family;
 
 /// How long the answer may take.

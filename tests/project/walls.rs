@@ -55,6 +55,7 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "cluster/settings", modules: &["source"], words: &[] },
     Wall { module: "cluster/events", modules: &[], words: &["Instant::now", "SystemTime::now"] },
+    Wall { module: "node/configured", modules: &["kernel"], words: &["std::fs"] },
     Wall { module: "node/kernel", modules: &[], words: &["std::fs", "std::thread"] },
     Wall { module: "node/flowtable", modules: &["kernel"], words: &[] },
     Wall { module: "node/counters", modules: &[], words: &[] },

@@ -423,9 +423,9 @@ impl CommandLine {
         read: impl FnOnce(&str) -> io::Result<String>,
     ) -> Result<Self, Error> {
         match cli::parse(args, |line| line) {
-            Ok(cli::Request::Run(flags)) => Self::new(flags, |path| {
-                read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
-            }),
+            Ok(cli::Request::Run(flags)) => {
+                Self::new(flags, |path| read(path).map_err(|source| Error::Read { path: path.to_owned(), source }))
+            }
             Ok(_) => Err(Error::Usage("the arguments are not those of a proxy that runs\n".to_owned())),
             Err(cli::ParseError::OfProxy(text) | cli::ParseError::OfCommand(text)) => Err(Error::Usage(text)),
         }
@@ -452,10 +452,7 @@ impl CommandLine {
     }
 
     /// The validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is configured.
-    fn config(
-        self,
-        hostname: impl FnOnce() -> io::Result<String>,
-    ) -> Result<(Config, KubeProxyConfiguration), Error> {
+    fn config(self, hostname: impl FnOnce() -> io::Result<String>) -> Result<(Config, KubeProxyConfiguration), Error> {
         let Self { flags, mut file, content, warnings } = self;
         if flags.is_on("cleanup") {
             // Clean-up removes the rules of every mode, so the configured mode must cause no error and no warning.

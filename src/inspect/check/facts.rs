@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::configured::{NoSettings, Origin, Settings};
 use crate::is_about_rights;
 use crate::other_proxy::{self, OtherProxy};
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, ProxyArgs};
+use node::configured::{NoSettings, Origin, Settings};
 use node::kernel::leftovers::{self, Left};
 use node::kernel::probe::{ProbeError, probe};
 use node::kernel::process::{self, SKIP_VERSION_CHECK};

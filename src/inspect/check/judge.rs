@@ -8,10 +8,10 @@ use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
-use crate::configured::NoSettings;
 use crate::other_proxy::{OtherProxy, Program};
 use crate::running::{NODE_REMEDY, no_such_node};
 use cluster::source::api::{Access, Allowed, ServerReport};
+use node::configured::NoSettings;
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
 use node::kernel::sysctl::{self, NoValue};

@@ -23,8 +23,8 @@ use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
 use component::config::{Config, ProxyArgs};
 use inspect::CommandOutcome;
-use inspect::configured::{Origin, Settings};
 use inspect::output::{FormatArgs, Output};
+use node::configured::{Origin, Settings};
 use node::kernel::{self, families};
 use rules::ruleset::names::TABLE;
 
@@ -76,7 +76,8 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     }
     let mut look = Verification::begin(config, Duration::from_secs(args.timeout)).with_context(|| match origin {
         Origin::Flags if !args.proxy.are_given() => {
-            "no kube-proxy of this program runs in this network namespace, and no flag says how one is configured".to_owned()
+            "no kube-proxy of this program runs in this network namespace, and no flag says how one is configured"
+                .to_owned()
         }
         _ => format!("the configuration is {origin}"),
     })?;

@@ -3,6 +3,7 @@
 mod changes;
 mod check;
 mod completion;
+mod configured;
 mod services;
 mod top;
 mod verify;

@@ -85,7 +85,9 @@ impl FromArgMatches for ProxyArgs {
         let invalid = |text| clap::Error::raw(clap::error::ErrorKind::ValueValidation, text);
         let flags = Flags::read(matches).map_err(invalid)?;
         match JOBS.into_iter().find(|job| flags.given.contains_key(job)) {
-            Some(job) => Err(invalid(format!("--{job} is a job of the proxy, and this command only looks: leave it out\n"))),
+            Some(job) => {
+                Err(invalid(format!("--{job} is a job of the proxy, and this command only looks: leave it out\n")))
+            }
             None => Ok(Self(flags)),
         }
     }

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
+use crate::kernel::Holder;
 use component::config::{CommandLine, Config, ProxyArgs};
-use node::kernel::Holder;
 
 /// The most bytes of a configuration file; a ConfigMap has no more.
 const MOST: u64 = 1 << 20;
@@ -104,13 +104,17 @@ impl Settings {
 }
 
 /// The configuration of the running proxy; `None` when none runs, or its configuration cannot be read.
-pub(crate) fn running() -> Option<Config> {
+#[must_use]
+pub fn running() -> Option<Config> {
     let line = RunningProxy::find()?.command_line().ok()?;
     ProxyArgs::default().config_beside(&line).ok()
 }
 
-/// Parses `IP[:PORT]`.
-pub(crate) fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
+/// Parses `IP[:PORT]`, with this port when the text has none.
+///
+/// # Errors
+/// When it is neither; says what is expected.
+pub fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let with_port = |_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
     text.parse().or_else(with_port).map_err(|_| "expected IP or IP:PORT ([IP]:PORT for IPv6)".to_owned())
 }
