@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::client::Client;
 use component::config::Config;
+use node::kernel::Holder;
 
 /// The name of the process.
 const NAME: &str = "kube-proxy";
@@ -24,20 +25,65 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// At most this many characters of a command line are shown.
 const SHOWN: usize = 100;
 
+/// A kube-proxy that holds no lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherProxy {
+    /// Whose it is.
+    pub(crate) program: Program,
+    /// Each sign of it, in words; not empty.
+    pub(crate) signs: Vec<String>,
+}
+
+/// Whose a kube-proxy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Upstream's, in this mode.
+    Upstream(&'static str),
+    /// This program.
+    Own,
+    /// That is not known, because its servers do not answer.
+    Unknown,
+}
+
 /// Describes each sign of a kube-proxy that runs in the calling thread's network namespace; empty when there is none.
 pub fn signs(config: &Config) -> Vec<String> {
-    let mut signs = processes(Path::new("/proc"));
-    signs.extend(mode(config.metrics_bind_address));
+    let mut signs = processes(Path::new("/proc"), None);
+    signs.extend(mode(config.metrics_bind_address).map(|mode| mode_sign(config.metrics_bind_address, mode)));
     signs.extend(config.healthz_bind_address.and_then(health));
     signs
 }
 
-/// Describes the kube-proxy processes in this network namespace, except this process, subcommands, and those that exit by themselves.
-fn processes(proc: &Path) -> Vec<String> {
+/// The kube-proxy that runs beside the one that holds the lock; when none holds it, the one that runs. With a holder only processes count,
+/// because what answers at the addresses of `config` may be the holder.
+pub(crate) fn beside(holder: Option<&Holder>, config: Option<&Config>) -> Option<OtherProxy> {
+    let signs = match (holder, config) {
+        (None, Some(config)) => signs(config),
+        _ => processes(Path::new("/proc"), holder.and_then(Holder::process).as_deref()),
+    };
+    let config = config.filter(|_| holder.is_none());
+    let program = config.map_or(Program::Unknown, |config| program(config.metrics_bind_address));
+    (!signs.is_empty()).then_some(OtherProxy { program, signs })
+}
+
+/// Whose the kube-proxy at this address is: upstream's configuration lacks the fields that only this program has.
+fn program(address: SocketAddr) -> Program {
+    let page = || Client::new(address, PATIENCE).ok()?.get("/configz").ok();
+    let page = page().and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
+    let nftables = page.as_ref().and_then(|page| page.pointer("/kubeproxy.config.k8s.io/nftables"));
+    match nftables {
+        Some(section) if section.get("rulesetLayout").is_some() => Program::Own,
+        Some(_) => mode(address).map_or(Program::Unknown, Program::Upstream),
+        None => Program::Unknown,
+    }
+}
+
+/// Describes the kube-proxy processes in this network namespace, except this process, the one with the directory `known`, subcommands, and
+/// those that exit by themselves.
+fn processes(proc: &Path, known: Option<&Path>) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let others = entries.filter(|entry| entry.file_name() != own.as_os_str());
+    let others = entries.filter(|entry| entry.file_name() != own.as_os_str() && Some(&*entry.path()) != known);
     let mut found: Vec<String> = others.filter_map(|entry| process(&entry.path(), namespace.as_ref())).collect();
     found.sort();
     found
@@ -59,11 +105,14 @@ fn process(directory: &Path, namespace: Option<&PathBuf>) -> Option<String> {
     (is_named && goes_on && !elsewhere).then(|| format!("process {pid}: {shown}"))
 }
 
-/// Describes the answer of a metrics server, if it is kube-proxy's.
-fn mode(address: SocketAddr) -> Option<String> {
+/// The mode that a metrics server answers, if it is kube-proxy's.
+fn mode(address: SocketAddr) -> Option<&'static str> {
     let body = Client::new(address, PATIENCE).ok()?.get("/proxyMode").ok()?;
-    let mode = MODES.into_iter().find(|mode| body.trim_ascii() == mode.as_bytes())?;
-    Some(format!("http://{address}/proxyMode answers {mode}"))
+    MODES.into_iter().find(|mode| body.trim_ascii() == mode.as_bytes())
+}
+
+fn mode_sign(address: SocketAddr, mode: &str) -> String {
+    format!("http://{address}/proxyMode answers {mode}")
 }
 
 /// Describes the answer of a health server, if it is kube-proxy's: replacements of kube-proxy have no field `nodeEligible`.
@@ -91,7 +140,7 @@ mod tests {
         add("thread-self", here, "kube-proxy --cleanup");
         add("7", here, "/usr/local/bin/kube-proxy");
         symlink("7", proc.path().join("self")).unwrap();
-        assert_eq!(processes(proc.path()), [""; 0], "this process");
+        assert_eq!(processes(proc.path(), None), [""; 0], "this process");
         for (pid, line) in [
             ("11", "kube-proxy top"),
             ("12", "kube-proxy --init-only --v=2"),
@@ -102,15 +151,21 @@ mod tests {
             add(pid, here, line);
         }
         add("16", "net:[2]", "kube-proxy --v=2");
-        assert_eq!(processes(proc.path()), [""; 0], "none of these goes on here");
+        assert_eq!(processes(proc.path(), None), [""; 0], "none of these goes on here");
         add("17", here, "/usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1");
         fs::create_dir_all(proc.path().join("18")).unwrap();
         fs::write(proc.path().join("18/cmdline"), "kube-proxy\0").unwrap();
-        let found = processes(proc.path());
+        let found = processes(proc.path(), None);
         assert_eq!(
             found,
             ["process 17: /usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1", "process 18: kube-proxy"]
         );
-        assert_eq!(processes(Path::new("/nowhere")), [""; 0]);
+        let holder = proc.path().join("17");
+        assert_eq!(
+            processes(proc.path(), Some(&holder)),
+            ["process 18: kube-proxy"],
+            "the one that is known is left out"
+        );
+        assert_eq!(processes(Path::new("/nowhere"), None), [""; 0]);
     }
 }

@@ -4,13 +4,17 @@
 //! that all say the same. The commands find a dormant table themselves. When no proxy listens, that is no error, because the commands work
 //! without one; a proxy that takes the connection and does not answer within three seconds is a problem.
 
-use std::net::{IpAddr, SocketAddr};
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::names::{ServiceName, split_port};
+use component::config::{self, Invocation};
+use node::configured;
 use rules::model::Family;
 
 /// How long the answer may take.
@@ -99,42 +103,87 @@ impl Problem {
     }
 }
 
-/// Where the running proxy is asked.
-#[derive(Clone, Copy, Debug, clap::Args)]
+/// Where the health pages of a proxy with the default configuration are.
+const HEALTHZ: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
+/// Where the metrics server of a proxy with the default configuration is.
+const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
+
+/// Where the running proxy is asked for problems.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct RunningArgs {
-    /// Where the health pages of the running proxy are, which say what the tables do not show
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10256")]
-    healthz_address: SocketAddr,
+    /// Where the health pages of the running proxy are, which say what the tables do not show [default: where it listens, else
+    /// 127.0.0.1:10256]
+    #[arg(long, alias = "healthz-bind-address", value_name = "IP[:PORT]", value_parser = healthz)]
+    healthz_address: Option<SocketAddr>,
+}
+
+fn healthz(text: &str) -> Result<SocketAddr, String> {
+    configured::address(text, HEALTHZ.port())
 }
 
 impl RunningArgs {
-    /// What the running proxy reports; `None` when none answers.
+    /// What the running proxy reports; `None` when none runs, or it has no health server.
     pub(crate) fn problems(self) -> Option<Vec<Problem>> {
         #[derive(Deserialize)]
         struct Page {
             #[serde(default)]
             problems: Vec<Problem>,
         }
+        let running = if self.healthz_address.is_some() { None } else { configured::running() };
+        let known = match running {
+            Some(config) => Some(config.healthz_bind_address?),
+            None => self.healthz_address,
+        };
+        let address = known.unwrap_or(HEALTHZ);
         // The page has the same body whatever its status is.
-        match Client::new(self.healthz_address, PATIENCE).ok()?.answer("/livez") {
+        match Client::new(address, PATIENCE).ok()?.answer("/livez") {
             Ok((_, body)) => serde_json::from_slice::<Page>(&body).ok().map(|page| page.problems),
-            Err(error) if error.downcast_ref::<std::io::Error>().is_some() => None,
-            Err(error) => Some(vec![self.silent(&error)]),
+            Err(error) if error.downcast_ref::<std::io::Error>().is_none() => {
+                let text = format!("The kube-proxy at {address} gives {error}: it may be stopped or stuck");
+                Some(vec![silent(&text)])
+            }
+            Err(error) => known.map(|address| vec![silent(&format!("No kube-proxy answers at {address}: {error}"))]),
         }
-    }
-
-    /// The problem of a proxy that takes the connection and does not answer.
-    fn silent(self, error: &anyhow::Error) -> Problem {
-        let text = format!(
-            "The kube-proxy at {} gives {error}: it may be stopped or stuck, and what it leaves out is not known",
-            self.healthz_address
-        );
-        Problem::of_node(ProblemKind::ProxySilent, text)
     }
 }
 
-impl Default for RunningArgs {
-    fn default() -> Self {
-        Self { healthz_address: SocketAddr::from(([127, 0, 0, 1], 10256)) }
+/// The problem of a proxy that does not answer.
+fn silent(text: &str) -> Problem {
+    Problem::of_node(ProblemKind::ProxySilent, format!("{text}, and what it leaves out is not known"))
+}
+
+/// Where the metrics server of the running proxy is.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct MetricsArgs {
+    /// The configuration file of the proxy, for the address of its metrics server
+    #[arg(long, value_name = "FILE", conflicts_with = "metrics_bind_address")]
+    config: Option<OsString>,
+    /// The address of the proxy's metrics server [default: that of the running proxy, else 127.0.0.1:10249]
+    #[arg(long, value_name = "IP[:PORT]", value_parser = metrics)]
+    metrics_bind_address: Option<SocketAddr>,
+}
+
+fn metrics(text: &str) -> Result<SocketAddr, String> {
+    configured::address(text, METRICS.port())
+}
+
+impl MetricsArgs {
+    /// The address.
+    ///
+    /// # Errors
+    /// When the configuration file cannot be used.
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        if let Some(address) = self.metrics_bind_address {
+            return Ok(address);
+        }
+        let Some(file) = &self.config else {
+            return Ok(configured::running().map_or(METRICS, |config| config.metrics_bind_address));
+        };
+        let mut flag = OsString::from("--config=");
+        flag.push(file);
+        match config::load([OsString::from("kube-proxy"), flag]).context("cannot tell the proxy's address")? {
+            Invocation::Run(config) => Ok(config.metrics_bind_address),
+            _ => bail!("the configuration names no metrics server"),
+        }
     }
 }

@@ -55,6 +55,7 @@ const WALLS: &[Wall] = &[
     },
     Wall { module: "cluster/settings", modules: &["source"], words: &[] },
     Wall { module: "cluster/events", modules: &[], words: &["Instant::now", "SystemTime::now"] },
+    Wall { module: "node/configured", modules: &["kernel"], words: &["std::fs"] },
     Wall { module: "node/kernel", modules: &[], words: &["std::fs", "std::thread"] },
     Wall { module: "node/flowtable", modules: &["kernel"], words: &[] },
     Wall { module: "node/counters", modules: &[], words: &[] },
@@ -73,7 +74,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "proxy/metrics", modules: &["history"], words: &["std::fs", "Instant::now", "SystemTime::now"] },
     Wall { module: "proxy/health", modules: &[], words: &["Instant::now", "SystemTime::now"] },
     Wall { module: "proxy/localhost", modules: &["metrics"], words: &["Instant::now"] },
-    Wall { module: "proxy/verify", modules: &["sync"], words: &["Instant::now"] },
+    Wall { module: "proxy/verify", modules: &["sync"], words: &["Instant::now", "std::thread"] },
     Wall {
         module: "proxy/app",
         modules: &["health", "history", "localhost", "metrics", "sync", "verify"],

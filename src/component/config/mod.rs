@@ -380,24 +380,24 @@ pub fn load_with(
     match request {
         cli::Request::Command(matches) => Ok(Invocation::Command(matches)),
         cli::Request::Print(text) => Ok(Invocation::Print(text)),
-        cli::Request::Run(flags) => invocation(&flags),
+        cli::Request::Run(flags) => invocation(flags),
         cli::Request::Render(flags, _) if flags.option("manifests").is_none() => {
             Err(Error::Usage("kube-proxy render needs --manifests DIR\n".to_owned()))
         }
         cli::Request::Render(flags, args) => {
-            let (config, file) = configure(&flags, || Ok("unknown".to_owned()))?;
+            let (config, file) = CommandLine::new(flags, read)?.config(|| Ok("unknown".to_owned()))?;
             Ok(Invocation::Render { config, is_named: !file.hostname_override.is_empty(), args })
         }
     }
 }
 
 impl ProxyArgs {
-    /// Returns the configuration of a proxy with these flags.
+    /// Returns the configuration of a proxy with these flags and no others.
     ///
     /// # Errors
     /// Fails when the file or values are wrong; see [`Error`].
     pub fn config(&self) -> Result<Config, Error> {
-        configure(&self.0, hostname).map(|(config, _)| config)
+        Ok(CommandLine::new(self.0.clone(), read)?.config(hostname)?.0)
     }
 
     /// Returns the flags that were given, as arguments of another command line.
@@ -406,59 +406,105 @@ impl ProxyArgs {
         self.0.arguments()
     }
 
-    /// Returns the configuration file, if one is given.
-    pub fn file(&self) -> Option<&str> {
-        self.0.config_file()
+    /// Returns the configuration of the running proxy that was started with this command line, with these flags in place of its own: a flag here
+    /// wins over the flags and the file there.
+    ///
+    /// # Errors
+    /// Fails when values are wrong; see [`Error`].
+    pub fn config_beside(&self, running: &CommandLine) -> Result<Config, Error> {
+        Ok(running.clone().with(&self.0)?.config(hostname)?.0)
+    }
+}
+
+/// A command line of the proxy with the content of the configuration file that it names.
+#[derive(Clone, Debug)]
+pub struct CommandLine {
+    flags: cli::Flags,
+    /// The fields of the file with the flags applied.
+    file: KubeProxyConfiguration,
+    /// The text of the file; empty without a file.
+    content: String,
+    warnings: Vec<String>,
+}
+
+impl CommandLine {
+    /// Parses the arguments of a running proxy, the first of which is the program's name. `read` reads the configuration file.
+    ///
+    /// # Errors
+    /// Fails when the arguments are not those of a running proxy, or the file is wrong; see [`Error`].
+    pub fn of_running(
+        args: impl IntoIterator<Item = OsString>,
+        read: impl FnOnce(&str) -> io::Result<String>,
+    ) -> Result<Self, Error> {
+        match cli::parse(args, |line| line) {
+            Ok(cli::Request::Run(flags)) => {
+                Self::new(flags, |path| read(path).map_err(|source| Error::Read { path: path.to_owned(), source }))
+            }
+            Ok(_) => Err(Error::Usage("the arguments are not those of a proxy that runs\n".to_owned())),
+            Err(cli::ParseError::OfProxy(text) | cli::ParseError::OfCommand(text)) => Err(Error::Usage(text)),
+        }
+    }
+
+    /// Reads and decodes the file that the flags name, and applies the flags.
+    fn new(flags: cli::Flags, read: impl FnOnce(&str) -> Result<String, Error>) -> Result<Self, Error> {
+        let content = flags.config_file().map(read).transpose()?.unwrap_or_default();
+        let Decoded { config: mut file, mut warnings } = match flags.config_file() {
+            Some(path) => decode(path, &content)?,
+            None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
+        };
+        warnings.extend(flags.warnings());
+        flags.apply(&mut file).map_err(Error::Usage)?;
+        Ok(Self { flags, file, content, warnings })
+    }
+
+    /// Returns this command line with these flags in place of its own.
+    fn with(mut self, flags: &cli::Flags) -> Result<Self, Error> {
+        self.warnings.extend(flags.warnings());
+        flags.overrule(&mut self.file).map_err(Error::Usage)?;
+        self.flags.replace_by(flags);
+        Ok(self)
+    }
+
+    /// Returns the validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is configured.
+    fn config(self, hostname: impl FnOnce() -> io::Result<String>) -> Result<(Config, KubeProxyConfiguration), Error> {
+        let Self { flags, mut file, content, warnings } = self;
+        if flags.is_on("cleanup") {
+            // Clean-up removes the rules of every mode, so the configured mode must cause no error and no warning.
+            file.mode = "nftables".to_owned();
+        }
+        let context = Context {
+            manifests: flags.option("manifests").map(PathBuf::from),
+            master: flags.option("master").map(str::to_owned),
+            version: flags.version().to_owned(),
+            config_file: flags.config_file().map(|path| (PathBuf::from(path), content.into_bytes())),
+            configz: output::configz(&file).map_err(Error::Usage)?,
+            flags: flags.shown(),
+        };
+        let config = validate::validate(&file, context, warnings, hostname).map_err(Error::Invalid)?;
+        Ok((config, file))
     }
 }
 
 /// Returns the action that the flags request. If several flags request different actions, the first one in upstream's order counts.
-fn invocation(flags: &cli::Flags) -> Result<Invocation, Error> {
+fn invocation(flags: cli::Flags) -> Result<Invocation, Error> {
+    let (cleanup, init_only) = (flags.is_on("cleanup"), flags.is_on("init-only"));
+    let write_to = flags.option("write-config-to").map(PathBuf::from);
     let force = flags.is_on("cleanup-force");
-    if force && !flags.is_on("cleanup") {
+    if force && !cleanup {
         return Err(Error::Usage("--cleanup-force is for --cleanup, which is not given\n".to_owned()));
     }
-    let (config, file) = configure(flags, hostname)?;
-    if let Some(path) = flags.option("write-config-to") {
+    let (config, file) = CommandLine::new(flags, read)?.config(hostname)?;
+    if let Some(path) = write_to {
         let text = output::yaml(&file).map_err(Error::Usage)?;
-        return Ok(Invocation::WriteConfig { path: path.into(), text, warnings: config.warnings });
+        return Ok(Invocation::WriteConfig { path, text, warnings: config.warnings });
     }
-    Ok(if flags.is_on("cleanup") {
+    Ok(if cleanup {
         Invocation::Cleanup { config, force }
-    } else if flags.is_on("init-only") {
+    } else if init_only {
         Invocation::InitOnly(config)
     } else {
         Invocation::Run(config)
     })
-}
-
-/// Returns the validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is
-/// configured.
-fn configure(
-    flags: &cli::Flags,
-    hostname: impl FnOnce() -> io::Result<String>,
-) -> Result<(Config, KubeProxyConfiguration), Error> {
-    let content = flags.config_file().map(read).transpose()?.unwrap_or_default();
-    let Decoded { config: mut file, mut warnings } = match flags.config_file() {
-        Some(path) => decode(path, &content)?,
-        None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
-    };
-    warnings.extend(flags.warnings());
-    flags.apply(&mut file).map_err(Error::Usage)?;
-    if flags.is_on("cleanup") {
-        // The clean-up removes the rules of every mode, so the configured mode must cause neither an error nor a warning.
-        file.mode = "nftables".to_owned();
-    }
-    let context = Context {
-        manifests: flags.option("manifests").map(PathBuf::from),
-        master: flags.option("master").map(str::to_owned),
-        version: flags.version().to_owned(),
-        config_file: flags.config_file().map(|path| (PathBuf::from(path), content.into_bytes())),
-        configz: output::configz(&file).map_err(Error::Usage)?,
-        flags: flags.shown(),
-    };
-    let config = validate::validate(&file, context, warnings, hostname).map_err(Error::Invalid)?;
-    Ok((config, file))
 }
 
 /// Checks the new content of a configuration file in the same way as at startup.

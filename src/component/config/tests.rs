@@ -1,6 +1,7 @@
 //! Tests that call [`load`] with arguments and a file, and compare the [`Config`].
 
 use std::io::Write;
+use std::path::Path;
 
 use tempfile::NamedTempFile;
 
@@ -293,4 +294,37 @@ fn version_is_printed() {
     let Invocation::Print(text) = load_with(&["--version"]).unwrap() else { panic!() };
     assert_eq!(text, format!("Kubernetes v1.37.0+kube-proxy-nft.{}\n", env!("CARGO_PKG_VERSION")));
     assert!(text.starts_with(&format!("Kubernetes v1.{KUBERNETES_MINOR}.")));
+}
+
+/// The configuration of a proxy that runs with these flags and this file, when a command has other flags.
+fn beside(running: &[&str], file: &str, given: &[&str]) -> Result<Config, Error> {
+    let args = ["kube-proxy", "--hostname-override=here"].iter().chain(running).map(OsString::from);
+    let line = CommandLine::of_running(args, |_| Ok(file.to_owned()))?;
+    let arguments = <ProxyArgs as clap::Args>::augment_args(clap::Command::new("verify").no_binary_name(true));
+    let matches = arguments.try_get_matches_from(given).unwrap();
+    <ProxyArgs as clap::FromArgMatches>::from_arg_matches(&matches).unwrap().config_beside(&line)
+}
+
+#[test]
+fn a_flag_of_a_command_wins_over_file_and_flags_of_the_running_proxy() {
+    let file = "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, clusterCIDR: 10.1.0.0/16, \
+                healthzBindAddress: '0.0.0.0:7', clientConnection: {kubeconfig: /of/file}, nftables: {rulesetLayout: chains}}";
+    let with_file = |given: &[&str]| beside(&["--config=/c", "--manifests=/m"], file, given).unwrap();
+    let same = with_file(&[]);
+    assert_eq!((same.ruleset_layout, same.manifests.as_deref()), (RulesetLayout::Chains, Some(Path::new("/m"))));
+    assert_eq!((same.node_name.as_str(), same.healthz_bind_address), ("here", "0.0.0.0:7".parse().ok()));
+    let changed = with_file(&["--cluster-cidr=10.2.0.0/16", "--healthz-port=8", "--hostname-override=there"]);
+    assert_eq!(changed.detect_local, DetectLocal::ClusterCidr { v4: "10.2.0.0/16".parse().ok(), v6: None });
+    assert_eq!((changed.node_name.as_str(), changed.healthz_bind_address), ("there", "0.0.0.0:8".parse().ok()));
+    assert_eq!(changed.ruleset_layout, RulesetLayout::Chains, "what is not given stays");
+    // The source of objects that is given is the one that is used.
+    let source = |config: Config| (config.manifests, config.client.kubeconfig, config.client.master);
+    let path = |text: &str| Some(PathBuf::from(text));
+    assert_eq!(source(with_file(&["--kubeconfig=/k"])), (None, path("/k"), None));
+    assert_eq!(source(with_file(&["--manifests=/other"])), (path("/other"), path("/of/file"), None));
+    let of_master = beside(&["--master=https://a"], "", &["--kubeconfig=/k"]).unwrap();
+    assert_eq!(source(of_master), (None, path("/k"), None));
+    let wrong = beside(&["--config=/c"], "kind: other", &[]).unwrap_err();
+    assert!(wrong.to_string().contains("/c"), "{wrong}");
+    assert!(beside(&["--version"], "", &[]).is_err(), "no proxy runs with that");
 }

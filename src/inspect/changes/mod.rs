@@ -1,21 +1,19 @@
 //! `kube-proxy changes`: shows what the running proxy did, from its page `/debug/changes`.
 //!
-//! Takes the proxy's address from flags or from the proxy's configuration file; prints the entries of the proxy's ring buffer of changes
-//! ([`crate::history`]). Needs a running proxy, but no privilege.
+//! Asks the running proxy, or the one that flags name; prints the entries of the proxy's ring buffer of changes ([`crate::history`]). Needs a running proxy, but no privilege.
 
-use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::CommandOutcome;
 use super::client::Client;
 use super::names::{self, ServiceName};
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
+use super::running::MetricsArgs;
 use super::tables::View;
 use crate::history::{self, Entry, EntryKind, Page, Query};
-use component::config::{self, GoDuration, Invocation};
+use component::config::GoDuration;
 
 /// The polling interval of `--follow`.
 const EVERY: Duration = Duration::from_millis(500);
@@ -45,12 +43,8 @@ pub struct Args {
     /// Go on with what happens from now on, until Ctrl-C
     #[arg(long, short)]
     follow: bool,
-    /// The configuration file of the proxy, for its address
-    #[arg(long, value_name = "FILE")]
-    config: Option<OsString>,
-    /// The address of the proxy's metrics server [default: that of --config, else 127.0.0.1:10249]
-    #[arg(long, value_name = "IP[:PORT]")]
-    metrics_bind_address: Option<OsString>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     output: FormatArgs,
 }
@@ -73,7 +67,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 /// # Errors
 /// When the proxy does not answer, or the Service is unknown.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let client = Client::new(address(args)?, PATIENCE)?;
+    let client = Client::new(args.metrics.address()?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
     let unknown = service.as_deref().map(|name| unknown(&client, name)).transpose()?.flatten();
     let mut query = Query { since: args.since, service, after: 0 };
@@ -117,24 +111,6 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
     let known = in_tables().map(|service| names::split_port(service).0).chain(in_changes.iter().map(String::as_str));
     let what = format!("{}, and no change of one is kept", names::no_service(name));
     Ok(Some(names::unknown(&what, name, known)))
-}
-
-/// The address of the proxy's metrics server.
-fn address(args: &Args) -> Result<SocketAddr> {
-    let flag = |name: &str, value: &OsString| {
-        let mut flag = OsString::from(name);
-        flag.push(value);
-        flag
-    };
-    let flag = match args {
-        Args { metrics_bind_address: Some(address), .. } => Some(flag("--metrics-bind-address=", address)),
-        Args { config: Some(file), .. } => Some(flag("--config=", file)),
-        _ => None,
-    };
-    match config::load(std::iter::once(OsString::from("kube-proxy")).chain(flag)).context("the proxy's address")? {
-        Invocation::Run(config) => Ok(config.metrics_bind_address),
-        _ => bail!("the configuration names no metrics server"),
-    }
 }
 
 /// Reads the next page of entries, and sets `query.after` for the page after it.

@@ -87,7 +87,7 @@ fn what_the_kernel_did_not_take_is_something_that_was_found() {
 
 #[test]
 fn the_address_is_that_of_the_flag_or_of_the_file() {
-    let address = |arguments: &[&str]| super::address(&args(arguments).unwrap()).map(|address| address.to_string());
+    let address = |arguments: &[&str]| args(arguments).unwrap().metrics.address().map(|address| address.to_string());
     assert_eq!(address(&[]).unwrap(), "127.0.0.1:10249");
     assert_eq!(address(&["--metrics-bind-address", "192.0.2.1"]).unwrap(), "192.0.2.1:10249");
     assert_eq!(address(&["--metrics-bind-address=[::1]:99"]).unwrap(), "[::1]:99");

@@ -12,14 +12,16 @@ use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::is_about_rights;
+use crate::other_proxy::{self, OtherProxy};
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, ProxyArgs};
+use node::configured::{NoSettings, Origin, Settings};
 use node::kernel::leftovers::{self, Left};
 use node::kernel::probe::{ProbeError, probe};
 use node::kernel::process::{self, SKIP_VERSION_CHECK};
 use node::kernel::sysctl::{self, Setting};
-use node::kernel::{Lock, families};
+use node::kernel::{Holder, families};
 use rules::model::Family;
 
 /// Why a fact could not be read.
@@ -38,11 +40,10 @@ impl From<nft::ReadError> for NoLook {
 }
 
 /// All facts of a check.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Facts {
-    pub(super) file: Option<String>,
-    /// The facts that depend on the configuration, or the error of an invalid configuration.
-    pub(super) config: Result<OfConfig, String>,
+    /// The facts that depend on the configuration, or why there is none.
+    pub(super) config: Result<OfConfig, NoSettings>,
     pub(super) kernel: Kernel,
     pub(super) privileges: Privileges,
     pub(super) programs: Programs,
@@ -51,6 +52,7 @@ pub(super) struct Facts {
 /// The facts that depend on the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct OfConfig {
+    pub(super) origin: Origin,
     pub(super) node_name: String,
     pub(super) layout: String,
     pub(super) warnings: Vec<String>,
@@ -67,6 +69,8 @@ pub(super) enum Source {
     Manifests(PathBuf, Result<Vec<String>, String>),
     /// An API server: its report, or why it cannot be asked.
     Api(Result<api::ServerReport, String>),
+    /// One that the running proxy reads in a file system which is not that of this command.
+    Elsewhere(String),
 }
 
 /// Facts about the kernel.
@@ -95,6 +99,8 @@ pub(super) struct Privileges {
 pub(super) struct Programs {
     /// The running kube-proxy of this program, which holds the lock; `None` when none runs.
     pub(super) proxy: Result<Option<String>, NoLook>,
+    /// Another kube-proxy that runs.
+    pub(super) other: Option<OtherProxy>,
     pub(super) left: Result<Left, NoLook>,
     /// The base chains of all programs.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
@@ -116,14 +122,14 @@ impl Facts {
     /// Gathers all facts.
     pub(super) fn gather(args: &ProxyArgs) -> Self {
         let proc = Path::new("/proc");
-        let config = args.config();
-        let hashes = config.as_ref().is_ok_and(Config::hashes_clients);
+        let settings = Settings::of(args);
+        let config = settings.as_ref().ok().map(|settings| &settings.config);
+        let (hashes, programs) = (config.is_some_and(Config::hashes_clients), Programs::look(config));
         Self {
-            file: args.file().map(str::to_owned),
-            config: config.map(|config| OfConfig::of(&config, proc)).map_err(|error| chain(&error.into())),
+            config: settings.map(|settings| OfConfig::of(settings, proc)),
             kernel: Kernel::look(proc, hashes),
             privileges: Privileges::look(),
-            programs: Programs::look(),
+            programs,
         }
     }
 }
@@ -134,17 +140,19 @@ fn chain(error: &anyhow::Error) -> String {
 }
 
 impl OfConfig {
-    fn of(config: &Config, proc: &Path) -> Self {
+    fn of(settings: Settings, proc: &Path) -> Self {
+        let Settings { config, origin, elsewhere } = settings;
         let listening = listening(proc);
         let port = |name, address: SocketAddr| (name, address, listening.contains(&address.port()));
         let healthz = config.healthz_bind_address.map(|address| port("healthz", address));
         Self {
-            node_name: config.node_name.clone(),
+            origin,
             layout: config.ruleset_layout.to_string(),
-            warnings: config.warnings.clone(),
             sysctls: sysctl::look(&config.conntrack),
-            source: Source::look(config),
+            source: elsewhere.map_or_else(|| Source::look(&config), Source::Elsewhere),
             ports: healthz.into_iter().chain([port("metrics", config.metrics_bind_address)]).collect(),
+            node_name: config.node_name,
+            warnings: config.warnings,
         }
     }
 }
@@ -205,13 +213,11 @@ impl Privileges {
 }
 
 impl Programs {
-    fn look() -> Self {
-        let holder = Lock::new(0, &[]).holder();
+    fn look(config: Option<&Config>) -> Self {
+        let holder = Holder::find();
         Self {
-            proxy: holder.map(|holder| holder.map(|holder| holder.to_string())).map_err(|error| match error {
-                node::kernel::LockError::Read(error) => error.into(),
-                error @ node::kernel::LockError::Commit(_) => NoLook::Failed(error.to_string()),
-            }),
+            other: other_proxy::beside(holder.as_ref().ok().and_then(Option::as_ref), config),
+            proxy: holder.map(|holder| holder.map(|holder| holder.to_string())).map_err(NoLook::from),
             left: leftovers::look().map_err(NoLook::from),
             chains: chains().map_err(NoLook::from),
             nft: nft_version(),

@@ -8,8 +8,10 @@ use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
+use crate::other_proxy::{OtherProxy, Program};
 use crate::running::{NODE_REMEDY, no_such_node};
 use cluster::source::api::{Access, Allowed, ServerReport};
+use node::configured::NoSettings;
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
 use node::kernel::sysctl::{self, NoValue};
@@ -82,19 +84,21 @@ fn no_look(check: &'static str, what: &str, why: &NoLook) -> Line {
 
 fn configuration(facts: &Facts) -> Vec<Line> {
     const AREA: &str = "configuration";
-    let place = facts.file.as_ref().map_or_else(|| "the flags".to_owned(), |file| file.clone());
     let mut lines = match &facts.config {
-        Ok(config) => {
-            vec![ok(AREA, format_args!("{place}: valid; node {}, layout {}", config.node_name, config.layout))]
-        }
-        Err(error) => {
+        Ok(config) => vec![ok(
+            AREA,
+            format_args!("{}: valid; node {}, layout {}", config.origin, config.node_name, config.layout),
+        )],
+        Err(NoSettings::Invalid(origin, error)) => {
+            let error = format!("{error:#}");
             let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
             vec![failure(
                 AREA,
-                format_args!("{place}: {error}"),
+                format_args!("{origin}: {error}"),
                 "a kube-proxy does not start with it; change what is named",
             )]
         }
+        Err(error @ NoSettings::Unseen(_)) => vec![unknown(AREA, error, None)],
     };
     let warnings = facts.config.iter().flat_map(|config| &config.warnings);
     lines.extend(warnings.map(|text| line(AREA, Verdict::Warning, text, None)));
@@ -244,6 +248,7 @@ fn source(config: &OfConfig, now: Timestamp) -> Vec<Line> {
             problems.iter().map(|problem| line(AREA, Verdict::Warning, problem, None)).collect()
         }
         Source::Manifests(_, Err(error)) => vec![failure(AREA, error, "give --manifests a directory that can be read")],
+        Source::Elsewhere(why) => vec![unknown(AREA, why, None)],
         Source::Api(Err(error)) => vec![failure(AREA, error, "correct the kubeconfig or the files that it names")],
         Source::Api(Ok(look)) => [api_server(look, now), permissions(look, &config.node_name)].concat(),
     }
@@ -337,7 +342,8 @@ fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
         Ok(None) => ok(AREA, "no kube-proxy of this program runs"),
         Err(why) => no_look(AREA, "whether a kube-proxy runs", why),
     }];
-    if programs.proxy == Ok(None) {
+    lines.extend(programs.other.as_ref().map(other_proxy));
+    if programs.proxy == Ok(None) && programs.other.is_none() {
         let used = config.iter().flat_map(|config| &config.ports).filter(|(_, _, is_used)| *is_used);
         lines.extend(used.map(|(name, address, _)| {
             let text = format!("another program listens on port {}, which the {name} server needs", address.port());
@@ -354,6 +360,28 @@ fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
         Err(why) => lines.push(no_look(AREA, "rules of other programs", why)),
     }
     lines
+}
+
+fn other_proxy(OtherProxy { program, signs }: &OtherProxy) -> Line {
+    const AREA: &str = "other-programs";
+    let signs = signs.join("; ");
+    match program {
+        Program::Upstream(mode) => warning(
+            AREA,
+            format_args!("upstream's kube-proxy in mode {mode} runs on this node: {signs}"),
+            "end it before a kube-proxy of this program starts, as deploy/MIGRATION.md says",
+        ),
+        Program::Own => warning(
+            AREA,
+            format_args!("a kube-proxy of this program runs and has not written its rules yet: {signs}"),
+            "its log and its page /readyz say what it waits for",
+        ),
+        Program::Unknown => warning(
+            AREA,
+            format_args!("another kube-proxy runs on this node: {signs}"),
+            "only one of them may go on: end upstream's as deploy/MIGRATION.md says; one of this program waits for the other to end",
+        ),
+    }
 }
 
 fn leftovers(left: &Left) -> Vec<Line> {

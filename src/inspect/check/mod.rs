@@ -1,6 +1,6 @@
 //! `kube-proxy check`: checks whether a proxy with these flags can work on this node, and what may disturb it.
 //!
-//! Takes the proxy's own flags, prints one line per check: ok, a warning or a failure with its remedy, or unknown when it could not be
+//! Takes the configuration of the running proxy or the proxy's own flags ([`node::configured`]), prints one line per check: ok, a warning or a failure with its remedy, or unknown when it could not be
 //! checked. `facts` gathers facts, `judge` turns them into lines, without I/O. Writes nothing: takes no lock, sets no sysctl, creates no
 //! object. To probe its features, it sends the kernel a batch that the kernel must refuse as a whole (`kernel::probe`).
 
@@ -17,12 +17,12 @@ use component::config::ProxyArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy check --config /var/lib/kube-proxy/config.conf --hostname-override=node-1
-  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy check --config /var/lib/kube-proxy/config.conf
-  kube-proxy check --kubeconfig /etc/kubernetes/kube-proxy.conf --proxy-mode=nftables -o json
+  kube-proxy check                                            as the running proxy is configured
+  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy check
+  kube-proxy check --config /var/lib/kube-proxy/config.conf --hostname-override=node-1     before a start
 
-Give it the arguments of the proxy itself. Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure, but
-something could not be looked at.";
+Without --config it uses the configuration of the running proxy, in which each flag that is given wins; without a running proxy, the
+flags. Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure, but something could not be looked at.";
 
 /// Check configuration, kernel, privileges, sysctls, API server and its permissions, and other programs on this node
 #[derive(Debug, clap::Args)]

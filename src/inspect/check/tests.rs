@@ -10,8 +10,10 @@ use nft::{Hook, HookedChain, TableName};
 use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
 use super::judge::lines_at;
 use super::*;
+use crate::other_proxy::{OtherProxy, Program};
 use crate::output::Output;
 use cluster::source::api::{Access, Allowed, Reached, ServerReport};
+use node::configured::{NoSettings, Origin};
 use node::kernel::leftovers::Left;
 use node::kernel::sysctl::{NoValue, Setting, Writable};
 use rules::model::Family;
@@ -45,6 +47,7 @@ fn look() -> ServerReport {
 /// The facts of a node without problems.
 fn good() -> Facts {
     let config = OfConfig {
+        origin: Origin::File("/var/lib/kube-proxy/config.conf".to_owned()),
         node_name: "node-1".to_owned(),
         layout: "maps".to_owned(),
         warnings: Vec::new(),
@@ -53,7 +56,6 @@ fn good() -> Facts {
         ports: vec![("metrics", "127.0.0.1:10249".parse().unwrap(), true)],
     };
     Facts {
-        file: Some("/var/lib/kube-proxy/config.conf".to_owned()),
         config: Ok(config),
         kernel: Kernel {
             release: "6.8.0".to_owned(),
@@ -65,6 +67,7 @@ fn good() -> Facts {
         privileges: Privileges { net_admin: Some(true), net_bind_service: Some(true) },
         programs: Programs {
             proxy: Ok(Some("pid 4711: kube-proxy --config=/var/lib/kube-proxy/config.conf".to_owned())),
+            other: None,
             left: Ok(Left::default()),
             chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),
             nft: Some("nftables v1.0.9 (Old Doc Yak #3)".to_owned()),
@@ -152,7 +155,9 @@ fn json_has_a_verdict_a_text_and_a_remedy_for_each_line() {
 
 #[test]
 fn a_configuration_that_is_not_valid_is_a_failure_and_the_rest_is_looked_at() {
-    let found = troubles(|facts| facts.config = Err("oomScoreAdj: must be\n  between".to_owned()));
+    let found = troubles(|facts| {
+        facts.config = Err(NoSettings::Invalid(Origin::Flags, anyhow::anyhow!("oomScoreAdj: must be\n  between")));
+    });
     assert_eq!(found[0].0, Verdict::Failure);
     assert!(found[0].1.contains("oomScoreAdj: must be between"), "{found:?}");
     assert!(found[1..].iter().all(|(result, _)| *result == Verdict::Unknown), "{found:?}");
@@ -280,6 +285,34 @@ fn a_busy_port_is_another_proxy_only_while_none_of_ours_runs() {
     let found = troubles(|facts| facts.programs.proxy = Ok(None));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].1.contains("port 10249"), "{found:?}");
+}
+
+#[test]
+fn another_kube_proxy_is_named_with_whose_it_is() {
+    let of = |program| {
+        let signs = vec!["process 17: kube-proxy --v=2".to_owned()];
+        let found = troubles(|facts| {
+            facts.programs.proxy = Ok(None);
+            facts.programs.other = Some(OtherProxy { program, signs });
+        });
+        assert_eq!(found.len(), 1, "its ports are not named as well: {found:?}");
+        found[0].1.clone()
+    };
+    let signs = "process 17: kube-proxy --v=2";
+    assert_eq!(of(Program::Upstream("ipvs")), format!("upstream's kube-proxy in mode ipvs runs on this node: {signs}"));
+    assert_eq!(
+        of(Program::Own),
+        format!("a kube-proxy of this program runs and has not written its rules yet: {signs}")
+    );
+    assert_eq!(of(Program::Unknown), format!("another kube-proxy runs on this node: {signs}"));
+}
+
+#[test]
+fn what_the_running_proxy_reads_elsewhere_is_unknown_and_no_failure() {
+    let found = troubles(|facts| facts.config = Err(NoSettings::Unseen(anyhow::anyhow!("cannot read it"))));
+    assert_eq!(found[0], (Verdict::Unknown, "cannot read it".to_owned()));
+    let found = troubles(|facts| config(facts).source = Source::Elsewhere("/k is elsewhere".to_owned()));
+    assert_eq!(found, [(Verdict::Unknown, "/k is elsewhere".to_owned())]);
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(crate) use engine::{AddressChange, Subject, TableDifference};
 pub use engine::{Engine, NoKernel, Report, Taken};
 pub use failure::SyncError;
 pub use flows::Reconciled;
+pub(crate) use other_proxy::is_chain as is_upstreams_chain;
 pub use pending::Counted;
 pub use quarantine::RefusedService;
 pub use schedule::{End, Schedule};

@@ -90,7 +90,8 @@ fn take_out(dump: &mut TableDump) -> bool {
     dump.chains.len() < before
 }
 
-fn is_chain(name: &str) -> bool {
+/// Whether upstream's kube-proxy gives a chain this name, and this program none.
+pub(crate) fn is_chain(name: &str) -> bool {
     CHAINS.contains(&name) || is_of_a_service(name, &["endpoint", "external", "firewall", "service"])
 }
 

@@ -1,7 +1,7 @@
 //! `kube-proxy verify`: checks whether the kernel's tables hold what they should.
 //!
-//! Takes the cluster's objects, from the API server or a directory, and the node's own configuration; returns how both tables differ from
-//! what a proxy with these objects and this configuration would write. Reads the kernel and never writes.
+//! Takes the cluster's objects, from the API server or a directory, and the configuration of the running proxy or of flags; returns how
+//! both tables differ from what a proxy with these objects and this configuration would write. Reads the kernel and never writes.
 //!
 //! A proxy may be writing meanwhile: a difference counts only if a second look finds it too. That look comes a second more than
 //! `minSyncPeriod` after the first, and the objects are followed until then.
@@ -9,12 +9,13 @@
 mod objects;
 pub(crate) mod report;
 pub(crate) mod words;
+mod written;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use nft::{Connection, TableDump};
+use anyhow::{Context as _, Result, bail};
+use nft::{Connection, TableDump, TableName};
 
 use self::objects::Objects;
 use self::report::DescribedDifference;
@@ -23,18 +24,22 @@ use crate::sync::{self, Engine, NoKernel};
 use component::config::{Config, ProxyArgs};
 use inspect::CommandOutcome;
 use inspect::output::{FormatArgs, Output};
+use node::configured::{Origin, Settings};
 use node::kernel::{self, families};
+use rules::ruleset::names::TABLE;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy verify --config /var/lib/kube-proxy/config.conf
-  kube-proxy verify --kubeconfig /etc/kubernetes/kube-proxy.conf -o json
+  kube-proxy verify                                        as the running proxy is configured
+  kube-proxy verify --config /var/lib/kube-proxy/config.conf -o json
   kube-proxy verify --manifests /etc/kubernetes/services
 
-Give it the flags of the proxy itself. Exit codes: 0 everything is as it should be, 1 something differs, 2 could not look.";
+Without --config it uses the configuration of the running proxy, in which each flag that is given wins; without a running proxy, the
+flags, and layout and number of maps of the tables. Exit codes: 0 everything is as it should be, 1 something differs, 2 could not look.";
 
 /// How much longer than `minSyncPeriod` the second look waits.
 const MOMENT: Duration = Duration::from_secs(1);
+const SOCKET: &str = "cannot open a netfilter netlink socket";
 
 /// Compare the kernel's tables with what they should hold: equal, or the differences by Service, in words and as nft commands
 #[derive(Debug, clap::Args)]
@@ -52,13 +57,30 @@ pub(crate) struct Args {
 /// Looks, a second time if necessary, and prints what it found.
 ///
 /// # Errors
-/// When the objects or the tables cannot be read.
+/// When the objects or the tables cannot be read, or a flag has no effect.
 pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let mut config = args.proxy.config()?;
+    if let Some(ignored) = args.proxy.ignored() {
+        bail!("{ignored}");
+    }
+    let Settings { mut config, origin, elsewhere } = Settings::of(&args.proxy)?;
     // Table ownership does not change what the rules do, so it is not compared.
     config.own_tables = false;
     let settle = config.min_sync_period + MOMENT;
-    let mut look = Verification::begin(config, Duration::from_secs(args.timeout))?;
+    let says = |flag: &str| says(&args.proxy, &origin, flag);
+    if let Some(found) = form(&mut config, says, settle)? {
+        report::print(out, args.format.format, &[found], "", "")?;
+        return Ok(CommandOutcome::Found);
+    }
+    if let Some(elsewhere) = elsewhere {
+        bail!("{elsewhere}");
+    }
+    let mut look = Verification::begin(config, Duration::from_secs(args.timeout)).with_context(|| match origin {
+        Origin::Flags if !args.proxy.are_given() => {
+            "no kube-proxy of this program runs in this network namespace, and no flag says how one is configured"
+                .to_owned()
+        }
+        _ => format!("the configuration is {origin}"),
+    })?;
     let mut told = look.look()?;
     if !told.is_empty() {
         look.follow(settle)?;
@@ -71,6 +93,35 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let differs = format!("{tables} differ in {} from what they should hold", things(told.len()));
     report::print(out, args.format.format, &told, &equal, &differs)?;
     Ok(if told.is_empty() { CommandOutcome::Fine } else { CommandOutcome::Found })
+}
+
+/// Who asks for the value of a flag, in words; `None` when it is a default.
+fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
+    match origin {
+        _ if args.has(flag) => Some(format!("--{flag}")),
+        Origin::Flags => None,
+        Origin::File(file) => Some(file.clone()),
+        Origin::Running(_) | Origin::Changed(_) => Some("the running kube-proxy's configuration".to_owned()),
+    }
+}
+
+/// Has the configuration ask for the form of the tables where nobody asks for another one. Gives the sentence when the tables are
+/// upstream's or in another form, also at a second look: a proxy may be about to write them anew.
+fn form(
+    config: &mut Config,
+    says: impl Fn(&str) -> Option<String>,
+    settle: Duration,
+) -> Result<Option<DescribedDifference>> {
+    let mut connection = Connection::open().context(SOCKET).map_err(inspect::explain_rights)?;
+    let tables = families::supported().into_iter().map(|family| TableName::new(family.into(), TABLE));
+    let tables: Vec<TableName> = tables.collect();
+    let mut written = written::read(&mut connection, &tables)?;
+    if written::contradiction(&written, config, |flag| says(flag)).is_some() {
+        std::thread::sleep(settle);
+        written = written::read(&mut connection, &tables)?;
+    }
+    written::adopt(&written, config, |flag| says(flag));
+    Ok(written::contradiction(&written, config, says))
 }
 
 fn things(count: usize) -> String {
@@ -87,7 +138,7 @@ struct Verification {
 impl Verification {
     /// Opens the sockets and the source of objects, and waits until all objects have arrived.
     fn begin(config: Config, patience: Duration) -> Result<Self> {
-        let connection = Connection::open().context("cannot open a netfilter netlink socket")?;
+        let connection = Connection::open().context(SOCKET)?;
         let mut objects = Objects::follow(&config)?;
         let addresses = addresses()?;
         let layout = sync::layout(&config);

@@ -21,6 +21,24 @@ pub(crate) struct DescribedDifference {
     command: String,
 }
 
+impl DescribedDifference {
+    /// A difference of whole tables, which leaves nothing to compare: `text` goes on after their names.
+    pub(super) fn of_tables(tables: &str, text: &str) -> Self {
+        Self {
+            subject: Subject::Table,
+            table: tables.to_owned(),
+            text: format!("table {tables} {text}"),
+            command: String::new(),
+        }
+    }
+}
+
+impl std::fmt::Display for DescribedDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 #[cfg(test)]
 impl DescribedDifference {
     pub(super) fn service(&self) -> Option<&str> {
@@ -69,7 +87,7 @@ pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Describ
 }
 
 /// Prints the differences as text or as JSON. In the text, `equal` is the only line if there are none, and `differs` is the last line if
-/// there are some.
+/// there are some and it is not empty.
 ///
 /// # Errors
 /// When the output cannot be written.
@@ -97,7 +115,7 @@ pub(crate) fn print(
             out.text(format_args!("    {line}\n"))?;
         }
     }
-    out.text(format_args!("{differs}\n"))
+    if differs.is_empty() { Ok(()) } else { out.text(format_args!("{differs}\n")) }
 }
 
 /// Prints to standard output what a change of manifests changes on a node. Returns whether it changes anything.

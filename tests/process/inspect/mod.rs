@@ -4,6 +4,7 @@ mod bundle;
 mod changes;
 mod check;
 mod completion;
+mod configured;
 mod services;
 mod top;
 mod verify;

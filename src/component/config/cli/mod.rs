@@ -31,7 +31,7 @@ const VERSION_COMMAND: &str = "version";
 const RENDER: &str = "render";
 
 /// The values of each flag that was given, in the order of the command line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
     /// The version to report instead of our own.
@@ -39,8 +39,36 @@ pub(super) struct Flags {
 }
 
 /// The flags of the proxy as arguments of another command, so that this command has the same configuration as a proxy with these flags.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ProxyArgs(pub(super) Flags);
+
+impl ProxyArgs {
+    /// Whether any flag was given.
+    pub fn are_given(&self) -> bool {
+        !self.0.given.is_empty()
+    }
+
+    /// Whether the flag of this name was given.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.given.contains_key(name)
+    }
+
+    /// The configuration file, if one is given.
+    pub fn file(&self) -> Option<&str> {
+        self.0.config_file()
+    }
+
+    /// The error for a flag that `--config` leaves without effect; `None` when there is none.
+    pub fn ignored(&self) -> Option<String> {
+        let beside = |warning: &String| warning.contains(BESIDE_FILE);
+        self.0.warnings().into_iter().find(beside).map(|warning| format!("{warning}, or leave out --config"))
+    }
+}
+
+/// What the warning about a flag that the configuration file overrules says.
+const BESIDE_FILE: &str = "has no effect beside --config";
+/// The flags with which the proxy does a single job and ends: they mean nothing to a command that looks.
+const JOBS: [&str; 4] = ["cleanup", "cleanup-force", "init-only", "write-config-to"];
 
 impl clap::Args for ProxyArgs {
     fn augment_args(command: Command) -> Command {
@@ -54,8 +82,14 @@ impl clap::Args for ProxyArgs {
 
 impl FromArgMatches for ProxyArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let flags = Flags::read(matches);
-        flags.map(Self).map_err(|text| clap::Error::raw(clap::error::ErrorKind::ValueValidation, text))
+        let invalid = |text| clap::Error::raw(clap::error::ErrorKind::ValueValidation, text);
+        let flags = Flags::read(matches).map_err(invalid)?;
+        match JOBS.into_iter().find(|job| flags.given.contains_key(job)) {
+            Some(job) => {
+                Err(invalid(format!("--{job} is a job of the proxy, and this command only looks: leave it out\n")))
+            }
+            None => Ok(Self(flags)),
+        }
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -359,6 +393,36 @@ impl Flags {
         Ok(())
     }
 
+    /// Sets these flags in the configuration of a running proxy: each wins, whatever its file and its flags say.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub(super) fn overrule(&self, config: &mut KubeProxyConfiguration) -> Result<(), String> {
+        let ports =
+            [("healthz-port", &mut config.healthz_bind_address), ("metrics-port", &mut config.metrics_bind_address)];
+        for (_, address) in ports.into_iter().filter(|(name, _)| self.given.contains_key(name)) {
+            // An address that has a port would win over the flag.
+            if let Ok(socket) = address.parse::<std::net::SocketAddr>() {
+                *address = socket.ip().to_string();
+            }
+        }
+        self.set(config, |_| true)?;
+        self.apply_ports(config);
+        Ok(())
+    }
+
+    /// Takes the flags of another command line in place of these. Of the sources of objects the one that is given there is left.
+    pub(super) fn replace_by(&mut self, other: &Self) {
+        let has = |name| other.given.contains_key(name);
+        if has("kubeconfig") || has("master") {
+            self.given.remove("manifests");
+        }
+        if has("kubeconfig") {
+            self.given.remove("master");
+        }
+        self.given.extend(other.given.clone());
+    }
+
     /// Adds the ports of `--healthz-port` and `--metrics-port` to addresses without a port. Port 0 switches a server off. As upstream,
     /// both flags have no effect with `--write-config-to`.
     fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
@@ -395,10 +459,10 @@ impl Flags {
                 .help
                 .starts_with(DEPRECATED)
                 .then(|| format!("--{name} is deprecated: use --{successor} with the port")),
-            Some(field) => Some(format!("--{name} has no effect beside --config: set {field} in the file")),
+            Some(field) => Some(format!("--{name} {BESIDE_FILE}: set {field} in the file")),
             None => {
                 let field = FLAGS.iter().find(|flag| flag.name == successor).map_or("", |flag| flag.path);
-                Some(format!("--{name} has no effect beside --config: set {field} in the file"))
+                Some(format!("--{name} {BESIDE_FILE}: set {field} in the file"))
             }
         }
     }

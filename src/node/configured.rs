@@ -1,0 +1,240 @@
+//! How the proxy that runs in this network namespace is configured: the one source of it for all commands.
+//!
+//! The process that holds the writer lock is the running proxy, whatever addresses it listens on. Its command line and the configuration
+//! file that this names are read from /proc, so that a proxy in another container or one that is stopped is no exception. What a flag of
+//! the command says wins. Without a running proxy, or when /proc does not show its process, defaults take its place.
+//!
+//! Invariants: only what the holder of the lock says counts, which takes CAP_NET_ADMIN. A process or a server of an unprivileged user
+//! could name a kubeconfig that runs a program. So `/configz` is not asked. No read waits for another program, and none takes more than
+//! [`MOST`] bytes.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::kernel::Holder;
+use component::config::{CommandLine, Config, ProxyArgs};
+
+/// The most bytes of a configuration file; a ConfigMap has no more.
+const MOST: u64 = 1 << 20;
+/// What to do when the configuration of the running proxy cannot be read.
+const REMEDY: &str =
+    "run this in the container of the proxy (kubectl exec), or as root on the node, or give --config FILE";
+
+/// The configuration that a command uses.
+#[derive(Debug)]
+pub struct Settings {
+    /// The configuration.
+    pub config: Config,
+    /// Where it is from.
+    pub origin: Origin,
+    /// Why the objects cannot be read as the running proxy reads them, with the remedy.
+    pub elsewhere: Option<String>,
+}
+
+/// Where a configuration is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The flags of the command, and defaults.
+    Flags,
+    /// The file of `--config`.
+    File(String),
+    /// The running proxy, which has this name.
+    Running(String),
+    /// The running proxy, with the flags of the command in place of its own.
+    Changed(String),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flags => f.write_str("the flags"),
+            Self::File(file) => f.write_str(file),
+            Self::Running(name) => write!(f, "that of the running kube-proxy ({name})"),
+            Self::Changed(name) => write!(f, "that of the running kube-proxy ({name}), with the flags given here"),
+        }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSettings {
+    /// It is not valid.
+    #[error("{0}: {1:#}")]
+    Invalid(Origin, anyhow::Error),
+    /// That of the running proxy cannot be read.
+    #[error("{0:#}")]
+    Unseen(anyhow::Error),
+}
+
+impl Settings {
+    /// The configuration for a command with these flags: that of `--config`; else that of the running proxy, in which each flag that is
+    /// given wins; else, when no proxy runs, the flags.
+    ///
+    /// # Errors
+    /// See [`NoSettings`].
+    pub fn of(args: &ProxyArgs) -> Result<Self, NoSettings> {
+        let alone = |origin: Origin| match args.config() {
+            Ok(config) => Ok(Self { config, origin, elsewhere: None }),
+            Err(error) => Err(NoSettings::Invalid(origin, error.into())),
+        };
+        if let Some(file) = args.file() {
+            return alone(Origin::File(file.to_owned()));
+        }
+        let Some(proxy) = RunningProxy::find() else { return alone(Origin::Flags) };
+        let origin =
+            if args.are_given() { Origin::Changed(proxy.name.clone()) } else { Origin::Running(proxy.name.clone()) };
+        let line = proxy.command_line().map_err(NoSettings::Unseen)?;
+        match args.config_beside(&line) {
+            Ok(config) => {
+                let names_source = ["kubeconfig", "manifests"].into_iter().any(|flag| args.has(flag));
+                let elsewhere = if names_source { None } else { proxy.source_elsewhere(&config) };
+                Ok(Self { config, origin, elsewhere })
+            }
+            Err(error) => Err(NoSettings::Invalid(origin, error.into())),
+        }
+    }
+}
+
+/// The configuration of the running proxy; `None` when none runs, or its configuration cannot be read.
+#[must_use]
+pub fn running() -> Option<Config> {
+    let line = RunningProxy::find()?.command_line().ok()?;
+    ProxyArgs::default().config_beside(&line).ok()
+}
+
+/// Parses `IP[:PORT]`, with this port when the text has none.
+///
+/// # Errors
+/// When it is neither; says what is expected.
+pub fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
+    let with_port = |_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
+    text.parse().or_else(with_port).map_err(|_| "expected IP or IP:PORT ([IP]:PORT for IPv6)".to_owned())
+}
+
+/// The kube-proxy of this program that holds the writer lock of this network namespace.
+struct RunningProxy {
+    /// How the lock names it: `pid 4711: kube-proxy --config ...`.
+    name: String,
+    /// Its directory in /proc; `None` when this process does not see it.
+    process: Option<PathBuf>,
+}
+
+impl RunningProxy {
+    /// Finds it; `None` when none runs, or this process may not ask.
+    fn find() -> Option<Self> {
+        let holder = Holder::find().ok().flatten()?;
+        Some(Self { name: holder.to_string(), process: holder.process() })
+    }
+
+    /// The command line with which it was started, and the content of its configuration file.
+    fn command_line(&self) -> Result<CommandLine> {
+        let unknown = || format!("cannot read how the running kube-proxy ({}) is configured: {REMEDY}", self.name);
+        let process = self.process.as_deref().context("/proc does not show its process here").with_context(unknown)?;
+        let line = fs::read(process.join("cmdline")).with_context(unknown)?;
+        let line = line.strip_suffix(&[0]).unwrap_or(&line);
+        let words = line.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
+        CommandLine::of_running(words, |path| read(process, path)).with_context(unknown)
+    }
+
+    /// Why the kubeconfig or the directory of manifests of the proxy is not the one that has this path here.
+    fn source_elsewhere(&self, config: &Config) -> Option<String> {
+        let path = config.manifests.as_ref().or(config.client.kubeconfig.as_ref())?;
+        let there = open(self.process.as_deref()?, path, OFlags::PATH).and_then(|file| file.metadata()).ok()?;
+        let is_same = |here: fs::Metadata| (here.dev(), here.ino()) == (there.dev(), there.ino());
+        (!fs::metadata(path).is_ok_and(is_same)).then(|| {
+            format!(
+                "{} is in the file system of the running kube-proxy ({}), and not in that of this command: run this in the container of \
+                 the proxy (kubectl exec), or give --kubeconfig FILE or --manifests DIR",
+                path.display(),
+                self.name
+            )
+        })
+    }
+}
+
+/// The text of a file, as a process sees it.
+fn read(process: &Path, path: &str) -> io::Result<String> {
+    // Opening a pipe must not wait for a writer.
+    let file = open(process, Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK)?;
+    let mut text = String::new();
+    if file.take(MOST).read_to_string(&mut text)? as u64 == MOST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than a ConfigMap can be"));
+    }
+    Ok(text)
+}
+
+/// Opens a file as a process sees it: in its root directory, which symbolic links do not leave, or in its working directory.
+fn open(process: &Path, path: &Path, flags: OFlags) -> io::Result<File> {
+    let (place, resolve) =
+        if path.is_absolute() { ("root", ResolveFlags::IN_ROOT) } else { ("cwd", ResolveFlags::empty()) };
+    let base = rustix::fs::open(process.join(place), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(rustix::fs::openat2(base, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A directory in the place of that of a process in /proc, with a root and a working directory.
+    fn process() -> tempfile::TempDir {
+        let process = tempfile::tempdir().unwrap();
+        fs::create_dir_all(process.path().join("root/etc/..data")).unwrap();
+        fs::create_dir(process.path().join("cwd")).unwrap();
+        process
+    }
+
+    #[test]
+    fn a_file_is_read_as_the_process_sees_it() {
+        let process = process();
+        let root = process.path().join("root");
+        fs::write(root.join("etc/..data/config"), "kind: A").unwrap();
+        fs::write(process.path().join("cwd/config"), "kind: B").unwrap();
+        symlink("..data/config", root.join("etc/relative")).unwrap();
+        symlink("/etc/relative", root.join("etc/absolute")).unwrap();
+        symlink("/etc/hostname", root.join("etc/hostname")).unwrap();
+        let read = |path: &str| read(process.path(), path).ok();
+        assert_eq!(read("/etc/relative").as_deref(), Some("kind: A"));
+        assert_eq!(read("/etc/absolute").as_deref(), Some("kind: A"));
+        assert_eq!(read("config").as_deref(), Some("kind: B"));
+        assert_eq!(read("/etc/hostname"), None, "a link does not lead to a file of this root");
+        fs::write(root.join("large"), vec![b' '; 2 << 20]).unwrap();
+        assert_eq!(read("/large"), None);
+    }
+
+    #[test]
+    fn a_kubeconfig_with_the_same_path_is_used_only_when_it_is_the_same_file() {
+        let (process, here) = (process(), tempfile::tempdir().unwrap());
+        let kubeconfig = here.path().join("kubeconfig");
+        let there = process.path().join("root").join(kubeconfig.strip_prefix("/").unwrap());
+        fs::create_dir_all(there.parent().unwrap()).unwrap();
+        let proxy = RunningProxy { name: "pid 7: kube-proxy".to_owned(), process: Some(process.path().to_owned()) };
+        let flags = ["kube-proxy".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
+        let line = CommandLine::of_running(flags.map(OsString::from), |_| unreachable!()).unwrap();
+        let config = ProxyArgs::default().config_beside(&line).unwrap();
+        assert_eq!(proxy.source_elsewhere(&config), None, "there is none: the error of reading it says so");
+        fs::write(&there, "").unwrap();
+        let text = proxy.source_elsewhere(&config).unwrap();
+        assert!(text.contains("in the file system of the running kube-proxy (pid 7: kube-proxy)"), "{text}");
+        fs::write(&kubeconfig, "").unwrap();
+        assert!(proxy.source_elsewhere(&config).is_some(), "another file of this path");
+        fs::remove_file(&kubeconfig).unwrap();
+        fs::hard_link(&there, &kubeconfig).unwrap();
+        assert_eq!(proxy.source_elsewhere(&config), None);
+    }
+
+    #[test]
+    fn an_address_may_be_without_a_port() {
+        assert_eq!(address("192.0.2.1", 7), Ok("192.0.2.1:7".parse().unwrap()));
+        assert_eq!(address("[::1]:8", 7), Ok("[::1]:8".parse().unwrap()));
+        assert!(address("here", 7).unwrap_err().contains("expected IP"));
+    }
+}

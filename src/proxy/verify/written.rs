@@ -1,0 +1,209 @@
+//! Whose the tables are, and in which form their rules are written: layout, chains of endpoints, number of maps.
+//!
+//! `read` asks the kernel for the few objects that tell; the rest takes what was read and gives what contradicts a configuration. Tables
+//! in another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one sentence.
+
+use anyhow::{Context as _, Result};
+use nft::{Connection, TableName};
+
+use super::report::DescribedDifference;
+use crate::sync::is_upstreams_chain;
+use component::config::{Config, RulesetLayout};
+use inspect::explain_rights;
+use rules::ruleset::kinds::ChainKind;
+use rules::ruleset::names::{FrontendType, List, chain, endpoint_maps, set};
+
+/// The most maps of endpoints of one kind that a configuration can ask for.
+const MOST_MAPS: u8 = 64;
+
+/// A table as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    table: TableName,
+    form: Form,
+}
+
+/// The form of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Upstream's kube-proxy in mode nftables wrote it.
+    Upstreams,
+    /// This program wrote it.
+    Ours {
+        layout: RulesetLayout,
+        /// Whether it has a chain for each endpoint; `None` when no endpoint tells.
+        endpoint_chains: Option<bool>,
+        /// The number of maps of endpoints of each kind.
+        maps: u8,
+    },
+}
+
+/// Reads the form of each table; tables that do not exist, or that show neither form, are left out.
+///
+/// # Errors
+/// When they cannot be read.
+pub(super) fn read(connection: &mut Connection, tables: &[TableName]) -> Result<Vec<Written>> {
+    let mut written = Vec::new();
+    for table in tables {
+        let form = read_form(connection, table).map_err(anyhow::Error::from);
+        let form = form.with_context(|| format!("cannot read table {table}")).map_err(explain_rights)?;
+        written.extend(form.map(|form| Written { table: table.clone(), form }));
+    }
+    Ok(written)
+}
+
+fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Form>, nft::ReadError> {
+    let layout = if connection.set(table, set::SERVICES)?.is_some() {
+        RulesetLayout::Maps
+    } else if connection.set(table, set::CHAINS_SERVICES)?.is_some() {
+        RulesetLayout::Chains
+    } else {
+        let outline = connection.outline(table)?.unwrap_or_default();
+        let is_upstreams = outline.chains.keys().any(|name| is_upstreams_chain(name));
+        return Ok((is_upstreams && !outline.chains.contains_key(chain::SERVICES)).then_some(Form::Upstreams));
+    };
+    let endpoint_chains = match layout {
+        RulesetLayout::Maps => None,
+        RulesetLayout::Chains => {
+            // Chains of the other form may be there without rules for a second, until they are deleted.
+            let outline = connection.outline(table)?.unwrap_or_default();
+            let has = |is_it: fn(&ChainKind) -> bool| {
+                outline.rules.iter().any(|rule| ChainKind::of(&rule.chain).is_some_and(|kind| is_it(&kind)))
+            };
+            let has_chains = has(|kind| matches!(kind, ChainKind::Endpoint));
+            (has_chains || has(|kind| matches!(kind, ChainKind::Balancer { .. }))).then_some(has_chains)
+        }
+    };
+    let mut maps = 1;
+    for count in 2..=MOST_MAPS {
+        let last = endpoint_maps(FrontendType::Address, List::Cluster, count).last();
+        match last {
+            Some(name) if connection.set(table, &name)?.is_some() => maps = count,
+            _ => break,
+        }
+    }
+    Ok(Some(Form::Ours { layout, endpoint_chains, maps }))
+}
+
+/// Has the configuration ask for the form of the tables, in what `says` knows no one to ask for.
+pub(super) fn adopt(written: &[Written], config: &mut Config, says: impl Fn(&str) -> Option<String>) {
+    let ours = written.iter().find(|written| written.form != Form::Upstreams);
+    let Some(Written { form: Form::Ours { layout, endpoint_chains, maps }, .. }) = ours else { return };
+    if says("ruleset-layout").is_none() {
+        config.ruleset_layout = *layout;
+    }
+    if let Some(endpoint_chains) = endpoint_chains.filter(|_| says("endpoint-chains").is_none()) {
+        config.endpoint_chains = endpoint_chains;
+    }
+    if says("endpoint-maps").is_none() {
+        config.endpoint_maps = *maps;
+    }
+}
+
+/// One sentence when tables are upstream's, or in another form than the configuration asks for; `says` names who asks, by the flag.
+pub(super) fn contradiction(
+    written: &[Written],
+    config: &Config,
+    says: impl Fn(&str) -> Option<String>,
+) -> Option<DescribedDifference> {
+    let says = |flag: &str| says(flag).unwrap_or_else(|| "the configuration".to_owned());
+    let find = |is_it: &dyn Fn(&Form) -> Option<String>| {
+        let of = |written: &Written| is_it(&written.form).map(|text| (written.table.to_string(), text));
+        let found: Vec<(String, String)> = written.iter().filter_map(of).collect();
+        let (_, text) = found.first()?.clone();
+        let names: Vec<String> = found.into_iter().map(|(table, _)| table).collect();
+        Some(DescribedDifference::of_tables(&names.join(" and "), &text))
+    };
+    let upstreams = |form: &Form| (*form == Form::Upstreams).then(|| UPSTREAMS.to_owned());
+    let another = |form: &Form| match *form {
+        Form::Ours { layout, .. } if layout != config.ruleset_layout => Some(format!(
+            "has layout {layout}, and {} says {}: {REMEDY}",
+            says("ruleset-layout"),
+            config.ruleset_layout
+        )),
+        Form::Ours { endpoint_chains: Some(has), .. } if has != config.endpoint_chains => Some(format!(
+            "has {} chain for each endpoint, and {} says {}: {REMEDY}",
+            if has { "a" } else { "no" },
+            says("endpoint-chains"),
+            if has { "none" } else { "one" },
+        )),
+        Form::Ours { maps, .. } if maps != config.endpoint_maps => Some(format!(
+            "shares its endpoints among {maps} {}, and {} says {}: {REMEDY}",
+            if maps == 1 { "map" } else { "maps" },
+            says("endpoint-maps"),
+            config.endpoint_maps
+        )),
+        _ => None,
+    };
+    find(&upstreams).or_else(|| find(&another))
+}
+
+const UPSTREAMS: &str = "is that of upstream's kube-proxy in mode nftables and not of this program, so nothing was compared: end upstream's \
+                         kube-proxy and start this one, which replaces the rules";
+const REMEDY: &str = "nothing else was compared; leave the flag out to compare the table as it was written, or start a proxy that is \
+                      configured so, which writes it anew";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use component::config::{self, Invocation};
+
+    fn config(flags: &[&str]) -> Config {
+        let flags = ["kube-proxy", "--manifests=/m", "--hostname-override=here"].iter().chain(flags);
+        match config::load(flags.map(Into::into)).unwrap() {
+            Invocation::Run(config) => config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tables(form: Form) -> Vec<Written> {
+        let table = |family| Written { table: TableName::new(family, "kube-proxy"), form };
+        [nft::Family::Ip, nft::Family::Ip6].map(table).to_vec()
+    }
+
+    const fn ours(layout: RulesetLayout, endpoint_chains: Option<bool>, maps: u8) -> Form {
+        Form::Ours { layout, endpoint_chains, maps }
+    }
+
+    #[test]
+    fn who_asks_for_another_form_is_named_in_one_sentence() {
+        let text = |form, flags: &[&str]| {
+            let says = |flag: &str| flags.iter().any(|given| given.contains(flag)).then(|| format!("--{flag}"));
+            contradiction(&tables(form), &config(flags), says).map(|found| found.to_string())
+        };
+        let chains = |endpoint_chains| ours(RulesetLayout::Chains, endpoint_chains, 1);
+        let start = |text: Option<String>| text.unwrap().split(": ").next().unwrap().to_owned();
+        assert_eq!(text(ours(RulesetLayout::Maps, None, 1), &[]), None);
+        assert_eq!(
+            start(text(ours(RulesetLayout::Maps, None, 1), &["--ruleset-layout=chains"])),
+            "table ip kube-proxy and ip6 kube-proxy has layout maps, and --ruleset-layout says chains"
+        );
+        assert!(start(text(chains(Some(true)), &[])).ends_with("has layout chains, and the configuration says maps"));
+        let chosen = ["--ruleset-layout=chains", "--endpoint-chains=false"];
+        assert!(
+            start(text(chains(Some(true)), &chosen))
+                .ends_with("has a chain for each endpoint, and --endpoint-chains says none")
+        );
+        assert_eq!(text(chains(Some(false)), &chosen), None);
+        assert_eq!(text(chains(None), &chosen), None, "without endpoints both are the same");
+        assert!(
+            start(text(ours(RulesetLayout::Maps, None, 1), &["--endpoint-maps=4"]))
+                .ends_with("shares its endpoints among 1 map, and --endpoint-maps says 4")
+        );
+        assert!(text(Form::Upstreams, &[]).unwrap().contains("is that of upstream's kube-proxy"));
+    }
+
+    #[test]
+    fn the_form_of_the_tables_is_taken_where_nobody_asks_for_one() {
+        let written = tables(ours(RulesetLayout::Chains, Some(false), 8));
+        let adopted = |flags: &[&str], says: fn(&str) -> Option<String>| {
+            let mut config = config(flags);
+            adopt(&written, &mut config, says);
+            (config.ruleset_layout, config.endpoint_chains, config.endpoint_maps)
+        };
+        assert_eq!(adopted(&[], |_| None), (RulesetLayout::Chains, false, 8));
+        assert_eq!(adopted(&[], |_| Some("the file".to_owned())), (RulesetLayout::Maps, true, 1));
+        let given = |flag: &str| (flag == "endpoint-maps").then(|| "--endpoint-maps".to_owned());
+        assert_eq!(adopted(&["--endpoint-maps=2"], given), (RulesetLayout::Chains, false, 2));
+    }
+}
