@@ -54,6 +54,8 @@ pub(super) struct OfConfig {
     pub(super) node_name: String,
     pub(super) layout: String,
     pub(super) warnings: Vec<String>,
+    /// What is to be said of the proxy mode, though nothing is wrong with it.
+    pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
     pub(super) source: Source,
     /// The servers that a proxy starts, and whether a program listens on their ports already.
@@ -142,6 +144,7 @@ impl OfConfig {
             node_name: config.node_name.clone(),
             layout: config.ruleset_layout.to_string(),
             warnings: config.warnings.clone(),
+            mode_note: config.mode_note.clone(),
             sysctls: sysctl::look(&config.conntrack),
             source: Source::look(config),
             ports: healthz.into_iter().chain([port("metrics", config.metrics_bind_address)]).collect(),
@@ -153,7 +156,8 @@ impl Source {
     fn look(config: &Config) -> Self {
         match &config.manifests {
             Some(dir) => {
-                let problems = manifests::read_once(dir, options(config));
+                let problems = manifests::check(dir)
+                    .and_then(|()| manifests::read_once(std::slice::from_ref(dir), options(config)));
                 let texts = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect();
                 Self::Manifests(
                     dir.clone(),

@@ -5,6 +5,7 @@ use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
 use inspect::output::Output;
 use inspect::{CommandOutcome, changes, check, explain, screen, services, top, trace};
 
+use super::render;
 use crate::verify;
 
 /// The nice value of a command above that of the proxy: the command gets about a tenth of a processor for which both compete.
@@ -39,6 +40,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<CommandOutcome> {
     // Set before any thread starts, so that all threads inherit it. Raising the nice value needs no privilege, and an error does no harm.
     let _ = rustix::process::nice(NICENESS);
     let outcome = match Command::from_arg_matches(matches)? {
+        Command::Explain(args) if !args.from_manifests.manifests().is_empty() => render::explain(&args, &mut out)?,
         Command::Explain(args) => explain::run(&args, &mut out)?,
         Command::Services(args) => services::run(&args, &mut out)?,
         Command::Changes(args) => changes::run(&args, &mut out)?,

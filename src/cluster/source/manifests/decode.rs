@@ -5,6 +5,7 @@
 //! Two threads share a long JSON list; the result and its order are the same as with one thread.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -82,7 +83,8 @@ impl Reader {
     }
 }
 
-/// Reads a file's bytes: JSON if its name ends in `.json`, YAML otherwise. Gives each object to `take`, in the order of the file. The
+/// Reads a file's bytes: JSON if its name ends in `.json`, or if it has no ending of a manifest and begins as an object of JSON; YAML
+/// otherwise. Gives each object to `take`, in the order of the file. The
 /// second reader is for a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
@@ -94,7 +96,7 @@ pub(super) fn decode(
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-            if file.extension().is_some_and(|extension| extension == "json") {
+            if is_json(file, text) {
                 decoder.json(text, second);
             } else {
                 decoder.yaml(text);
@@ -103,6 +105,14 @@ pub(super) fn decode(
         Err(error) => decoder.error(format!("not UTF-8 text: {error}")),
     }
     decoder.outcome
+}
+
+fn is_json(file: &Path, text: &str) -> bool {
+    match file.extension().and_then(OsStr::to_str) {
+        Some("json") => true,
+        Some("yaml" | "yml") => false,
+        _ => text.trim_start().starts_with('{'),
+    }
 }
 
 struct Decoder<'a> {
