@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::case::{Case, Sequence, all, sequences};
+use super::explained::judge_by_manifests;
 use super::judge::{Memory, is_slow, judge};
 use super::network::Network;
 use crate::support::layout::{Layout, test_in_each_layout};
@@ -28,8 +29,13 @@ const NOTICED: Duration = Duration::from_millis(1500);
 fn run(case: &Case, layout: Layout) -> Vec<String> {
     let attempt = catch_unwind(AssertUnwindSafe(|| {
         let network = Network::new(&[case]);
-        let _proxy = Proxy::start(&network.node, &case.config(layout), &case.objects());
-        judge(&network, case, &mut Memory::new())
+        let proxy = Proxy::start(&network.node, &case.config(layout), &case.objects());
+        let mut wrong = judge(&network, case, &mut Memory::new());
+        let mode = &case.config(layout)["detectLocalMode"];
+        let is_open = mode.as_str().is_some_and(|mode| mode.contains("Interface"));
+        let by_manifests = |probe| judge_by_manifests(&network, &proxy, probe, is_open).err();
+        wrong.extend(case.probes.iter().filter_map(by_manifests));
+        wrong
     }));
     attempt.unwrap_or_else(|panic| vec![text_of(&*panic)])
 }
