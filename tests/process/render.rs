@@ -148,7 +148,7 @@ fn a_problem_in_a_manifest_ends_render_with_1_after_the_rest() {
     for (content, says) in [
         ("{ \"apiVersion\": ", "bad.json, document 1"),
         (
-            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "a", "name": "b"}, "spec": {"x": 1}}"#,
+            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "a", "name": "b"}, "spec": {"clusterIP": "None", "x": 1}}"#,
             "spec.x",
         ),
     ] {
