@@ -1,13 +1,14 @@
 //! Whether `kube-proxy explain` tells of a probe what happened to it.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
 use inspect::explain::{Explanation, Verdict, explain};
 
-use super::case::{Expect, Origin, Probe, scheduler};
+use super::case::{Case, Expect, Origin, Probe, scheduler};
 use super::network::Network;
+use crate::support::layout::Layout;
 use crate::support::probe::{Outcome, Proto, Tally};
 use crate::support::proxy::{Proxy, binary};
 
@@ -111,9 +112,19 @@ pub(crate) fn judge_binary(network: &Network, probe: &Probe) -> Result<(), Strin
     }
 }
 
-/// What is wrong with what the command says by the manifests alone, compared with what it says by the kernel's tables. `is_open`:
-/// local pods are recognised by their interface, which is not in the manifests, so the verdict may be left open.
-pub(crate) fn judge_by_manifests(network: &Network, proxy: &Proxy, probe: &Probe, is_open: bool) -> Result<(), String> {
+/// What is wrong with what the command says of a case by the manifests alone, compared with what it says by the kernel's tables. Left out are
+/// addresses of the node that its Node does not have, so that no manifest has them.
+pub(crate) fn judge_by_manifests(network: &Network, proxy: &Proxy, case: &Case, layout: Layout) -> Vec<String> {
+    let node = case.objects().first().map(|node| node["status"]["addresses"].to_string()).unwrap_or_default();
+    let is_unknown = |ip: IpAddr| case.node_addresses().contains(&ip) && !node.contains(&format!("\"{ip}\""));
+    let known = case.probes.iter().filter(|probe| !is_unknown(probe.source) && !is_unknown(probe.target.ip()));
+    // The interface by which local pods are recognised is not in the manifests, so the verdict may be left open.
+    let mode = &case.config(layout)["detectLocalMode"];
+    let is_open = mode.as_str().is_some_and(|mode| mode.contains("Interface"));
+    known.filter_map(|probe| judge_probe_by_manifests(network, proxy, probe, is_open).err()).collect()
+}
+
+fn judge_probe_by_manifests(network: &Network, proxy: &Proxy, probe: &Probe, is_open: bool) -> Result<(), String> {
     let (from, to) = arguments(probe);
     let mut command = Command::new(binary());
     command.args(["explain", "--from", &from, "--to", &to, "-o", "json"]);

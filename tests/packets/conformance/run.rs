@@ -30,11 +30,9 @@ fn run(case: &Case, layout: Layout) -> Vec<String> {
     let attempt = catch_unwind(AssertUnwindSafe(|| {
         let network = Network::new(&[case]);
         let proxy = Proxy::start(&network.node, &case.config(layout), &case.objects());
-        let mut wrong = judge(&network, case, &mut Memory::new());
-        let mode = &case.config(layout)["detectLocalMode"];
-        let is_open = mode.as_str().is_some_and(|mode| mode.contains("Interface"));
-        let by_manifests = |probe| judge_by_manifests(&network, &proxy, probe, is_open).err();
-        wrong.extend(case.probes.iter().filter_map(by_manifests));
+        // Before any packet, because the kernel's maps remember clients afterwards, and manifests do not.
+        let mut wrong = judge_by_manifests(&network, &proxy, case, layout);
+        wrong.extend(judge(&network, case, &mut Memory::new()));
         wrong
     }));
     attempt.unwrap_or_else(|panic| vec![text_of(&*panic)])
