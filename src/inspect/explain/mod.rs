@@ -9,7 +9,8 @@
 //!
 //! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
-//! `words` are pure; `kernel` reads. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
+//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of
+//! the kernel's. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
 //! verdict is `unknown` unless they agree.
 
 mod around;
