@@ -119,6 +119,20 @@ pub enum Hook {
     Postrouting,
 }
 
+impl Hook {
+    /// Its number on the wire (`NF_INET_*`).
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Prerouting => 0,
+            Self::Input => 1,
+            Self::Forward => 2,
+            Self::Output => 3,
+            Self::Postrouting => 4,
+        }
+    }
+}
+
 /// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure,
 /// and no other hook sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,5 +13,5 @@ pub fn client(config: &Config) -> ClientOptions {
 
 /// Returns the options for converting objects.
 pub fn options(config: &Config) -> ConvertOptions {
-    ConvertOptions { allow_external_ips: config.allow_service_external_ips }
+    ConvertOptions { allow_external_ips: config.allow_service_external_ips, ..ConvertOptions::default() }
 }

@@ -4,7 +4,7 @@
 //! Root and bubblewrap, for hosts that differ in all but the files.
 
 use std::fs::{self, File};
-use std::io::{self, PipeWriter};
+use std::io::{self, PipeWriter, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -148,7 +148,7 @@ fn a_problem_in_a_manifest_ends_render_with_1_after_the_rest() {
     for (content, says) in [
         ("{ \"apiVersion\": ", "bad.json, document 1"),
         (
-            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "a", "name": "b"}, "spec": {"x": 1}}"#,
+            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "a", "name": "b"}, "spec": {"clusterIP": "None", "x": 1}}"#,
             "spec.x",
         ),
     ] {
@@ -192,6 +192,107 @@ fn strict_makes_an_error_of_whatever_is_not_used_as_it_was_written() {
     let found = outcome(render(&manifests).arg("--config").arg(&file).arg("--strict"));
     assert_eq!(found.status.code(), Some(1), "{found:?}");
     assert!(stderr(&found).contains("unknown field shiny"), "{found:?}");
+}
+
+/// The output of a command that reads this.
+fn fed(command: &mut Command, input: &str) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary can be run");
+    // A program that refuses its arguments ends before it reads.
+    let _written = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    child.wait_with_output().expect("it ends")
+}
+
+fn kube_proxy(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn standard_input_and_single_files_are_rendered_as_a_directory_is() {
+    let manifests = directory(&cluster());
+    let expected = outcome(&mut render(&manifests));
+    let text: String = cluster().iter().map(|object| format!("---\n{object}\n")).collect();
+    let given = ["render", "--manifests", "-"];
+    let piped = fed(&mut kube_proxy(&given), &text);
+    assert_eq!((stdout(&piped), stderr(&piped)), (stdout(&expected), ""), "{piped:?}");
+    let mut files = kube_proxy(&["render"]);
+    for n in 0..cluster().len() {
+        files.arg("--manifests").arg(manifests.path().join(format!("{n}.json")));
+    }
+    let files = outcome(&mut files);
+    assert_eq!((stdout(&files), stderr(&files)), (stdout(&expected), ""), "{files:?}");
+
+    let bad = fed(&mut kube_proxy(&given), &format!("{text}---\n{{\"kind\": \"Service\"}}\n"));
+    assert_eq!(bad.status.code(), Some(1), "{bad:?}");
+    let document = cluster().len() + 1;
+    assert!(stderr(&bad).contains(&format!("standard input, document {document}: apiVersion: missing")), "{bad:?}");
+    let empty = fed(&mut kube_proxy(&given), "");
+    assert_eq!((empty.status.code(), stdout(&empty)), (Some(1), ""), "{empty:?}");
+    assert!(stderr(&empty).contains("cannot read standard input: it is empty"), "{empty:?}");
+
+    let same = fed(render(&manifests).args(["--diff", "-"]), &text);
+    assert_eq!((same.status.code(), stdout(&same), stderr(&same)), (Some(0), "no change\n", ""));
+    let twice = fed(kube_proxy(&given).args(["--diff", "-"]), &text);
+    assert_eq!(twice.status.code(), Some(2), "{twice:?}");
+    assert!(stderr(&twice).contains("cannot read standard input twice"), "{twice:?}");
+    let followed = fed(&mut kube_proxy(&["--hostname-override=n", "--manifests", "-"]), "");
+    assert_eq!(followed.status.code(), Some(1), "{followed:?}");
+    assert!(stderr(&followed).contains("cannot follow --manifests -"), "{followed:?}");
+}
+
+#[test]
+fn the_examples_of_the_project_are_rendered_without_a_word_also_when_no_mode_is_set() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    for mode in [&[][..], &["--proxy-mode=iptables"]] {
+        let mut command = kube_proxy(&["render", "--strict", "--manifests"]);
+        let output = outcome(command.arg(&examples).args(mode));
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_service_without_a_cluster_ip_is_rendered_with_one_and_an_assertion_can_be_made() {
+    let mut objects = cluster();
+    let spec = objects[1]["spec"].as_object_mut().expect("a Service");
+    ["clusterIP", "clusterIPs"].into_iter().for_each(|field| drop(spec.remove(field)));
+    let manifests = directory(&objects);
+    let output = outcome(render(&manifests).arg("--strict"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let line = stderr(&output).trim_end();
+    let ip = line.strip_prefix("shop/web has no clusterIP: rendered with ").expect("this is the line");
+    let ip = ip.split(' ').next().expect("an address");
+    assert!(stdout(&output).contains(&format!("{ip} . tcp . 80 comment \"shop/web:http\"")), "{output:?}");
+    let explain = |layout: &str, to: &str, expect: &[&str]| {
+        let mut command = kube_proxy(&["explain", "--from", "203.0.113.7", "--to", to, layout]);
+        outcome(command.arg("--manifests").arg(manifests.path()).args(expect)).status.code()
+    };
+    for [layout, _] in Layout::ALL.map(Layout::flags) {
+        let to = format!("{ip}:80");
+        assert_eq!(explain(&layout, &to, &[]), Some(0));
+        for (expect, code) in [
+            ("translated", 0),
+            ("translated:shop/web", 0),
+            ("translated:shop/web:http", 0),
+            ("dropped,translated", 0),
+            ("translated:shop/we", 1),
+            ("dropped", 1),
+            ("dropped,refused:shop/web", 1),
+            ("eaten", 2),
+        ] {
+            assert_eq!(explain(&layout, &to, &["--expect", expect]), Some(code), "{layout} {expect}");
+        }
+        assert_eq!(explain(&layout, &format!("{ip}:81"), &[]), Some(1));
+        assert_eq!(explain(&layout, &format!("{ip}:81"), &["--expect=dropped,refused"]), Some(0));
+    }
+    assert_eq!(explain("--ruleset-layout=maps", &format!("{ip}:80"), &["--node=another"]), Some(0));
+    fs::write(manifests.path().join("bad.json"), "{").expect("a manifest can be written");
+    assert_eq!(explain("--ruleset-layout=maps", &format!("{ip}:80"), &[]), Some(2), "a part cannot be read");
 }
 
 /// A Service `NAMESPACE/NAME` with these ports (name, protocol, port of the endpoints) and endpoints at these addresses.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::decoded::name;
 use super::exprs::expr;
 use super::messages::Header;
-use crate::object::RuleDump;
+use crate::object::{Chain, RuleDump, Set};
 use crate::table::{Family, TableName};
 use crate::userdata;
 use crate::wire::{Attrs, SUBSYSTEM, kind};
@@ -73,6 +73,39 @@ pub struct SetHead {
     pub is_interval: bool,
     /// The lengths in bytes of the fields of a key, for keys that are ranges of several fields; else empty.
     pub fields: Vec<usize>,
+}
+
+impl ChainHead {
+    /// The head of a chain as the kernel would list it.
+    #[must_use]
+    pub fn of(table: &TableName, chain: &Chain) -> Self {
+        let hook = chain.base.map(|base| HookHead {
+            kind: base.kind.name().into(),
+            number: base.hook.number(),
+            priority: base.priority,
+            drops: false,
+        });
+        Self { table: table.clone(), name: Arc::clone(&chain.name), comment: chain.comment.clone(), hook }
+    }
+}
+
+impl SetHead {
+    /// The head of a set as the kernel would list it.
+    #[must_use]
+    pub fn of(set: &Set) -> Self {
+        let fields = if set.is_concat_interval() {
+            set.key.data_types().iter().map(|field| field.size()).collect()
+        } else {
+            Vec::new()
+        };
+        Self {
+            name: Arc::clone(&set.name),
+            comment: set.comment.clone(),
+            key_len: set.key.data_len(),
+            is_interval: set.flags.interval,
+            fields,
+        }
+    }
 }
 
 /// The number of the family and the attributes of a message; `None` if it is not of the wanted kind.

@@ -28,8 +28,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use file::{DecodeError, Decoded, KubeProxyConfiguration};
 
 pub use change::ConfigFile;
-pub use cli::ProxyArgs;
-pub use cli::RenderArgs;
+pub use cli::{ManifestArgs, ProxyArgs, RenderArgs};
 pub use duration::GoDuration;
 pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 
@@ -43,8 +42,10 @@ pub enum Invocation {
     Run(Config),
     /// Print the ruleset for the manifests, and change nothing.
     Render {
-        /// The configuration; its `manifests` is not `None`.
+        /// The configuration.
         config: Config,
+        /// Directories, files, and `-` for standard input; never empty.
+        manifests: Vec<PathBuf>,
         /// Whether `Config::node_name` comes from the configuration. If not, `node_name` is a placeholder and not the host name, so that
         /// the output does not depend on the machine; the manifests then may contain only one Node.
         is_named: bool,
@@ -136,7 +137,10 @@ pub struct Config {
     /// Whether the rules handle packets to node ports on loopback addresses, that is, serve or refuse them (feature gate
     /// KubeProxyNFTablesLocalhostNodePorts, off by default). If it is off, no rule matches such packets (R1).
     pub localhost_node_ports: bool,
-    /// The text of the Kubernetes Event that reports a configured proxy mode other than `nftables`; `None` for mode `nftables`.
+    /// What to tell the operator if the configuration has no proxy mode or iptables. One line of the log at each start, and no event: an
+    /// event at each start of each node would repeat what nobody has to act on.
+    pub mode_note: Option<String>,
+    /// The text of the event to report if the configured proxy mode is ipvs.
     pub mode_warning: Option<String>,
     /// How the proxy reaches the API server.
     pub client: Client,
@@ -381,13 +385,30 @@ pub fn load_with(
         cli::Request::Command(matches) => Ok(Invocation::Command(matches)),
         cli::Request::Print(text) => Ok(Invocation::Print(text)),
         cli::Request::Run(flags) => invocation(flags),
-        cli::Request::Render(flags, _) if flags.option("manifests").is_none() => {
-            Err(Error::Usage("kube-proxy render needs --manifests DIR\n".to_owned()))
-        }
+        cli::Request::Render(flags, _) if flags.option("manifests").is_none() => Err(Error::Usage(
+            "kube-proxy render needs --manifests with a directory, a file, or - for standard input\n".to_owned(),
+        )),
         cli::Request::Render(flags, args) => {
-            let (config, file) = CommandLine::new(flags, read)?.config(|| Ok("unknown".to_owned()))?;
-            Ok(Invocation::Render { config, is_named: !file.hostname_override.is_empty(), args })
+            let (config, is_named) = render(flags.clone())?;
+            let manifests = flags.values("manifests").iter().map(PathBuf::from).collect();
+            Ok(Invocation::Render { config, manifests, is_named, args })
         }
+    }
+}
+
+/// The configuration of `render`, and whether it has the node's name.
+fn render(flags: cli::Flags) -> Result<(Config, bool), Error> {
+    let (config, file) = CommandLine::new(flags, read)?.config(|| Ok("unknown".to_owned()))?;
+    Ok((config, !file.hostname_override.is_empty()))
+}
+
+impl ManifestArgs {
+    /// Returns the configuration of a proxy with these flags, and whether it has the node's name (see [`Invocation::Render`]).
+    ///
+    /// # Errors
+    /// When the file or values are wrong; see [`Error`].
+    pub fn config(&self) -> Result<(Config, bool), Error> {
+        render(self.flags().map_err(Error::Usage)?)
     }
 }
 
@@ -397,6 +418,7 @@ impl ProxyArgs {
     /// # Errors
     /// Fails when the file or values are wrong; see [`Error`].
     pub fn config(&self) -> Result<Config, Error> {
+        one_directory(&self.0)?;
         Ok(CommandLine::new(self.0.clone(), read)?.config(hostname)?.0)
     }
 
@@ -412,6 +434,7 @@ impl ProxyArgs {
     /// # Errors
     /// Fails when values are wrong; see [`Error`].
     pub fn config_beside(&self, running: &CommandLine) -> Result<Config, Error> {
+        one_directory(&self.0)?;
         Ok(running.clone().with(&self.0)?.config(hostname)?.0)
     }
 }
@@ -485,6 +508,17 @@ impl CommandLine {
     }
 }
 
+/// Refuses several values of `--manifests`, which only `render` and `explain` take.
+fn one_directory(flags: &cli::Flags) -> Result<(), Error> {
+    match flags.values("manifests") {
+        [] | [_] => Ok(()),
+        several => Err(Error::Usage(format!(
+            "--manifests is given {} times, and a proxy follows one directory: put all manifests below one\n",
+            several.len()
+        ))),
+    }
+}
+
 /// Returns the action that the flags request. If several flags request different actions, the first one in upstream's order counts.
 fn invocation(flags: cli::Flags) -> Result<Invocation, Error> {
     let (cleanup, init_only) = (flags.is_on("cleanup"), flags.is_on("init-only"));
@@ -493,6 +527,7 @@ fn invocation(flags: cli::Flags) -> Result<Invocation, Error> {
     if force && !cleanup {
         return Err(Error::Usage("--cleanup-force is for --cleanup, which is not given\n".to_owned()));
     }
+    one_directory(&flags)?;
     let (config, file) = CommandLine::new(flags, read)?.config(hostname)?;
     if let Some(path) = write_to {
         let text = output::yaml(&file).map_err(Error::Usage)?;

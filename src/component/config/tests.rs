@@ -72,6 +72,7 @@ fn defaults_without_file_or_flags() {
             accept: "application/vnd.kubernetes.protobuf,application/json".into(),
         },
         localhost_node_ports: false,
+        mode_note: None,
         mode_warning: None,
         conntrack: Conntrack {
             max_per_core: 32_768,
@@ -208,8 +209,13 @@ fn render_needs_manifests() {
     let args = ["render", "--proxy-mode=nftables", "--hostname-override=n1"];
     assert!(matches!(load_with(&args), Err(Error::Usage(text)) if text.contains("--manifests")));
     let with_manifests = [&args[..], &["--manifests=dir"]].concat();
-    let Invocation::Render { config, is_named: true, .. } = load_with(&with_manifests).unwrap() else { panic!() };
-    assert_eq!((config.node_name.as_str(), config.manifests), ("n1", Some(PathBuf::from("dir"))));
+    let with_manifests = [&with_manifests[..], &["--manifests", "-"]].concat();
+    let Invocation::Render { config, manifests, is_named: true, .. } = load_with(&with_manifests).unwrap() else {
+        panic!()
+    };
+    assert_eq!((config.node_name.as_str(), manifests), ("n1", ["dir", "-"].map(PathBuf::from).to_vec()));
+    let error = load_with(&["--manifests=a", "--manifests=b"]).unwrap_err().to_string();
+    assert!(error.contains("--manifests is given 2 times"), "{error}");
     let unnamed = load_with(&["render", "--proxy-mode=nftables", "--manifests=dir"]).unwrap();
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
@@ -235,21 +241,22 @@ fn what_to_do_follows_upstreams_order() {
 // of a changed file (O5).
 #[test]
 fn files_of_clusters_are_taken_and_run_nftables() {
-    let warned = |mode: &str| format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables");
-    for (file, warning) in [
-        ("kubeadm.yaml", Some("mode is not set: upstream kube-proxy then runs iptables".to_owned())),
-        ("kubeadm-1.37.yaml", Some(warned("iptables"))),
-        ("kind.yaml", Some(warned("iptables"))),
-        ("ipvs.yaml", Some(warned("ipvs"))),
-        ("localhost-1.37.yaml", None),
+    for (file, note, warning) in [
+        ("kubeadm.yaml", Some("mode is not set in the configuration"), None),
+        ("kubeadm-1.37.yaml", Some("mode is iptables in the configuration"), None),
+        ("kind.yaml", Some("mode is iptables in the configuration"), None),
+        ("ipvs.yaml", None, Some("mode is \"ipvs\", which this kube-proxy does not have: it runs nftables")),
+        ("localhost-1.37.yaml", None, None),
     ] {
         let path = format!("{}/config/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
         let config = run(&["--config", &path]);
         check_content(&fs::read(&path).unwrap()).unwrap();
-        match warning {
-            Some(start) => assert!(config.mode_warning.unwrap().starts_with(&start), "{file}: {start}"),
-            None => assert_eq!((config.mode_warning, config.warnings), (None, Vec::new()), "{file}"),
+        for (text, start) in [(&config.mode_note, note), (&config.mode_warning, warning)] {
+            assert_eq!(text.is_some(), start.is_some(), "{file}: {text:?}");
+            assert!(text.as_deref().unwrap_or_default().starts_with(start.unwrap_or_default()), "{file}: {text:?}");
         }
+        let warns_of_mode = config.warnings.iter().any(|warning| warning.contains("mode"));
+        assert_eq!(warns_of_mode, warning.is_some(), "{file}: {:?}", config.warnings);
         assert!(config.configz.contains("\"mode\":\"nftables\""), "{file}: {}", config.configz);
     }
 }
@@ -275,7 +282,9 @@ fn flags_of_k3s_and_rke2_are_taken() {
     for own in [&k3s[..], &rke2] {
         let config = run(&[&common[..], own].concat());
         assert_eq!((config.node_name.as_str(), config.conntrack.max_per_core), ("node-1", 0));
-        assert!(config.mode_warning.unwrap().starts_with("mode is \"iptables\""), "{own:?}");
+        assert!(config.mode_note.unwrap().starts_with("mode is iptables in the configuration"), "{own:?}");
+        let warns_of_mode = config.warnings.iter().any(|warning| warning.starts_with("mode"));
+        assert_eq!((config.mode_warning, warns_of_mode), (None, false), "{own:?}");
         assert_eq!(config.node_port_addresses.ranges.len(), if own.len() > 2 { 2 } else { 0 });
     }
 }

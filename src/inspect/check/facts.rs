@@ -56,6 +56,8 @@ pub(super) struct OfConfig {
     pub(super) node_name: String,
     pub(super) layout: String,
     pub(super) warnings: Vec<String>,
+    /// What is to be said of the proxy mode, though nothing is wrong with it.
+    pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
     pub(super) source: Source,
     /// The servers that a proxy starts, and whether a program listens on their ports already.
@@ -153,6 +155,7 @@ impl OfConfig {
             ports: healthz.into_iter().chain([port("metrics", config.metrics_bind_address)]).collect(),
             node_name: config.node_name,
             warnings: config.warnings,
+            mode_note: config.mode_note,
         }
     }
 }
@@ -161,7 +164,8 @@ impl Source {
     fn look(config: &Config) -> Self {
         match &config.manifests {
             Some(dir) => {
-                let problems = manifests::read_once(dir, options(config));
+                let problems = manifests::check(dir)
+                    .and_then(|()| manifests::read_once(std::slice::from_ref(dir), options(config)));
                 let texts = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect();
                 Self::Manifests(
                     dir.clone(),

@@ -100,6 +100,7 @@ fn configuration(facts: &Facts) -> Vec<Line> {
         }
         Err(error @ NoSettings::Unseen(_)) => vec![unknown(AREA, error, None)],
     };
+    lines.extend(facts.config.iter().filter_map(|config| config.mode_note.as_ref()).map(|note| ok(AREA, note)));
     let warnings = facts.config.iter().flat_map(|config| &config.warnings);
     lines.extend(warnings.map(|text| line(AREA, Verdict::Warning, text, None)));
     lines

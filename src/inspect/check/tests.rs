@@ -51,6 +51,7 @@ fn good() -> Facts {
         node_name: "node-1".to_owned(),
         layout: "maps".to_owned(),
         warnings: Vec::new(),
+        mode_note: None,
         sysctls: vec![setting("nf_conntrack_max", 262_144, Ok(262_144), Writable::Yes)],
         source: Source::Api(Ok(look())),
         ports: vec![("metrics", "127.0.0.1:10249".parse().unwrap(), true)],
@@ -169,6 +170,14 @@ fn the_warnings_of_the_configuration_are_warnings_here() {
     let text = "unknown field shiny in the configuration file is ignored";
     let found = troubles(|facts| config(facts).warnings = vec![text.to_owned()]);
     assert_eq!(found, [(Verdict::Warning, text.to_owned())]);
+}
+
+#[test]
+fn a_note_about_the_mode_is_no_trouble() {
+    let mut facts = good();
+    config(&mut facts).mode_note = Some("mode is not set".to_owned());
+    let found: Vec<_> = lines(&facts).into_iter().filter(|line| line.text == "mode is not set").collect();
+    assert_eq!(found.iter().map(|line| line.result).collect::<Vec<_>>(), [Verdict::Ok]);
 }
 
 #[test]

@@ -10,9 +10,8 @@ use anyhow::Result;
 use nft::decode::TableHead;
 use nft::{Data, Family, TableName, Value};
 
-use super::kernel::{Live, ThisHost};
 use super::localhost;
-use super::machine::{Host as _, Lookup, Ruleset as _};
+use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Packet, protocol};
 use super::verdict::{Explanation, Verdict, without_notes};
 use crate::running::{Problem, ProblemKind};
@@ -26,7 +25,8 @@ pub(super) fn correct(
     packet: &Packet,
     table: &TableName,
     is_dormant: bool,
-    (live, host): (&mut Live<'_>, &mut ThisHost),
+    (rules, host): (&mut impl Ruleset, &mut impl Host),
+    on_loopback: impl FnOnce(&mut Explanation, &Packet, &str),
 ) -> Result<()> {
     if is_dormant {
         explanation.is_wrong = true;
@@ -43,11 +43,11 @@ pub(super) fn correct(
     if host.address_type(packet.destination)? != routes::LOCAL {
         return Ok(());
     }
-    let Some(service) = owner_of_node_port(packet, table, live)? else { return Ok(()) };
+    let Some(service) = owner_of_node_port(packet, table, rules)? else { return Ok(()) };
     if packet.destination.is_loopback() && packet.protocol == protocol::TCP {
-        userspace(explanation, packet, &service);
+        on_loopback(explanation, packet, &service);
     } else {
-        let addresses = live.addresses(table, set::NODEPORT_ADDRESSES)?;
+        let addresses = rules.addresses(table, set::NODEPORT_ADDRESSES)?;
         let family = |address: &&IpAddr| address.is_ipv4() == packet.destination.is_ipv4();
         let accepting: Vec<String> = addresses.iter().filter(family).map(ToString::to_string).collect();
         let accepting = match &accepting[..] {
@@ -65,8 +65,8 @@ pub(super) fn correct(
     Ok(())
 }
 
-/// Explains a connection to a node port on a loopback address that the rules let pass: kube-proxy itself may serve it.
-fn userspace(explanation: &mut Explanation, packet: &Packet, service: &str) {
+/// Explains a connection to a node port on a loopback address of this host: kube-proxy itself may serve it.
+pub(super) fn userspace(explanation: &mut Explanation, packet: &Packet, service: &str) {
     let target = SocketAddr::new(packet.destination, packet.port);
     let has = format!("{service} has node port {}", packet.port);
     explanation.reason = match localhost::listener(target) {
@@ -117,23 +117,27 @@ pub(super) fn report(explanation: &mut Explanation, packet: &Packet, problems: &
 }
 
 /// The service port that has the packet's frontend, by the maps of either layout.
-pub(crate) fn owner(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+pub(crate) fn owner(packet: &Packet, table: &TableName, rules: &mut impl Ruleset) -> Result<Option<String>> {
     const MAPS: [&str; 4] = [set::SERVICES, set::NO_ENDPOINTS, set::CHAINS_SERVICES, set::NO_ENDPOINTS_EXTERNAL];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
-    named(&key, &MAPS, table, live)
+    named(&key, &MAPS, table, rules)
 }
 
 /// The service port that has the packet's node port, by the maps of either layout.
-pub(crate) fn owner_of_node_port(packet: &Packet, table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+pub(crate) fn owner_of_node_port(
+    packet: &Packet,
+    table: &TableName,
+    rules: &mut impl Ruleset,
+) -> Result<Option<String>> {
     const MAPS: [&str; 3] = [set::NODEPORTS, set::NO_ENDPOINTS_NODEPORTS, set::CHAINS_NODEPORTS];
-    named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, live)
+    named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, rules)
 }
 
 /// The service port that the first of these maps has for a key.
-fn named(key: &Data, maps: &[&str], table: &TableName, live: &mut Live<'_>) -> Result<Option<String>> {
+fn named(key: &Data, maps: &[&str], table: &TableName, rules: &mut impl Ruleset) -> Result<Option<String>> {
     let key = [key.as_slice(), &[0; 64]].concat();
     for map in maps {
-        if let Lookup::Found(element) = live.find(table, map, &key, 0)?
+        if let Lookup::Found(element) = rules.find(table, map, &key, 0)?
             && matches!(element.value, Value::Verdict(_))
             && let Some(comment) = element.comment
         {

@@ -46,14 +46,6 @@ impl<'a> Live<'a> {
         Ok(self.connection.generation()?)
     }
 
-    /// The addresses in a set; none when there is no such set.
-    pub(crate) fn addresses(&mut self, table: &TableName, set: &str) -> Result<Vec<IpAddr>> {
-        let Some(head) = self.head(table, set)? else { return Ok(Vec::new()) };
-        let elements = self.connection.elements(table, set)?;
-        let elements = decode::pair_of(&head, elements);
-        Ok(elements.iter().filter_map(|element| reading::address(element.key.as_slice())).collect())
-    }
-
     fn head(&mut self, table: &TableName, set: &str) -> Result<Option<SetHead>> {
         let name = (table.clone(), Arc::from(set));
         if let Some(head) = self.sets.get(&name) {
@@ -158,6 +150,13 @@ impl Ruleset for Live<'_> {
             Err(ReadError::Decode(error)) => Ok(Lookup::Unreadable(error.to_string())),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn addresses(&mut self, table: &TableName, set: &str) -> Result<Vec<IpAddr>> {
+        let Some(head) = self.head(table, set)? else { return Ok(Vec::new()) };
+        let elements = self.connection.elements(table, set)?;
+        let elements = decode::pair_of(&head, elements);
+        Ok(elements.iter().filter_map(|element| reading::address(element.key.as_slice())).collect())
     }
 }
 

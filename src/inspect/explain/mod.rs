@@ -9,13 +9,15 @@
 //!
 //! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
-//! `words` are pure; `kernel` reads. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
+//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of
+//! the kernel's. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
 //! verdict is `unknown` unless they agree.
 
 mod around;
 pub(crate) mod kernel;
 mod localhost;
 pub(crate) mod machine;
+mod offline;
 pub(crate) mod packet;
 mod path;
 mod print;
@@ -35,6 +37,7 @@ use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, FormatArgs, Output};
 use crate::running::RunningArgs;
+use component::config::ManifestArgs;
 use kernel::{Live, ThisHost};
 use machine::Host as _;
 use node::kernel::connections::{Ends, Phase};
@@ -42,8 +45,10 @@ use node::kernel::{find_connection, routes};
 use packet::{Link, Packet, protocol};
 use path::Known;
 use rules::ruleset::names::TABLE;
+use verdict::Expectation;
 
 pub(crate) use around::{owner, owner_of_node_port};
+pub use offline::ManifestNode;
 pub use verdict::{EffectiveRule, Endpoint, Explanation, Verdict};
 
 const EXAMPLES: &str = "\
@@ -56,6 +61,8 @@ Examples:
     kube-proxy explain --from 192.168.0.2 --to 10.96.0.1:443 -o json | jq -r .verdict
   A ping:
     kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
+  An assertion about manifests, without root and without a node:
+    helm template . | kube-proxy explain --manifests - --from 203.0.113.7 --to 192.0.2.10:443 --expect dropped:shop/admin
 
 Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, or that cannot be told, or only some endpoints can be
 reached, or something is wrong with the node; 2 could not look, or no kube-proxy has written rules.";
@@ -74,6 +81,13 @@ pub struct Args {
     /// The interface at which the packet arrives; by default the one through which this host routes packets to --from
     #[arg(long, value_name = "NAME")]
     iface: Option<String>,
+    /// Exit with 0 if the verdict is one of these, and with 1 otherwise: translated, partly, refused, dropped, passed, proxied or
+    /// unknown, with :NAMESPACE/NAME if the packet has to be that Service's; comma-separated
+    #[arg(long, value_name = "VERDICT[:SERVICE]", value_delimiter = ',')]
+    expect: Vec<Expectation>,
+    /// The manifests to explain the packet by, if not by the kernel's tables
+    #[command(flatten)]
+    pub from_manifests: ManifestArgs,
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
@@ -146,9 +160,27 @@ impl FromStr for Target {
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (packet, mut explanation) = answer(args).map_err(crate::explain_rights)?;
     around::report(&mut explanation, &packet, &args.running.problems().unwrap_or_default());
+    tell(args, &packet, &explanation, out)
+}
+
+/// Explains a packet by tables that are not in a kernel.
+///
+/// # Errors
+/// When the arguments contradict each other or do not fit the node.
+pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Result<CommandOutcome> {
+    let (packet, explanation) = offline::answer(args, node)?;
+    tell(args, &packet, &explanation, out)
+}
+
+/// Prints an explanation. The exit code says whether it is good news, or whether it is what the user expects.
+fn tell(args: &Args, packet: &Packet, explanation: &Explanation, out: &mut Output<'_>) -> Result<CommandOutcome> {
     match args.format.format {
-        Format::Json | Format::Yaml => out.value(args.format.format, &explanation)?,
-        format => print::print(out, &packet, &explanation, format == Format::Wide)?,
+        Format::Json | Format::Yaml => out.value(args.format.format, explanation)?,
+        format => print::print(out, packet, explanation, format == Format::Wide)?,
+    }
+    if !args.expect.is_empty() {
+        let is_met = args.expect.iter().any(|expected| expected.is_met(explanation));
+        return Ok(if is_met { CommandOutcome::Fine } else { CommandOutcome::Found });
     }
     Ok(match explanation.verdict {
         _ if explanation.is_wrong => CommandOutcome::Found,
@@ -169,32 +201,36 @@ pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation>
         iface: iface.map(str::to_owned),
         format: FormatArgs::default(),
         running: RunningArgs::default(),
+        expect: Vec::new(),
+        from_manifests: ManifestArgs::default(),
     };
     answer(&args).map(|(_, explanation)| explanation)
+}
+
+/// The family of a packet from this address.
+fn family(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
+}
+
+/// Where the packet comes from and where it goes.
+fn ends(args: &Args) -> Result<(Source, Target)> {
+    let (from, to) = (args.from, args.to);
+    if from.address.is_ipv4() != to.address.is_ipv4() {
+        bail!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address);
+    }
+    Ok((from, to))
 }
 
 /// How often the rules are read again when they change during the evaluation.
 const TRIES: usize = 5;
 
 fn answer(args: &Args) -> Result<(Packet, Explanation)> {
-    let (from, to) = (args.from, args.to);
-    if from.address.is_ipv4() != to.address.is_ipv4() {
-        bail!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address);
-    }
+    let (from, to) = ends(args)?;
     let mut host = ThisHost::open()?;
     let is_own = host.address_type(from.address)? == routes::LOCAL;
-    let packet = Packet {
-        source: from.address,
-        source_port: from.port,
-        destination: to.address,
-        port: to.port,
-        protocol: to.protocol,
-        mark: 0,
-        input: input(args, is_own, &mut host)?,
-        output: Link::None,
-    };
+    let packet = first_packet((from, to), input(args, is_own, &mut host)?);
     let mut connection = Connection::open()?;
-    let family = if from.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
+    let family = family(from.address);
     let known = known(&packet)?;
     let mut changes = 0;
     loop {
@@ -213,6 +249,19 @@ fn answer(args: &Args) -> Result<(Packet, Explanation)> {
     }
 }
 
+fn first_packet((from, to): (Source, Target), input: Link) -> Packet {
+    Packet {
+        source: from.address,
+        source_port: from.port,
+        destination: to.address,
+        port: to.port,
+        protocol: to.protocol,
+        mark: 0,
+        input,
+        output: Link::None,
+    }
+}
+
 /// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
 /// begins a new one.
 fn known(packet: &Packet) -> Result<Option<Known>> {
@@ -227,15 +276,15 @@ fn known(packet: &Packet) -> Result<Option<Known>> {
     }))
 }
 
+fn arrives_nowhere(source: IpAddr, name: &str) -> String {
+    format!("{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}")
+}
+
 /// The interface at which the packet arrives.
 fn input(args: &Args, is_own: bool, host: &mut ThisHost) -> Result<Link> {
     let source = args.from.address;
     match &args.iface {
-        Some(name) if is_own => {
-            bail!(
-                "{source} is an address of this host, so the packet arrives at no interface: leave out --iface {name}"
-            )
-        }
+        Some(name) if is_own => bail!(arrives_nowhere(source, name)),
         Some(name) => host.interface(name).ok_or_else(|| {
             let known: Vec<&str> = host.names().map(|name| &**name).collect();
             names::unknown(&format!("this host has no interface {name}"), name, known.into_iter())
@@ -263,7 +312,7 @@ fn evaluate(
     let owner = around::owner(packet, &table, live)?;
     let mut explanation = verdict::explain(&walk, packet, owner.as_deref());
     explanation.warnings.extend(around::beyond(&tables, family));
-    around::correct(&mut explanation, packet, &table, own.dormant, (&mut *live, &mut *host))?;
+    around::correct(&mut explanation, packet, &table, own.dormant, (&mut *live, &mut *host), around::userspace)?;
     if !is_own && packet.input == Link::Unknown {
         let text = format!("no route leads to {}: give --iface, if rules look at the interface", packet.source);
         explanation.warnings.push(text);

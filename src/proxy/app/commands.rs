@@ -5,7 +5,7 @@ use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
 use inspect::output::Output;
 use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, top, trace};
 
-use super::bundle;
+use super::{bundle, render};
 use crate::verify;
 
 /// The nice value of a command above that of the proxy: the command gets about a tenth of a processor for which both compete.
@@ -57,6 +57,7 @@ pub(super) fn run_line(words: &[String], out: &mut Output<'_>) -> Result<Command
 
 fn dispatch(command: Command, out: &mut Output<'_>) -> Result<CommandOutcome> {
     match command {
+        Command::Explain(args) if !args.from_manifests.manifests().is_empty() => render::explain(&args, out),
         Command::Explain(args) => explain::run(&args, out),
         Command::Services(args) => services::run(&args, out),
         Command::Probe(args) => probe::run(&args, out),

@@ -49,8 +49,8 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, commands::add) {
         Ok(Invocation::Command(matches)) => look(commands::run(&matches)),
         Err(error @ config::Error::CommandUsage(_)) => look(Err(error.into())),
-        Ok(Invocation::Render { config, is_named, args }) if args.diff.is_some() => {
-            look(render::diff(config, is_named, &args))
+        Ok(Invocation::Render { config, manifests, is_named, args }) if !args.diff.is_empty() => {
+            look(render::diff(config, is_named, &manifests, &args))
         }
         other => guarded("the main thread", || proxy(other?)).map(|()| ExitCode::SUCCESS),
     }
@@ -76,7 +76,9 @@ fn look(outcome: Result<inspect::CommandOutcome>) -> Result<ExitCode> {
 fn proxy(invocation: Invocation) -> Result<()> {
     match invocation {
         Invocation::Run(config) => run(config),
-        Invocation::Render { config, is_named, args } => render::render(config, is_named, args.strict),
+        Invocation::Render { config, manifests, is_named, args } => {
+            render::render(config, is_named, &manifests, args.strict)
+        }
         Invocation::WriteConfig { path, text, warnings } => {
             warnings.iter().for_each(output::print_error);
             inspect::output::check_reader(fs::write(&path, text))
@@ -141,7 +143,7 @@ fn clean_up(config: &Config, force: bool) -> Result<()> {
     cleanup::clean_up(config, &mut Lock::new(std::process::id(), &command_line()), force)
 }
 
-/// Starts the log and logs the warnings of the configuration. Lines wait in memory until [`logging::start_writing`]: a running proxy
+/// Starts the log and logs the warnings of the configuration and the note about its mode. Lines wait in memory until [`logging::start_writing`]: a running proxy
 /// drops its privileges first, so that the thread that writes the log does not have them.
 fn start_log(config: &Config) -> Verbosity {
     let verbosity = logging::init(&config.logging);
@@ -149,6 +151,9 @@ fn start_log(config: &Config) -> Verbosity {
         .warnings
         .iter()
         .for_each(|reason| warn!(reason, "The configuration has something without effect or out of date"));
+    if let Some(reason) = &config.mode_note {
+        info!(reason, "Running nftables, whatever mode the configuration has");
+    }
     // Upstream logs its flags in this format.
     config.flags.iter().for_each(|(name, value)| info!(target: V1, "FLAG: --{name}={value:?}"));
     verbosity

@@ -1,22 +1,24 @@
-//! `kube-proxy render`: prints the ruleset for a directory of manifests, or what another directory would change. Changes nothing on the
-//! node.
+//! `kube-proxy render`: prints the ruleset for manifests, or what other manifests would change; and `kube-proxy explain --manifests`, which
+//! explains a packet by that ruleset. Changes nothing on the node.
 //!
 //! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine: this node is
 //! the Node of the manifests, node ports are open on the addresses of that Node as far as `nodePortAddresses` allows, and the flowtable has
 //! the interfaces that `--flowtable` names.
 
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::{layout, output};
 use crate::sync::{Engine, LostFrontend, LostReport, NoKernel};
 use crate::verify::report::print_changes;
 use cluster::settings::options;
-use cluster::source::manifests;
+use cluster::source::manifests::{self, STDIN, Severity};
 use component::config::{Config, Flowtable, RenderArgs};
-use inspect::CommandOutcome;
+use inspect::output::Output;
+use inspect::{CommandOutcome, explain};
 use node::flowtable;
 use rules::diff::differences::as_read;
 use rules::model::{Event, Family, Node};
@@ -28,12 +30,12 @@ use rules::model::{Event, Family, Node};
 /// # Errors
 /// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem; in the last case the ruleset for
 /// the rest of them was printed.
-pub(super) fn render(config: Config, is_named: bool, strict: bool) -> Result<()> {
-    let dir = config.manifests.clone().context("give --manifests DIR")?;
+pub(super) fn render(config: Config, is_named: bool, manifests: &[PathBuf], strict: bool) -> Result<()> {
     let flowtable = config.flowtable.clone();
     config.warnings.iter().for_each(output::print_error);
     let warnings = config.warnings.len();
-    let Rendered { mut engine, problems, .. } = read(config, is_named, &dir)?;
+    let Rendered { mut engine, problems, .. } = read(config, is_named, manifests)?;
+    let problems = problems.all;
     output::print(engine.content())?;
     let left_out = left_out(&mut engine, strict);
     print_fast_path(&flowtable)?;
@@ -47,22 +49,23 @@ pub(super) fn render(config: Config, is_named: bool, strict: bool) -> Result<()>
     }
 }
 
-/// Prints what would change on a node if another directory replaced the manifests.
+/// Prints what would change on a node if those of `--diff` replaced the manifests.
 ///
 /// # Errors
-/// As for [`render`], for both directories; a problem of the manifests only with `--strict`.
-pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<CommandOutcome> {
-    let dir = config.manifests.clone().context("give --manifests DIR")?;
-    let other = args.diff.as_deref().context("give --diff DIR")?;
+/// As for [`render`], for both; a problem of the manifests only with `--strict`.
+pub(super) fn diff(config: Config, is_named: bool, manifests: &[PathBuf], args: &RenderArgs) -> Result<CommandOutcome> {
+    if [manifests, &args.diff].iter().all(|sources| sources.iter().any(|source| source.as_os_str() == STDIN)) {
+        bail!("cannot read standard input twice: give - to --manifests or to --diff");
+    }
     config.warnings.iter().for_each(output::print_error);
     let warnings = config.warnings.len();
-    let mut before = read(config.clone(), is_named, &dir)?;
-    // Both directories are rendered for the same node.
+    let mut before = read(config.clone(), is_named, manifests)?;
+    // Both are rendered for the same node.
     let config = Config { node_name: before.node_name.clone(), ..config };
-    let mut after = read(config, is_named || !before.node_name.is_empty(), other)?;
+    let mut after = read(config, is_named || !before.node_name.is_empty(), &args.diff)?;
     let dumps = before.engine.content().tables.iter().map(as_read).map(Some).collect();
     let found = after.engine.differences(dumps, Some(&before.engine));
-    let mut wrong = before.problems + after.problems + warnings;
+    let mut wrong = before.problems.all + after.problems.all + warnings;
     for engine in [&mut before.engine, &mut after.engine] {
         wrong += left_out(engine, args.strict);
     }
@@ -73,22 +76,51 @@ pub(super) fn diff(config: Config, is_named: bool, args: &RenderArgs) -> Result<
     Ok(if has_changes { CommandOutcome::Found } else { CommandOutcome::Fine })
 }
 
-/// The manifests of a directory, loaded into an engine without a kernel.
+/// Explains a packet by the ruleset for manifests.
+///
+/// # Errors
+/// When the configuration or the manifests cannot be read, or the packet does not fit the node.
+pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
+    let (config, is_named) = args.from_manifests.config()?;
+    config.warnings.iter().for_each(output::print_error);
+    let serves_localhost = config.serves_localhost();
+    let Rendered { mut engine, problems, addresses, .. } = read(config, is_named, args.from_manifests.manifests())?;
+    if problems.errors > 0 {
+        bail!("cannot explain a packet by manifests of which a part cannot be read");
+    }
+    let tables = engine.content().tables.iter().map(as_read).collect();
+    left_out(&mut engine, true);
+    explain::run_offline(args, &explain::ManifestNode { tables, addresses, serves_localhost }, out)
+}
+
+/// Manifests, loaded into an engine without a kernel.
 struct Rendered {
     engine: Engine<NoKernel>,
     /// The name of the node that the rules are made for.
     node_name: String,
-    /// The number of problems in the manifests, which were printed.
-    problems: usize,
+    /// The addresses of that node.
+    addresses: Vec<IpAddr>,
+    problems: Problems,
 }
 
-/// Reads a directory, and prints the problems of its manifests on standard error.
+/// The number of problems in the manifests, which were printed.
+struct Problems {
+    all: usize,
+    /// Those for which a document, a file or an object is not used at all.
+    errors: usize,
+}
+
+/// Reads manifests, and prints on standard error their problems and what was assigned to Services.
 ///
 /// # Errors
-/// When it cannot be read, or has several Nodes and no name was configured.
-fn read(mut config: Config, is_named: bool, dir: &Path) -> Result<Rendered> {
-    let (events, problems) = manifests::read_once(dir, options(&config))?;
-    problems.iter().for_each(output::print_error);
+/// When they cannot be read, or have several Nodes and no name was configured.
+fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Rendered> {
+    let manifests = manifests::read_and_assign(manifests, options(&config))?;
+    manifests.problems.iter().for_each(output::print_error);
+    manifests.notes.iter().for_each(output::print_error);
+    let errors = manifests.problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let problems = Problems { all: manifests.problems.len(), errors };
+    let events = manifests.events;
     if !is_named {
         config.node_name = only_node(&events)?.map_or_else(String::new, |node| node.name.to_string());
     }
@@ -96,11 +128,11 @@ fn read(mut config: Config, is_named: bool, dir: &Path) -> Result<Rendered> {
     let own = nodes(&events).find(|node| *node.name == *node_name);
     let addresses = own.map_or_else(Vec::new, |node| node.clone().with_bind_address(config.bind_address).ips);
     let layout = layout(&config);
-    let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel { addresses });
+    let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel { addresses: addresses.clone() });
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    Ok(Rendered { engine, node_name, problems: problems.len() })
+    Ok(Rendered { engine, node_name, addresses, problems })
 }
 
 /// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the sum of both.

@@ -18,7 +18,7 @@ pub mod names;
 pub mod notes;
 pub mod reading;
 mod shared;
-mod stable_hash;
+pub mod stable_hash;
 
 use std::net::IpAddr;
 use std::sync::Arc;

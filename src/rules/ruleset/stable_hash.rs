@@ -1,12 +1,14 @@
 //! Hash functions whose results are the same on every node and in every version.
 
 /// The FNV-1a hash.
-pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
+#[must_use]
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Mixes the bits of a number: changing one input bit changes about half of the output bits. This is the last step of `SplitMix64`.
-pub(super) const fn mix(number: u64) -> u64 {
+#[must_use]
+pub const fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31

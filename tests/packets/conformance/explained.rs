@@ -1,14 +1,16 @@
 //! Whether `kube-proxy explain` tells of a probe what happened to it.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
 
 use inspect::explain::{Explanation, Verdict, explain};
 
-use super::case::{Expect, Origin, Probe, scheduler};
+use super::case::{Case, Expect, Origin, Probe, scheduler};
 use super::network::Network;
+use crate::support::layout::Layout;
 use crate::support::probe::{Outcome, Proto, Tally};
-use crate::support::proxy::binary;
+use crate::support::proxy::{Proxy, binary};
 
 /// How far a sum of probabilities may be from 1.
 const ROUNDING: f64 = 1e-9;
@@ -107,5 +109,37 @@ pub(crate) fn judge_binary(network: &Network, probe: &Probe) -> Result<(), Strin
     match printed == expected && output.status.code() == Some(code) {
         true => Ok(()),
         false => Err(format!("the command printed {printed:#}, not {expected:#}; {:?}", output.status)),
+    }
+}
+
+/// What is wrong with what the command says of a case by the manifests alone, compared with what it says by the kernel's tables. Left out are
+/// addresses of the node that its Node does not have, so that no manifest has them.
+pub(crate) fn judge_by_manifests(network: &Network, proxy: &Proxy, case: &Case, layout: Layout) -> Vec<String> {
+    let node = case.objects().first().map(|node| node["status"]["addresses"].to_string()).unwrap_or_default();
+    let is_unknown = |ip: IpAddr| case.node_addresses().contains(&ip) && !node.contains(&format!("\"{ip}\""));
+    let known = case.probes.iter().filter(|probe| !is_unknown(probe.source) && !is_unknown(probe.target.ip()));
+    // The interface by which local pods are recognised is not in the manifests, so the verdict may be left open.
+    let mode = &case.config(layout)["detectLocalMode"];
+    let is_open = mode.as_str().is_some_and(|mode| mode.contains("Interface"));
+    known.filter_map(|probe| judge_probe_by_manifests(network, proxy, probe, is_open).err()).collect()
+}
+
+fn judge_probe_by_manifests(network: &Network, proxy: &Proxy, probe: &Probe, is_open: bool) -> Result<(), String> {
+    let (from, to) = arguments(probe);
+    let mut command = Command::new(binary());
+    command.args(["explain", "--from", &from, "--to", &to, "-o", "json"]);
+    command.arg("--config").arg(proxy.config_path()).arg("--manifests").arg(proxy.manifests().path());
+    let output = command.output().map_err(|error| error.to_string())?;
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let expected = serde_json::to_value(of(network, probe)?).expect("an explanation serializes");
+    if is_open && printed["verdict"] == "unknown" {
+        return Ok(());
+    }
+    match ["verdict", "service", "endpoints"].into_iter().find(|field| printed[field] != expected[field]) {
+        None => Ok(()),
+        Some(field) => {
+            Err(format!("{from} -> {to}: {field} by the manifests: {printed:#}, by the kernel: {expected:#}"))
+        }
     }
 }

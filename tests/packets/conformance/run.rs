@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::case::{Case, Sequence, all, sequences};
+use super::explained::judge_by_manifests;
 use super::judge::{Memory, is_slow, judge};
 use super::network::Network;
 use crate::support::layout::{Layout, test_in_each_layout};
@@ -28,8 +29,11 @@ const NOTICED: Duration = Duration::from_millis(1500);
 fn run(case: &Case, layout: Layout) -> Vec<String> {
     let attempt = catch_unwind(AssertUnwindSafe(|| {
         let network = Network::new(&[case]);
-        let _proxy = Proxy::start(&network.node, &case.config(layout), &case.objects());
-        judge(&network, case, &mut Memory::new())
+        let proxy = Proxy::start(&network.node, &case.config(layout), &case.objects());
+        // Before any packet, because the kernel's maps remember clients afterwards, and manifests do not.
+        let mut wrong = judge_by_manifests(&network, &proxy, case, layout);
+        wrong.extend(judge(&network, case, &mut Memory::new()));
+        wrong
     }));
     attempt.unwrap_or_else(|panic| vec![text_of(&*panic)])
 }

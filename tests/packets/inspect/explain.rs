@@ -82,12 +82,13 @@ const QUESTIONS: [(&str, i32); 14] = [
 test_in_each_layout!(packets_are_explained_in_words);
 fn packets_are_explained_in_words(layout: Layout) {
     let world = World::new();
-    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    let proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
     let mut text = String::new();
     for (question, code) in QUESTIONS {
         let (found, answer, errors) = explain(&world.node, &question.split(' ').collect::<Vec<_>>());
         assert_eq!((found, errors.as_str()), (Some(code), ""), "{question}: {answer}");
         text += &format!("$ kube-proxy explain {question}\n{answer}\n");
+        assert_is_same_by_manifests(&world.node, &proxy, question, code);
     }
     let file = format!("tests/data/inspect/explain/{}.txt", layout.name());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -97,6 +98,26 @@ fn packets_are_explained_in_words(layout: Layout) {
     }
     let expected = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert_eq!(text, expected);
+}
+
+/// What is explained by the manifests alone, without a capability and without the node, is what the node's tables lead to (Q1).
+fn assert_is_same_by_manifests(node: &Namespace, proxy: &Proxy, question: &str, code: i32) {
+    let question: Vec<&str> = question.split(' ').filter(|word| !["-o", "wide"].contains(word)).collect();
+    let by_kernel: Value = {
+        let (_, text, errors) = explain(node, &[&question[..], &["-o", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}{errors}"))
+    };
+    let (manifests, config) = (proxy.manifests().path().to_owned(), proxy.config_path());
+    // Without capabilities and in a network namespace without anything, nothing of a kernel's tables can be seen.
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--net", "setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
+    command.arg(crate::support::proxy::binary()).arg("explain").args(&question).args(["-o", "json"]);
+    let (found, text, errors) = outcome(command.arg("--config").arg(&config).arg("--manifests").arg(&manifests));
+    assert_eq!(found, Some(code), "{question:?}: {text}{errors}");
+    let by_manifests: Value = serde_json::from_str(&text).expect("JSON");
+    for field in ["verdict", "service", "endpoints", "masquerade", "reason"] {
+        assert_eq!(by_manifests[field], by_kernel[field], "{field} of {question:?}: {by_manifests:#}");
+    }
 }
 
 #[test]

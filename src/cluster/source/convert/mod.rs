@@ -16,7 +16,7 @@ mod text;
 mod tests;
 
 use std::fmt::{Arguments, Display};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -25,19 +25,39 @@ use super::Problem;
 use super::objects::{EndpointSlice, Message, Metadata, Node, Service, ServiceCidr, Text};
 use component::addresses::{parse_cidr, parse_ip};
 use intern::Interner;
-use rules::model::{Event, ObjectName, Protocol};
+use rules::model::{ClusterIps, Event, ObjectName, Protocol};
 
 /// Options of the conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` is used (A7).
     pub(crate) allow_external_ips: bool,
+    /// What becomes of a Service without a cluster IP that is not headless.
+    pub(crate) without_cluster_ip: WithoutClusterIp,
 }
+
+/// What becomes of a Service without a cluster IP that is not headless. An API server gives each a cluster IP; manifests that were never
+/// sent to one have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WithoutClusterIp {
+    /// It does not exist for the proxy (A2).
+    #[default]
+    Ignored,
+    /// The same, and a problem says so.
+    Reported,
+    /// It is converted, with [`ASSIGN`] in place of each address and [`ASSIGN_PORT`] in place of each port that an API server would give it.
+    Assigned,
+}
+
+/// Stands for a cluster IP that is still to be assigned.
+pub(crate) const ASSIGN: ClusterIps = ClusterIps { v4: Some(Ipv4Addr::UNSPECIFIED), v6: Some(Ipv6Addr::UNSPECIFIED) };
+/// Stands for a node port that is still to be assigned.
+pub(crate) const ASSIGN_PORT: u16 = 0;
 
 impl Default for ConvertOptions {
     /// Returns the default of each feature gate.
     fn default() -> Self {
-        Self { allow_external_ips: true }
+        Self { allow_external_ips: true, without_cluster_ip: WithoutClusterIp::default() }
     }
 }
 

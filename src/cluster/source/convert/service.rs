@@ -4,7 +4,7 @@ use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Converted, Converter, Fields};
+use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp};
 use crate::source::objects;
 use foldhash::HashSet;
 use ipnet::IpNet;
@@ -23,11 +23,34 @@ impl Converter {
             return fields.finish(None);
         };
         let spec = Some(&object.spec).filter(|spec| is_for_this_proxy(object, spec));
+        let spec = spec.filter(|spec| self.has_or_gets_cluster_ip(spec, &mut fields));
         let event = match spec.and_then(|spec| self.usable_service(&name, object, spec, &mut fields)) {
             Some(service) => Event::ServiceApplied(service),
             None => Event::ServiceDeleted(name),
         };
         fields.finish(Some(event))
+    }
+
+    /// Whether the Service has a cluster IP, or one will be assigned to it (A2).
+    fn has_or_gets_cluster_ip(&self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> bool {
+        if !spec.cluster_ip.is_empty() {
+            return true;
+        }
+        if self.options.without_cluster_ip == WithoutClusterIp::Reported {
+            let text =
+                "missing; Service ignored: write an address of the ServiceCIDR, as an API server would choose one";
+            fields.problem("spec.clusterIP", text);
+        }
+        self.options.without_cluster_ip == WithoutClusterIp::Assigned
+    }
+
+    /// Which ports an API server would give the Service: node ports, and the health-check node port. A Service of type LoadBalancer that has
+    /// a cluster IP comes from an API server, which gave it all its ports.
+    fn assigns_ports(&self, spec: &objects::ServiceSpec<'_>) -> (bool, bool) {
+        let assigns = self.options.without_cluster_ip == WithoutClusterIp::Assigned;
+        let is_new_balancer = *spec.type_ == *"LoadBalancer" && spec.cluster_ip.is_empty();
+        let has_node_ports = is_new_balancer && spec.allocate_load_balancer_node_ports != Some(false);
+        (assigns && (*spec.type_ == *"NodePort" || has_node_ports), assigns && is_new_balancer)
     }
 
     fn usable_service(
@@ -37,8 +60,10 @@ impl Converter {
         spec: &objects::ServiceSpec<'_>,
         fields: &mut Fields<'_>,
     ) -> Option<Service> {
-        let cluster_ips = cluster_ips(spec, fields)?;
+        let cluster_ips =
+            if spec.cluster_ip.is_empty() { wanted_cluster_ips(spec, fields) } else { cluster_ips(spec, fields)? };
         let ports = self.service_ports(spec, fields)?;
+        let (_, assigns_health_check) = self.assigns_ports(spec);
         let external_policy = external_policy(spec, fields);
         let load_balancer_ips = load_balancer_ips(object, fields);
         let source_ranges = source_ranges(spec, &load_balancer_ips, fields);
@@ -54,7 +79,7 @@ impl Converter {
             internal_policy: policy(&spec.internal_traffic_policy, "spec.internalTrafficPolicy", fields),
             affinity_seconds: affinity_seconds(spec, fields),
             scheduler: scheduler(object, fields),
-            health_check_node_port: health_check_node_port(spec, external_policy, fields),
+            health_check_node_port: health_check_node_port(spec, external_policy, assigns_health_check, fields),
             ports,
         })
     }
@@ -64,9 +89,11 @@ impl Converter {
         // Allocate the exact capacity, because the list is kept as long as the Service exists.
         let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
         let mut known = HashSet::default();
+        let (assigns, _) = self.assigns_ports(spec);
         for (index, port) in spec.ports.iter().enumerate() {
-            let Some(port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
-            // Name and protocol identify a port (A5). Most Services have one port, and need no set to find duplicates.
+            let Some(mut port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
+            port.node_port = port.node_port.or(assigns.then_some(ASSIGN_PORT));
+            // Name and protocol identify a port (A5). Most Services have one port, and need no set of the ports seen so far.
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
@@ -115,11 +142,24 @@ fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], 
 /// (A3).
 fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     object.metadata.label(objects::PROXY_NAME).is_none()
-        && !matches!(&*spec.cluster_ip, "" | "None")
+        && *spec.cluster_ip != *"None"
         && *spec.type_ != *"ExternalName"
 }
 
-/// Returns the cluster IP of each IP family (A4). If none can be used, reports that as a problem and returns `None`.
+/// The families in which a Service without a cluster IP gets one: those of `spec.ipFamilies`; without it IPv4, and IPv6 too when
+/// `spec.ipFamilyPolicy` asks for both.
+fn wanted_cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> ClusterIps {
+    let families = spec.ip_families.iter().enumerate();
+    let mut wanted: Vec<Family> = families.filter_map(|(index, word)| parse_family(word, index, fields)).collect();
+    if wanted.is_empty() {
+        wanted.push(Family::V4);
+    }
+    let has =
+        |family| matches!(&*spec.ip_family_policy, "PreferDualStack" | "RequireDualStack") || wanted.contains(&family);
+    ClusterIps { v4: ASSIGN.v4.filter(|_| has(Family::V4)), v6: ASSIGN.v6.filter(|_| has(Family::V6)) }
+}
+
+/// The cluster IP of each IP family (A4); `None` if there is no usable one, which is reported.
 fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<ClusterIps> {
     let mut found = ClusterIps::default();
     let families = &spec.ip_families;
@@ -285,10 +325,14 @@ fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<S
 fn health_check_node_port(
     spec: &objects::ServiceSpec<'_>,
     external: TrafficPolicy,
+    assigns: bool,
     fields: &mut Fields<'_>,
 ) -> Option<u16> {
     if *spec.type_ != *"LoadBalancer" || external != TrafficPolicy::Local {
         return None;
+    }
+    if assigns && spec.health_check_node_port == 0 {
+        return Some(ASSIGN_PORT);
     }
     fields.port("spec.healthCheckNodePort", spec.health_check_node_port, "no health check")
 }

@@ -5,6 +5,7 @@
 //! documents of the file are used. Two threads decode a long JSON list, with the same result in the same order as one thread.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -95,7 +96,7 @@ pub(super) fn decode(
     match std::str::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-            if file.extension().is_some_and(|extension| extension == "json") {
+            if is_json(file, text) {
                 decoder.json(text, second);
             } else {
                 decoder.yaml(text);
@@ -104,6 +105,14 @@ pub(super) fn decode(
         Err(error) => decoder.error(format!("not UTF-8 text: {error}")),
     }
     decoder.outcome
+}
+
+fn is_json(file: &Path, text: &str) -> bool {
+    match file.extension().and_then(OsStr::to_str) {
+        Some("json") => true,
+        Some("yaml" | "yml") => false,
+        _ => text.trim_start().starts_with('{'),
+    }
 }
 
 struct Decoder<'a> {

@@ -5,7 +5,7 @@
 //! Invariants: objects of a missing file are deleted only if the file was certainly deleted, and not if its directory could not be read; a
 //! rescan reads only files that may have changed.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::ManifestProblem;
+use anyhow::Context as _;
+
 use super::decode::{Reader, decode};
 use super::store::{Changes, Store};
 use super::walk::{Visit, walk};
+use super::{ManifestProblem, STDIN};
 use crate::source::convert::ConvertOptions;
 use component::logging::once::OncePerKey;
 use rules::model::Event;
@@ -24,7 +26,10 @@ use rules::model::Event;
 /// The largest file that is read, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// The age of a change below which the file may change again without a new time stamp.
+/// What standard input is called in messages.
+const STDIN_NAME: &str = "standard input";
+
+/// A file that changed this recently may change again within the same time stamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
 /// One result of a scan.
@@ -126,6 +131,37 @@ impl Directory {
         End::Complete
     }
 
+    /// Reads directories, files of any name and standard input ([`STDIN`]) once, in the order of their paths. For a directory that nothing
+    /// was read from yet, so that no file has to be read twice.
+    ///
+    /// # Errors
+    /// One of these sources cannot be read, or one that is no directory has no content.
+    pub(super) fn read_sources(&mut self, sources: &[PathBuf], take: Take<'_>) -> anyhow::Result<()> {
+        let mut scan = Scan { take, again: BTreeSet::new() };
+        // Each file, and whether a user named it.
+        let mut files: BTreeMap<Arc<Path>, bool> = BTreeMap::new();
+        for source in sources {
+            if source.as_os_str() == STDIN {
+                files.insert(Path::new(STDIN_NAME).into(), true);
+            } else if fs::metadata(source).with_context(|| cannot_read(source))?.is_dir() {
+                let listing = walk(source, &mut |_| {}).with_context(|| cannot_read(source))?;
+                scan.problems(listing.errors.iter().map(|(path, error)| unreadable(&path.as_path().into(), error)));
+                files.extend(listing.files.into_iter().map(|file| (file.into(), false)));
+            } else {
+                files.insert(source.as_path().into(), true);
+            }
+        }
+        for (file, is_named) in files {
+            if is_named {
+                let bytes = read_named(&file).with_context(|| cannot_read(&file))?;
+                self.take_in(&file, Ok((bytes, None)), &mut scan);
+            } else {
+                self.load(&file, &mut scan);
+            }
+        }
+        Ok(())
+    }
+
     /// Reads some files again.
     pub(super) fn refresh(&mut self, files: BTreeSet<PathBuf>, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
@@ -163,8 +199,13 @@ impl Directory {
     }
 
     fn load(&mut self, file: &Arc<Path>, scan: &mut Scan<'_>) {
+        self.take_in(file, read(file), scan);
+    }
+
+    /// Takes the objects of a file, of which this was read.
+    fn take_in(&mut self, file: &Arc<Path>, read: io::Result<(Vec<u8>, Option<Stamp>)>, scan: &mut Scan<'_>) {
         self.stamps.remove(file);
-        match read(file) {
+        match read {
             Ok((bytes, stamp)) => {
                 let mut load = self.store.begin(file);
                 let outcome = decode(file, &bytes, &mut self.readers, &mut |object| {
@@ -232,14 +273,37 @@ fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
-    let mut opened = File::open(file)?;
-    let stamp = Some(Stamp::of(&opened.metadata()?)).filter(Stamp::is_settled);
-    let mut bytes =
-        Vec::with_capacity(usize::try_from(opened.metadata()?.len().min(MAX_FILE_BYTES)).unwrap_or_default());
-    // Limit the read, because the file may grow meanwhile.
-    opened.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    let opened = File::open(file)?;
+    let meta = opened.metadata()?;
+    let stamp = Some(Stamp::of(&meta)).filter(Stamp::is_settled);
+    Ok((limited(opened, meta.len())?, stamp))
+}
+
+/// Reads a file that a user named, which may be a pipe of the shell, or standard input.
+fn read_named(file: &Path) -> io::Result<Vec<u8>> {
+    let bytes = if *file == *Path::new(STDIN_NAME) {
+        limited(io::stdin().lock(), 0)?
+    } else {
+        let opened = File::open(file)?;
+        let len = opened.metadata()?.len();
+        limited(opened, len)?
+    };
+    if bytes.trim_ascii().is_empty() {
+        return Err(io::Error::new(ErrorKind::UnexpectedEof, "it is empty"));
+    }
+    Ok(bytes)
+}
+
+fn cannot_read(source: &Path) -> String {
+    format!("cannot read {}", source.display())
+}
+
+/// Reads all bytes of a source that is probably so long, and may grow while it is read.
+fn limited(source: impl Read, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(usize::try_from(len.min(MAX_FILE_BYTES)).unwrap_or_default());
+    source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|read| read <= MAX_FILE_BYTES) {
-        return Ok((bytes, stamp));
+        return Ok(bytes);
     }
     Err(io::Error::new(ErrorKind::FileTooLarge, format!("larger than {} MiB", MAX_FILE_BYTES >> 20)))
 }

@@ -13,6 +13,7 @@
 //! Invariants: a file that cannot be read deletes no object; if two files define an object, the one with the smallest path counts; an
 //! event is sent only for an object whose meaning for the proxy changed.
 
+mod assign;
 mod changes;
 mod decode;
 mod directory;
@@ -26,13 +27,11 @@ mod walk;
 mod tests;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::bail;
-
-use super::convert::ConvertOptions;
-use directory::{End, ScanItem};
+use super::convert::{ConvertOptions, WithoutClusterIp};
+use directory::ScanItem;
 use rules::model::Event;
 
 pub use thread::{Handle, check, spawn};
@@ -94,23 +93,51 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
     (events, [outcome.problems, changes.duplicates].concat())
 }
 
-/// Reads a directory once. Returns the events of all its objects, [`Event::InitialListDone`] last, and all problems.
+/// The path that stands for standard input.
+pub const STDIN: &str = "-";
+
+/// Reads directories, files and standard input once. Gives the events of all their objects, [`Event::InitialListDone`] last, and all
+/// problems.
 ///
 /// # Errors
-/// Fails if the directory itself cannot be read.
-pub fn read_once(dir: &Path, options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
+/// One of these sources cannot be read.
+pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
+    let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Reported, ..options };
+    let (mut events, problems) = read(sources, options)?;
+    events.push(Event::InitialListDone);
+    Ok((events, problems))
+}
+
+/// What manifests mean before an API server has seen them.
+#[derive(Debug)]
+pub struct AssignedManifests {
+    /// The events of all objects, [`Event::InitialListDone`] last.
+    pub events: Vec<Event>,
+    /// All problems.
+    pub problems: Vec<ManifestProblem>,
+    /// A sentence for each Service that got a cluster IP or a node port which its manifest does not have.
+    pub notes: Vec<String>,
+}
+
+/// As [`read_once`], and gives Services the cluster IPs and node ports that an API server would give them.
+///
+/// # Errors
+/// As for [`read_once`].
+pub fn read_and_assign(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<AssignedManifests> {
+    let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Assigned, ..options };
+    let (mut events, mut problems) = read(sources, options)?;
+    let (notes, lacks) = assign::assign(&mut events);
+    problems.extend(lacks);
+    events.push(Event::InitialListDone);
+    Ok(AssignedManifests { events, problems, notes })
+}
+
+fn read(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     let mut take = |news| match news {
         ScanItem::Event(event) => events.push(event),
         ScanItem::Problem(problem) => problems.push(problem),
     };
-    let end = directory::Directory::new(dir, options).rescan(&mut |_| {}, &|| true, &mut take);
-    if end == End::Unreadable {
-        match problems.first() {
-            Some(problem) => bail!("{problem}"),
-            None => bail!("{} cannot be read", dir.display()),
-        }
-    }
-    events.push(Event::InitialListDone);
+    directory::Directory::new(Path::new(""), options).read_sources(sources, &mut take)?;
     Ok((events, problems))
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::{error, warn};
@@ -23,8 +23,8 @@ use tracing::{error, warn};
 use super::changes::Monitor;
 use super::directory::{self, Directory, ScanItem};
 use super::walk::Visit;
-use super::{ManifestProblem, Severity};
-use crate::source::convert::ConvertOptions;
+use super::{ManifestProblem, STDIN, Severity};
+use crate::source::convert::{ConvertOptions, WithoutClusterIp};
 use component::logging::duration;
 use component::logging::once::Once;
 use component::supervise::Supervisor;
@@ -47,11 +47,18 @@ pub struct Handle {
 /// A function that is called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
 pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
-/// Checks that a directory can be read.
+/// Checks that a directory can be read and followed.
 ///
 /// # Errors
 /// Fails if the directory cannot be read.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
+    if dir.as_os_str() == STDIN || fs::metadata(dir).is_ok_and(|meta| !meta.is_dir()) {
+        bail!(
+            "cannot follow --manifests {}: it is no directory; put the file into one (only render and explain read files and standard \
+             input)",
+            dir.display()
+        );
+    }
     fs::read_dir(dir).map(drop).with_context(|| format!("cannot read manifest directory {}", dir.display()))
 }
 
@@ -89,6 +96,7 @@ pub(super) fn spawn_with(
     detection: Detection,
 ) -> anyhow::Result<Handle> {
     check(&dir)?;
+    let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Reported, ..options };
     let (stopped, stop) = pipe().context("cannot make the pipe of the manifest source")?;
     let worker = Worker {
         directory: Directory::new(&dir, options),

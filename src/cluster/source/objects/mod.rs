@@ -133,9 +133,11 @@ pub(super) struct ServiceSpec<'a> {
     #[serde(deserialize_with = "nullable")]
     pub(super) ip_families: Vec<Text<'a>>,
     pub(super) internal_traffic_policy: Text<'a>,
+    pub(super) ip_family_policy: Text<'a>,
+    pub(super) allocate_load_balancer_node_ports: Option<bool>,
 }
 
-message!(ServiceSpec<'a> { 1 => ports, 3 => cluster_ip, 4 => type_, 5 => external_ips, 7 => session_affinity, 9 => load_balancer_source_ranges, 11 => external_traffic_policy, 12 => health_check_node_port, 14 => session_affinity_config, 18 => cluster_ips, 19 => ip_families, 22 => internal_traffic_policy });
+message!(ServiceSpec<'a> { 1 => ports, 3 => cluster_ip, 4 => type_, 5 => external_ips, 7 => session_affinity, 9 => load_balancer_source_ranges, 11 => external_traffic_policy, 12 => health_check_node_port, 14 => session_affinity_config, 17 => ip_family_policy, 18 => cluster_ips, 19 => ip_families, 20 => allocate_load_balancer_node_ports, 22 => internal_traffic_policy });
 
 /// One port of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]

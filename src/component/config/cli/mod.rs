@@ -104,12 +104,55 @@ pub struct RenderArgs {
     /// is left out or loses an address
     #[arg(long)]
     pub strict: bool,
-    /// Print what would change on a node if the manifests became those of this directory; exit with 1 if anything would
-    #[arg(long, value_name = "DIR")]
-    pub diff: Option<PathBuf>,
+    /// Print what would change on a node if the manifests became these (a directory, a file, or - for standard input; may be given
+    /// several times); exit with 1 if anything would
+    #[arg(long, value_name = "PATH")]
+    pub diff: Vec<PathBuf>,
     /// With --diff: print JSON
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_parser = ["json"], requires = "diff")]
     pub output: Option<String>,
+}
+
+/// The arguments of a command that looks at manifests and not at the kernel: these, and the flags of the proxy that such a command needs.
+/// The command must also have an argument `healthz_address`, which asks a running proxy and so contradicts manifests.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ManifestArgs {
+    /// Look at the rules that `render` prints for these manifests, and not at the kernel: a directory, a file, or - for standard input;
+    /// may be given several times
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["healthz_address"])]
+    manifests: Vec<PathBuf>,
+    /// With --manifests: the KubeProxyConfiguration file of the proxy
+    #[arg(long, value_name = "FILE", requires = "manifests")]
+    config: Option<String>,
+    /// With --manifests: the node, if the manifests have several
+    #[arg(long, value_name = "NAME", alias = "hostname-override", requires = "manifests")]
+    node: Option<String>,
+    /// With --manifests: the layout of the rules, maps or chains
+    #[arg(long, value_name = "LAYOUT", requires = "manifests")]
+    ruleset_layout: Option<String>,
+}
+
+impl ManifestArgs {
+    /// The manifests; empty when the kernel is meant.
+    #[must_use]
+    pub fn manifests(&self) -> &[PathBuf] {
+        &self.manifests
+    }
+
+    /// These arguments as flags of `render`.
+    ///
+    /// # Errors
+    /// When a value is invalid.
+    pub(super) fn flags(&self) -> Result<Flags, String> {
+        let given = [
+            ("--config", &self.config),
+            ("--hostname-override", &self.node),
+            ("--ruleset-layout", &self.ruleset_layout),
+        ];
+        let given = given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+        let line = with_flags(Command::new(RENDER)).no_binary_name(true);
+        Flags::read(&line.try_get_matches_from(given).map_err(|error| error.to_string())?)
+    }
 }
 
 /// Adds commands to the command line.
@@ -230,7 +273,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
     );
     let help = || Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Print help and exit");
     let render = RenderArgs::augment_args(Command::new(RENDER));
-    let render = render.about("Print the ruleset for a directory of manifests, and change nothing");
+    let render = render.about("Print the ruleset for manifests, and change nothing");
     let line = with_flags(Command::new("kube-proxy-nft"))
         .bin_name("kube-proxy")
         .args([help().help_heading(GLOBAL), version.help_heading(GLOBAL)])
@@ -347,7 +390,7 @@ impl Flags {
         self.given.iter().flat_map(of_flag).collect()
     }
 
-    fn values(&self, name: &str) -> &[String] {
+    pub(super) fn values(&self, name: &str) -> &[String] {
         self.given.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 

@@ -97,7 +97,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     port(SERVERS, "healthz-port", "10256", "Deprecated: port of the health server where --healthz-bind-address has none; 0 switches it off"),
     port(SERVERS, "metrics-port", "10249", "Deprecated: port of the metrics server where --metrics-bind-address has none"),
     switch(OWN, "cleanup-force", "With --cleanup: remove the rules also while a kube-proxy runs"),
-    text(OWN, "manifests", "", "Read Services, EndpointSlices and Nodes from the files of this directory, not from the API server"),
+    text(OWN, "manifests", "", "Read Services, EndpointSlices and Nodes from the files of this directory, not from the API server; render and explain take files and - too"),
     text(UNUSED, "machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id", "Without effect: for cAdvisor, which is not in this program"),
     text(UNUSED, "boot-id-file", "/proc/sys/kernel/random/boot_id", "Without effect: for cAdvisor, which is not in this program"),
 ];
@@ -112,7 +112,7 @@ pub(super) const FLAGS: &[Flag] = &[
     always(NODE, "hostname-override", "hostnameOverride", Text(|c| &mut c.hostname_override), "Name of the Node that this proxy runs on; empty: the host name"),
     flag(NODE, "bind-address", "bindAddress", Text(|c| &mut c.bind_address), "This node's primary IP, and so its primary family; unspecified: those of the Node; nothing is bound to it"),
     flag(NODE, "nodeport-addresses", "nodePortAddresses", List(|c| &mut c.node_port_addresses), "The node's addresses that accept node ports: CIDRs, primary, localhost and all, in any combination, comma-separated; empty: primary"),
-    flag(PROXY, "proxy-mode", "mode", Text(|c| &mut c.mode), "The proxy mode: nftables; iptables, ipvs and nothing run nftables too, with a warning"),
+    flag(PROXY, "proxy-mode", "mode", Text(|c| &mut c.mode), "The proxy mode: nftables; iptables, ipvs and nothing run nftables too, ipvs with a warning"),
     flag(PROXY, "masquerade-all", "nftables.masqueradeAll", Bool(|c| &mut c.nftables.masquerade_all), "Masquerade all traffic sent to cluster IPs"),
     flag(PROXY, "detect-local-mode", "detectLocalMode", Text(|c| &mut c.detect_local_mode), "How traffic of local pods is recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix; empty: ClusterCIDR"),
     flag(PROXY, "cluster-cidr", "clusterCIDR", Text(|c| &mut c.cluster_cidr), "CIDR of the pods, or one of each family, comma-separated; for ClusterCIDR"),

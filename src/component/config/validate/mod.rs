@@ -92,7 +92,7 @@ fn check(
     hostname: impl FnOnce() -> std::io::Result<String>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Config> {
-    let mode_warning = mode(&file.mode, diagnostics);
+    let (mode_note, mode_warning) = mode(&file.mode, diagnostics);
     numbers(file, diagnostics);
     let conntrack = conntrack(&file.conntrack, diagnostics);
     let node_name = node_name(&file.hostname_override, hostname, diagnostics);
@@ -141,6 +141,7 @@ fn check(
         allow_service_external_ips: features.allow_service_external_ips,
         client: client(file, context.master, diagnostics),
         localhost_node_ports: features.localhost_node_ports,
+        mode_note,
         mode_warning,
         conntrack: conntrack?,
         oom_score_adj: file.oom_score_adj,
@@ -159,22 +160,31 @@ fn check(
     })
 }
 
-/// Checks the proxy mode. For a mode of upstream that this program lacks, returns a warning instead of an error, and the proxy runs mode
-/// nftables: kubeadm and kind write `iptables` into the configuration of every cluster.
-fn mode(mode: &str, diagnostics: &mut Diagnostics) -> Option<String> {
-    let warning = match mode {
-        "nftables" => return None,
-        "" => "mode is not set: upstream kube-proxy then runs iptables, this one runs nftables".to_owned(),
-        "iptables" | "ipvs" => format!("mode is {mode:?}, which this kube-proxy does not have: it runs nftables"),
+/// Checks the proxy mode, and returns a note or a warning if it is another one than nftables, which then runs in its place. The
+/// configuration that kubeadm, kind and k3s write for every cluster has iptables or no mode, so that only deserves a note. Who chose ipvs
+/// may rely on what only ipvs has, so that deserves a warning and an event.
+fn mode(mode: &str, diagnostics: &mut Diagnostics) -> (Option<String>, Option<String>) {
+    match mode {
+        "nftables" => {}
+        "" | "iptables" => {
+            let found = if mode.is_empty() { "mode is not set".to_owned() } else { format!("mode is {mode}") };
+            let note = format!(
+                "{found} in the configuration: this program always uses nftables; set mode: nftables to silence this"
+            );
+            return (Some(note), None);
+        }
+        "ipvs" => {
+            let warning = "mode is \"ipvs\", which this kube-proxy does not have: it runs nftables; set mode (or --proxy-mode) to \
+                           \"nftables\"";
+            diagnostics.warn(warning);
+            return (None, Some(warning.to_owned()));
+        }
         _ => {
             diagnostics
                 .error("mode", format!("must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not {mode:?}"));
-            return None;
         }
-    };
-    let warning = format!("{warning}; set mode (or --proxy-mode) to \"nftables\"");
-    diagnostics.warn(warning.as_str());
-    Some(warning)
+    }
+    (None, None)
 }
 
 /// Returns the node's name: `name` if it is not empty, otherwise the host name (M1).

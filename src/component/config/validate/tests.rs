@@ -33,17 +33,18 @@ fn all_errors_are_collected() {
 #[test]
 fn the_mode_is_nftables() {
     assert_eq!(good("mode: nftables").warnings, [""; 0]);
-    let unset = good("mode: ''").warnings;
-    assert_eq!(unset.len(), 1);
-    assert!(unset[0].starts_with("mode is not set: "), "{unset:?}");
-    for mode in ["iptables", "ipvs"] {
-        let config = good(&format!("mode: {mode}\nfeatureGates: {{KubeProxyIPVS: false}}"));
+    for (mode, found) in [("''", "mode is not set"), ("iptables", "mode is iptables")] {
+        let config = good(&format!("mode: {mode}"));
+        assert_eq!((config.warnings, config.mode_warning), (Vec::new(), None), "{mode}");
         let expected = format!(
-            "mode is \"{mode}\", which this kube-proxy does not have: it runs nftables; set mode (or --proxy-mode) to \"nftables\""
+            "{found} in the configuration: this program always uses nftables; set mode: nftables to silence this"
         );
-        assert_eq!(config.warnings, [expected.as_str()]);
-        assert_eq!(config.mode_warning.as_deref(), Some(expected.as_str()));
+        assert_eq!(config.mode_note, Some(expected));
     }
+    let config = good("mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}");
+    let expected = "mode is \"ipvs\", which this kube-proxy does not have: it runs nftables; set mode (or --proxy-mode) to \"nftables\"";
+    assert_eq!((config.warnings, config.mode_note), (vec![expected.to_owned()], None));
+    assert_eq!(config.mode_warning.as_deref(), Some(expected));
     assert_eq!(
         error("mode: userspace"),
         "mode: must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not \"userspace\""

@@ -37,6 +37,9 @@ pub(crate) trait Ruleset {
     /// Looks up the key at the start of these bytes in a set. A bit in `unknown` marks a byte that is not known; bit 0 stands for the
     /// first byte.
     fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup>;
+
+    /// The addresses in a set; none when there is no such set.
+    fn addresses(&mut self, table: &TableName, set: &str) -> Result<Vec<IpAddr>>;
 }
 
 /// The result of a look-up in a set.

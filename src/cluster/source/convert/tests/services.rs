@@ -174,7 +174,7 @@ fn external_ips_need_their_gate() {
     // With the feature gate off the external IPs are dropped, but the Service still counts as reachable from outside (A7, A12).
     let value = with(web(), "/spec/externalIPs", json!(["203.0.113.7", "x"]));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Local"));
-    let mut converter = Converter::new(ConvertOptions { allow_external_ips: false });
+    let mut converter = Converter::new(ConvertOptions { allow_external_ips: false, ..ConvertOptions::default() });
     let converted = converter.service(&decode(&value).unwrap());
     let Some(Event::ServiceApplied(service)) = converted.event else { panic!("not applied") };
     assert!(service.external_ips.is_empty() && converted.problems.is_empty());

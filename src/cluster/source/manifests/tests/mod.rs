@@ -1,5 +1,6 @@
 //! Tests of manifests, from text to events: without a disk, from a directory, and while the directory changes.
 
+mod assigning;
 mod decoding;
 mod live;
 mod scanning;

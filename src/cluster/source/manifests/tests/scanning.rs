@@ -25,7 +25,7 @@ fn scan(directory: &mut Directory, go_on: &dyn Fn() -> bool) -> (End, Vec<String
 #[test]
 fn the_fixtures_are_read_and_the_end_of_the_list_comes_last() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/manifests/good");
-    let (events, problems) = read_once(&dir, ConvertOptions::default()).unwrap();
+    let (events, problems) = read_once(&[dir], ConvertOptions::default()).unwrap();
     assert_eq!(texts(&problems), [""; 0]);
     assert_eq!(
         words(&events),
@@ -46,8 +46,8 @@ fn the_fixtures_are_read_and_the_end_of_the_list_comes_last() {
 fn an_unreadable_directory_is_an_error() {
     let dir = tempdir().unwrap();
     let missing = dir.path().join("missing");
-    let error = read_once(&missing, ConvertOptions::default()).unwrap_err().to_string();
-    assert!(error.starts_with(&missing.display().to_string()), "{error}");
+    let error = read_once(std::slice::from_ref(&missing), ConvertOptions::default()).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot read {}", missing.display()));
 }
 
 #[test]
@@ -168,4 +168,31 @@ fn a_scan_that_is_interrupted_is_completed_by_the_next() {
     let (end, events, _) = scan(&mut directory, &|| left.replace(left.get() - 1) > 1);
     assert_eq!((end, events), (End::Interrupted, vec!["+demo/a 10.96.0.1".into()]));
     assert_eq!(rescan(&mut directory).0, ["+demo/b 10.96.0.2"]);
+}
+
+#[test]
+fn several_directories_and_files_of_any_name_are_read() {
+    let dir = tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("sub")).unwrap();
+    fs::write(path("sub/a.yaml"), service("a", "10.96.0.1")).unwrap();
+    fs::write(path("sub/a.txt"), service("x", "10.96.0.9")).unwrap();
+    fs::write(path("chart.txt"), service("b", "10.96.0.2")).unwrap();
+    let json = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "c", "namespace": "demo"},
+        "spec": {"clusterIP": "10.96.0.3", "ports": [{"port": 80}]}} {"kind": 1}"#;
+    fs::write(path("list"), format!("\n{json}")).unwrap();
+    fs::write(path("empty.yaml"), " \n").unwrap();
+    let read = |names: &[&str]| {
+        let sources: Vec<_> = names.iter().map(|name| path(name)).collect();
+        read_once(&sources, ConvertOptions::default())
+    };
+    let (events, problems) = read(&["sub", "list", "chart.txt", "sub", "chart.txt"]).unwrap();
+    assert_eq!(words(&events), ["+demo/b 10.96.0.2", "+demo/c 10.96.0.3", "+demo/a 10.96.0.1", "done"]);
+    // A file that begins as JSON is JSON, with JSON's documents.
+    assert_eq!(texts(&problems), [format!("{}, document 2: apiVersion: missing", path("list").display())]);
+    let error = format!("{:#}", read(&["sub", "empty.yaml"]).unwrap_err());
+    assert_eq!(error, format!("cannot read {}: it is empty", path("empty.yaml").display()));
+    fs::File::create(path("large")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    let error = format!("{:#}", read(&["large"]).unwrap_err());
+    assert!(error.ends_with("large: larger than 64 MiB"), "{error}");
 }
