@@ -10,8 +10,14 @@ use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
 
-/// Prints the packet, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
-pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explanation, is_wide: bool) -> Result<()> {
+/// Prints the packet, with the pod that it comes from if that was named, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
+pub(super) fn print(
+    out: &mut Output<'_>,
+    packet: &Packet,
+    pod: Option<&str>,
+    explanation: &Explanation,
+    is_wide: bool,
+) -> Result<()> {
     let (word, tone) = match explanation.verdict {
         Verdict::Translated => ("TRANSLATED", Tone::Good),
         Verdict::Partly => ("PARTLY", Tone::Bad),
@@ -23,7 +29,7 @@ pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explana
         Verdict::Unknown => ("UNKNOWN", Tone::Warning),
     };
     let word = out.styled(tone, word);
-    out.text(format_args!("{}\n{word}: {}\n", packet_line(packet), escaped(&explanation.reason)))?;
+    out.text(format_args!("{}\n{word}: {}\n", packet_line(packet, pod), escaped(&explanation.reason)))?;
     if let Some(line) = masquerading(explanation) {
         out.text(format_args!("{}\n", escaped(&line)))?;
     }
@@ -42,16 +48,19 @@ pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explana
     Ok(())
 }
 
-fn packet_line(packet: &Packet) -> String {
+fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
     let way = match &packet.input {
         Link::None => "sent by this host".to_owned(),
         Link::Unknown => "arrives at an unknown interface".to_owned(),
         Link::Known(_, name) => format!("arrives at {}", escaped(name)),
     };
-    let from = packet
-        .source_port
-        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string());
-    format!("{from} -> {}, {way}", words::target(packet))
+    let pod = pod.map_or_else(String::new, |pod| format!(" ({pod})"));
+    format!("{}{pod} -> {}, {way}", source(packet), words::target(packet))
+}
+
+/// The source of a packet, with the port if it is known.
+pub(super) fn source(packet: &Packet) -> String {
+    packet.source_port.map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string())
 }
 
 fn masquerading(explanation: &Explanation) -> Option<String> {

@@ -1,0 +1,261 @@
+//! Where a packet comes from and goes to, as the user names it: by addresses, or by the names of a pod and of a Service.
+//!
+//! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service are
+//! those of the frontends in the kernel's tables. The address of a pod comes from the API server, which is asked as the running proxy asks
+//! it: for EndpointSlices, because the role of a proxy may not read pods.
+//!
+//! Invariant: both addresses of a pair are of one family.
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::Value;
+
+use super::packet::protocol;
+use crate::client::Client;
+use crate::names::{self, ServiceName, split_port};
+use crate::running::RunningArgs;
+use crate::tables::{FrontendView, Kind, View};
+use cluster::source::api::{ClientOptions, pod_addresses};
+use rules::model::{Destination, Protocol};
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The port; `None` if the user gave none.
+    pub(crate) port: Option<u16>,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The port; 0 for ICMP.
+    pub(crate) port: u16,
+    /// The number of the protocol.
+    pub(crate) protocol: u8,
+}
+
+impl FromStr for Source {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self { address, port: None });
+        }
+        let socket: SocketAddr = text.parse().map_err(|_| "expected IP, IP:PORT ([IP]:PORT for IPv6) or NAMESPACE/POD")?;
+        Ok(Self { address: socket.ip(), port: Some(socket.port()) })
+    }
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "expected IP:PORT ([IP]:PORT for IPv6), IP:PORT/udp, IP:PORT/sctp, IP/icmp or NAMESPACE/NAME[:PORT]";
+        let (address, name) = text.split_once('/').unwrap_or((text, "tcp"));
+        let name = name.to_ascii_lowercase();
+        if ["icmp", "icmpv6"].contains(&name.as_str()) {
+            let bare = address.trim_start_matches('[').trim_end_matches(']');
+            let address: IpAddr = bare.parse().map_err(|_| EXPECTED)?;
+            let protocol = if address.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
+            return Ok(Self { address, port: 0, protocol });
+        }
+        let protocol = match name.as_str() {
+            "tcp" => protocol::TCP,
+            "udp" => protocol::UDP,
+            "sctp" => protocol::SCTP,
+            _ => return Err("expected tcp, udp, sctp or icmp behind the slash"),
+        };
+        let socket: SocketAddr = address.parse().map_err(|_| EXPECTED)?;
+        if socket.port() == 0 {
+            return Err("expected a port from 1 to 65535");
+        }
+        Ok(Self { address: socket.ip(), port: socket.port(), protocol })
+    }
+}
+
+/// The argument `--from`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FromArg {
+    /// An address.
+    Address(Source),
+    /// A pod, as `namespace/name`.
+    Pod(String),
+}
+
+/// The argument `--to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToArg {
+    /// An address.
+    Address(Target),
+    /// The cluster IP of a Service. The port of the name is a name or a number; `None` stands for the only port.
+    Service(ServiceName, Option<Protocol>),
+}
+
+/// Whether a text has a namespace before its first slash, and no address.
+fn has_namespace(text: &str) -> bool {
+    let head = text.split_once('/').map(|(head, _)| head);
+    head.is_some_and(|head| !head.contains([':', '[']) && head.parse::<IpAddr>().is_err())
+}
+
+impl FromStr for FromArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !has_namespace(text) {
+            return text.parse().map(Self::Address).map_err(str::to_owned);
+        }
+        let name: Result<ServiceName, _> = text.parse();
+        let name = name.ok().filter(|name| name.port.is_none());
+        name.map(|name| Self::Pod(name.service)).ok_or_else(|| "expected NAMESPACE/POD, or an IP".to_owned())
+    }
+}
+
+impl FromStr for ToArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !has_namespace(text) {
+            return text.parse().map(Self::Address).map_err(str::to_owned);
+        }
+        let (text, protocol) = match text.rsplit_once('/') {
+            Some((name, protocol)) if name.contains('/') => (name, Some(protocol)),
+            _ => (text, None),
+        };
+        let protocol = protocol.map(names::protocol_of).transpose().map_err(|error| error.to_string())?;
+        let (service, port) = split_port(text);
+        let name: ServiceName = service.parse().map_err(|error: names::NameError| error.to_string())?;
+        Ok(Self::Service(ServiceName { port: port.map(str::to_owned), ..name }, protocol))
+    }
+}
+
+/// The addresses that the arguments stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// The source.
+    pub(crate) source: Source,
+    /// The destination.
+    pub(crate) target: Target,
+    /// The pod that was named.
+    pub(crate) pod: Option<String>,
+}
+
+/// Finds the addresses of both arguments: the first cluster IP of the Service for which the source has an address of the same family.
+/// IPv4 comes first.
+///
+/// # Errors
+/// When a name is unknown or stands for several ports, when who knows it cannot be asked, or when the families differ.
+pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Result<Pair> {
+    let targets = match to {
+        ToArg::Address(target) => vec![*target],
+        ToArg::Service(name, protocol) => {
+            targets(&View::read()?.frontends, name, *protocol).map_err(|error| left_out(name, running).unwrap_or(error))?
+        }
+    };
+    let (sources, pod) = match from {
+        FromArg::Address(source) => (vec![*source], None),
+        FromArg::Pod(name) => (pod(name)?, Some(name.clone())),
+    };
+    let pairs = targets.iter().flat_map(|target| sources.iter().map(move |source| (*source, *target)));
+    let pair = pairs.into_iter().find(|(source, target)| source.address.is_ipv4() == target.address.is_ipv4());
+    match (pair, &sources[..], &targets[..]) {
+        (Some((source, target)), ..) => Ok(Pair { source, target, pod }),
+        (None, [source, ..], [target, ..]) => {
+            bail!("{} and {} are of different families: give --from and --to of the same one", source.address, target.address)
+        }
+        _ => bail!("cannot find an address of --from and --to"),
+    }
+}
+
+/// The error for a Service that the running proxy leaves out, in the proxy's words.
+fn left_out(name: &ServiceName, running: RunningArgs) -> Option<anyhow::Error> {
+    let problem = running.problems()?.into_iter().find(|problem| problem.is_about(name))?;
+    Some(anyhow!("cannot find {} in the tables: {}", name.service, problem.text))
+}
+
+/// The cluster IPs of a port of a Service, IPv4 first.
+///
+/// # Errors
+/// When there is no such Service or port, or several ports have this name.
+pub(crate) fn targets(frontends: &[FrontendView], name: &ServiceName, wanted: Option<Protocol>) -> Result<Vec<Target>> {
+    let services = || frontends.iter().filter_map(|frontend| frontend.service.as_deref());
+    let own = ServiceName { port: None, ..name.clone() };
+    let is_own = |frontend: &&FrontendView| frontend.service.as_deref().is_some_and(|service| own.names(service));
+    let mut all: Vec<&FrontendView> = frontends.iter().filter(is_own).collect();
+    if all.is_empty() {
+        return Err(names::unknown(&names::no_service(&own.service), &own.service, services()));
+    }
+    all.retain(|frontend| frontend.kind == Some(Kind::ClusterIP));
+    let port_of = |frontend: &FrontendView| {
+        let name = frontend.service.as_deref().and_then(|service| split_port(service).1);
+        (frontend.frontend.port, frontend.frontend.protocol, name.map(str::to_owned))
+    };
+    let is_wanted = |frontend: &&&FrontendView| {
+        let (number, protocol, its_name) = port_of(frontend);
+        let has_name = |port: &String| its_name.as_ref() == Some(port) || number.to_string() == *port;
+        name.port.as_ref().is_none_or(has_name) && wanted.is_none_or(|wanted| wanted == protocol)
+    };
+    let found: Vec<&FrontendView> = all.iter().filter(is_wanted).copied().collect();
+    let ports = |list: &[&FrontendView]| {
+        let mut ports: Vec<_> = list.iter().map(|frontend| port_of(frontend)).collect();
+        ports.sort();
+        ports.dedup();
+        ports
+    };
+    if ports(&found).len() != 1 {
+        let names = ports(&all).into_iter().map(|(number, protocol, name)| {
+            let port = format!("{number}/{}", protocol.api_name().to_lowercase());
+            name.map_or_else(|| port.clone(), |name| format!("{name} ({port})"))
+        });
+        let what = if found.is_empty() { "has no such port" } else { "has several ports" };
+        let names = names.collect::<Vec<_>>().join(", ");
+        bail!("cannot choose a port of {name}: {} {what}; name one of {names}, as {}:PORT[/PROTO]", own.service, own.service);
+    }
+    let mut targets: Vec<Target> = found.iter().filter_map(|frontend| target(frontend)).collect();
+    targets.sort_by_key(|target| target.address);
+    Ok(targets)
+}
+
+fn target(view: &FrontendView) -> Option<Target> {
+    let Destination::Address(address) = view.frontend.destination else { return None };
+    let protocol = match view.frontend.protocol {
+        Protocol::Tcp => protocol::TCP,
+        Protocol::Udp => protocol::UDP,
+        Protocol::Sctp => protocol::SCTP,
+    };
+    Some(Target { address, port: view.frontend.port, protocol })
+}
+
+/// The metrics server of the running proxy, whose page `/configz` says how the proxy reaches the API server.
+const METRICS: ([u8; 4], u16) = ([127, 0, 0, 1], 10249);
+/// How long that page may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The addresses of a pod, which is named `namespace/name`.
+fn pod(pod: &str) -> Result<Vec<Source>> {
+    let (namespace, name) = pod.split_once('/').unwrap_or_default();
+    let found = client_of_proxy().and_then(|client| pod_addresses(&client, namespace, name));
+    let found = found.with_context(|| format!("cannot find the address of pod {pod}; give its IP in place of the name"))?;
+    if found.is_empty() {
+        bail!(
+            "cannot find the address of pod {pod}: no EndpointSlice of namespace {namespace} names it (they name the pods that a \
+             Service selects); give its IP in place of the name"
+        );
+    }
+    Ok(found.into_iter().map(|address| Source { address, port: None }).collect())
+}
+
+/// How the running proxy reaches the API server.
+fn client_of_proxy() -> Result<ClientOptions> {
+    let page = Client::new(METRICS.into(), PATIENCE)?.get("/configz")?;
+    let page: Value = serde_json::from_slice(&page).context("/configz of the running proxy is no JSON")?;
+    let kubeconfig = page.pointer("/kubeproxy.config.k8s.io/clientConnection/kubeconfig").and_then(Value::as_str);
+    let kubeconfig = kubeconfig.filter(|path| !path.is_empty()).map(Into::into);
+    Ok(ClientOptions { kubeconfig, ..ClientOptions::default() })
+}
