@@ -125,13 +125,8 @@ pub enum CtBit {
 }
 
 impl CtBit {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::StateNew,
-        Self::StateNewOrUntracked,
-        Self::StateEstablished,
-        Self::StateInvalid,
-        Self::StatusDnat,
-    ];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::StateNew, Self::StateNewOrUntracked, Self::StateEstablished, Self::StateInvalid, Self::StatusDnat];
 
     /// The key and the bits, as in the kernel's `nf_conntrack_common.h`.
     pub(crate) const fn parts(self) -> (CtKey, u32) {

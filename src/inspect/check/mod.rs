@@ -17,12 +17,14 @@ use component::config::ProxyArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy check --config /var/lib/kube-proxy/config.conf --hostname-override=node-1
-  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy check --config /var/lib/kube-proxy/config.conf
-  kube-proxy check --kubeconfig /etc/kubernetes/kube-proxy.conf --proxy-mode=nftables -o json
+  kube-proxy check --config /var/lib/kube-proxy/config.conf
+  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy check \\
+    --config /var/lib/kube-proxy/config.conf
+  kube-proxy check --kubeconfig /etc/kubernetes/kube-proxy.conf -o json
 
-Give it the arguments of the proxy itself. Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure, but
-something could not be looked at.";
+Give it the arguments of the proxy itself.
+Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure,
+but something could not be looked at.";
 
 /// Check configuration, kernel, privileges, sysctls, API server and its permissions, and other programs on this node
 #[derive(Debug, clap::Args)]

@@ -6,6 +6,7 @@
 //!
 //! Invariant: both addresses of a pair are of one family.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -48,7 +49,8 @@ impl FromStr for Source {
         if let Ok(address) = text.parse() {
             return Ok(Self { address, port: None });
         }
-        let socket: SocketAddr = text.parse().map_err(|_| "expected IP, IP:PORT ([IP]:PORT for IPv6) or NAMESPACE/POD")?;
+        let socket: SocketAddr =
+            text.parse().map_err(|_| "expected IP, IP:PORT ([IP]:PORT for IPv6) or NAMESPACE/POD")?;
         Ok(Self { address: socket.ip(), port: Some(socket.port()) })
     }
 }
@@ -57,7 +59,8 @@ impl FromStr for Target {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected IP:PORT ([IP]:PORT for IPv6), IP:PORT/udp, IP:PORT/sctp, IP/icmp or NAMESPACE/NAME[:PORT]";
+        const EXPECTED: &str =
+            "expected IP:PORT ([IP]:PORT for IPv6), IP:PORT/udp, IP:PORT/sctp, IP/icmp or NAMESPACE/NAME[:PORT]";
         let (address, name) = text.split_once('/').unwrap_or((text, "tcp"));
         let name = name.to_ascii_lowercase();
         if ["icmp", "icmpv6"].contains(&name.as_str()) {
@@ -154,23 +157,22 @@ pub(crate) struct Pair {
 pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Result<Pair> {
     let targets = match to {
         ToArg::Address(target) => vec![*target],
-        ToArg::Service(name, protocol) => {
-            targets(&View::read()?.frontends, name, *protocol).map_err(|error| left_out(name, running).unwrap_or(error))?
-        }
+        ToArg::Service(name, protocol) => targets(&View::read()?.frontends, name, *protocol)
+            .map_err(|error| left_out(name, running).unwrap_or(error))?,
     };
     let (sources, pod) = match from {
         FromArg::Address(source) => (vec![*source], None),
         FromArg::Pod(name) => (pod(name)?, Some(name.clone())),
     };
     let pairs = targets.iter().flat_map(|target| sources.iter().map(move |source| (*source, *target)));
-    let pair = pairs.into_iter().find(|(source, target)| source.address.is_ipv4() == target.address.is_ipv4());
-    match (pair, &sources[..], &targets[..]) {
-        (Some((source, target)), ..) => Ok(Pair { source, target, pod }),
-        (None, [source, ..], [target, ..]) => {
-            bail!("{} and {} are of different families: give --from and --to of the same one", source.address, target.address)
-        }
-        _ => bail!("cannot find an address of --from and --to"),
+    let pairs: Vec<(Source, Target)> = pairs.collect();
+    let is_possible = |(source, target): &&(Source, Target)| source.address.is_ipv4() == target.address.is_ipv4();
+    let (source, target) = pairs.iter().find(is_possible).or(pairs.first()).copied().context("no address was found")?;
+    if source.address.is_ipv4() != target.address.is_ipv4() {
+        let (from, to) = (source.address, target.address);
+        bail!("{from} and {to} are of different families: give --from and --to of the same one");
     }
+    Ok(Pair { source, target, pod })
 }
 
 /// The error for a Service that the running proxy leaves out, in the proxy's words.
@@ -179,57 +181,39 @@ fn left_out(name: &ServiceName, running: RunningArgs) -> Option<anyhow::Error> {
     Some(anyhow!("cannot find {} in the tables: {}", name.service, problem.text))
 }
 
-/// The cluster IPs of a port of a Service, IPv4 first.
+/// The cluster IPs of a port of a Service, in the order of the frontends, which has IPv4 first.
 ///
 /// # Errors
 /// When there is no such Service or port, or several ports have this name.
 pub(crate) fn targets(frontends: &[FrontendView], name: &ServiceName, wanted: Option<Protocol>) -> Result<Vec<Target>> {
     let services = || frontends.iter().filter_map(|frontend| frontend.service.as_deref());
-    let own = ServiceName { port: None, ..name.clone() };
-    let is_own = |frontend: &&FrontendView| frontend.service.as_deref().is_some_and(|service| own.names(service));
-    let mut all: Vec<&FrontendView> = frontends.iter().filter(is_own).collect();
-    if all.is_empty() {
-        return Err(names::unknown(&names::no_service(&own.service), &own.service, services()));
+    if !services().any(|service| split_port(service).0 == name.service) {
+        return Err(names::unknown(&names::no_service(&name.service), &name.service, services()));
     }
-    all.retain(|frontend| frontend.kind == Some(Kind::ClusterIP));
-    let port_of = |frontend: &FrontendView| {
-        let name = frontend.service.as_deref().and_then(|service| split_port(service).1);
-        (frontend.frontend.port, frontend.frontend.protocol, name.map(str::to_owned))
-    };
-    let is_wanted = |frontend: &&&FrontendView| {
-        let (number, protocol, its_name) = port_of(frontend);
-        let has_name = |port: &String| its_name.as_ref() == Some(port) || number.to_string() == *port;
-        name.port.as_ref().is_none_or(has_name) && wanted.is_none_or(|wanted| wanted == protocol)
-    };
-    let found: Vec<&FrontendView> = all.iter().filter(is_wanted).copied().collect();
-    let ports = |list: &[&FrontendView]| {
-        let mut ports: Vec<_> = list.iter().map(|frontend| port_of(frontend)).collect();
-        ports.sort();
-        ports.dedup();
-        ports
-    };
-    if ports(&found).len() != 1 {
-        let names = ports(&all).into_iter().map(|(number, protocol, name)| {
-            let port = format!("{number}/{}", protocol.api_name().to_lowercase());
-            name.map_or_else(|| port.clone(), |name| format!("{name} ({port})"))
-        });
-        let what = if found.is_empty() { "has no such port" } else { "has several ports" };
-        let names = names.collect::<Vec<_>>().join(", ");
-        bail!("cannot choose a port of {name}: {} {what}; name one of {names}, as {}:PORT[/PROTO]", own.service, own.service);
+    let mut ports: BTreeMap<_, Vec<Target>> = BTreeMap::new();
+    for FrontendView { service, frontend, kind, .. } in frontends {
+        let (service, its_name) = service.as_deref().map(split_port).unwrap_or_default();
+        let (Destination::Address(address), Some(Kind::ClusterIP)) = (frontend.destination, kind) else { continue };
+        if service == name.service {
+            let target = Target { address, port: frontend.port, protocol: frontend.protocol.number() };
+            ports.entry((frontend.port, frontend.protocol, its_name)).or_default().push(target);
+        }
     }
-    let mut targets: Vec<Target> = found.iter().filter_map(|frontend| target(frontend)).collect();
-    targets.sort_by_key(|target| target.address);
-    Ok(targets)
-}
-
-fn target(view: &FrontendView) -> Option<Target> {
-    let Destination::Address(address) = view.frontend.destination else { return None };
-    let protocol = match view.frontend.protocol {
-        Protocol::Tcp => protocol::TCP,
-        Protocol::Udp => protocol::UDP,
-        Protocol::Sctp => protocol::SCTP,
+    let mut found = ports.iter().filter(|((number, protocol, its_name), _)| {
+        let has_name = |port: &String| *its_name == Some(port) || number.to_string() == *port;
+        name.port.as_ref().is_none_or(has_name) && wanted.is_none_or(|wanted| wanted == *protocol)
+    });
+    let what = match (found.next(), found.next()) {
+        (Some((_, targets)), None) => return Ok(targets.clone()),
+        (None, _) => "has no such port",
+        (Some(_), Some(_)) => "has several ports",
     };
-    Some(Target { address, port: view.frontend.port, protocol })
+    let names = ports.keys().map(|(number, protocol, name)| {
+        let port = format!("{number}/{}", protocol.api_name().to_lowercase());
+        name.map_or_else(|| port.clone(), |name| format!("{name} ({port})"))
+    });
+    let (service, names) = (&name.service, names.collect::<Vec<_>>().join(", "));
+    bail!("cannot choose a port of {name}: {service} {what}; name one of {names}, as {service}:PORT[/PROTO]")
 }
 
 /// The metrics server of the running proxy, whose page `/configz` says how the proxy reaches the API server.
@@ -241,7 +225,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 fn pod(pod: &str) -> Result<Vec<Source>> {
     let (namespace, name) = pod.split_once('/').unwrap_or_default();
     let found = client_of_proxy().and_then(|client| pod_addresses(&client, namespace, name));
-    let found = found.with_context(|| format!("cannot find the address of pod {pod}; give its IP in place of the name"))?;
+    let found =
+        found.with_context(|| format!("cannot find the address of pod {pod}; give its IP in place of the name"))?;
     if found.is_empty() {
         bail!(
             "cannot find the address of pod {pod}: no EndpointSlice of namespace {namespace} names it (they name the pods that a \
@@ -253,7 +238,8 @@ fn pod(pod: &str) -> Result<Vec<Source>> {
 
 /// How the running proxy reaches the API server.
 fn client_of_proxy() -> Result<ClientOptions> {
-    let page = Client::new(METRICS.into(), PATIENCE)?.get("/configz")?;
+    let answer = Client::new(METRICS.into(), PATIENCE)?.answer("/configz");
+    let (_, page) = answer.with_context(|| format!("no kube-proxy answers at {}", SocketAddr::from(METRICS)))?;
     let page: Value = serde_json::from_slice(&page).context("/configz of the running proxy is no JSON")?;
     let kubeconfig = page.pointer("/kubeproxy.config.k8s.io/clientConnection/kubeconfig").and_then(Value::as_str);
     let kubeconfig = kubeconfig.filter(|path| !path.is_empty()).map(Into::into);

@@ -37,8 +37,9 @@ Examples:
   kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
-Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out, or a frontend leads to what this proxy does not write;
-2 could not look, or no such Service.";
+Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out,
+or a frontend leads to what this proxy does not write; 2 could not look, or no
+such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
 #[derive(Debug, clap::Args)]

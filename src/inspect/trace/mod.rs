@@ -134,7 +134,8 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         eprintln!("some reports were lost, because there were more than fit into the buffer");
     }
     if told == 0 {
-        let (kind, hint) = if args.all { ("", "") } else { ("first ", "; --all shows those of earlier connections too") };
+        let (kind, hint) =
+            if args.all { ("", "") } else { ("first ", "; --all shows those of earlier connections too") };
         eprintln!("no {kind}packet from {} to {} came by{hint}", source.address, target(to));
     }
     Ok(if told == 0 || wrong { CommandOutcome::Found } else { CommandOutcome::Fine })
@@ -164,14 +165,13 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     let masquerade = if story.masquerade { ", masqueraded" } else { "" };
     let verdict = out.styled(tone, format!("{verdict}{masquerade}"));
     let protocol = story.protocol.to_uppercase();
-    out.text(format_args!("{} -> {} {protocol}{flags}, {}: {verdict}", story.from, story.to, escaped(&arrival)))?;
-    if let Some(service) = &story.service {
-        out.text(format_args!(" ({})", escaped(service)))?;
-    }
-    out.text(format_args!("\n  {}.\n", escaped(&story.reason)))?;
+    let service = story.service.as_ref().map_or_else(String::new, |service| format!(" ({})", escaped(service)));
+    let line = format!("{} -> {} {protocol}{flags}, {}: {verdict}{service}", story.from, story.to, escaped(&arrival));
+    out.line(line, 2)?;
+    out.line(format_args!("  {}.", escaped(&story.reason)), 2)?;
     for step in &story.steps {
         if step.text != story.reason {
-            out.text(format_args!("  - {}\n", escaped(&step.text)))?;
+            out.line(format_args!("  - {}", escaped(&step.text)), 4)?;
         }
         if format == Format::Wide {
             out.text(format_args!(

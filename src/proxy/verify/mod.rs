@@ -31,7 +31,9 @@ Examples:
   kube-proxy verify --kubeconfig /etc/kubernetes/kube-proxy.conf -o json
   kube-proxy verify --manifests /etc/kubernetes/services
 
-Give it the flags of the proxy itself. Exit codes: 0 everything is as it should be, 1 something differs, 2 could not look.";
+Give it the flags of the proxy itself.
+Exit codes: 0 everything is as it should be, 1 something differs, 2 could not
+look.";
 
 /// How much longer than `minSyncPeriod` the second look waits.
 const MOMENT: Duration = Duration::from_secs(1);

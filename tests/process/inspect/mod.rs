@@ -3,6 +3,8 @@
 mod changes;
 mod check;
 mod completion;
+mod names;
+mod screen;
 mod services;
 mod top;
 mod verify;

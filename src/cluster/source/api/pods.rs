@@ -71,7 +71,8 @@ pub fn pod_addresses(options: &ClientOptions, namespace: &str, pod: &str) -> Res
     let found = runtime.block_on(async { timeout(PATIENCE, find(options, namespace, pod)).await });
     // Does not wait for the resolution of a name, which may take long.
     runtime.shutdown_background();
-    let late = |_| anyhow!("the API server did not list the EndpointSlices of namespace {namespace} within {PATIENCE:?}");
+    let late =
+        |_| anyhow!("the API server did not list the EndpointSlices of namespace {namespace} within {PATIENCE:?}");
     Ok(found.map_err(late)??.into_iter().collect())
 }
 
@@ -86,7 +87,9 @@ async fn find(options: &ClientOptions, namespace: &str, pod: &str) -> Result<BTr
         let list = list.map_err(|error| anyhow!("{}: cannot list EndpointSlices: {error}", connection.url()))?;
         found.extend(list.items.iter().flat_map(|slice| slice.endpoints.iter().flatten()).flat_map(|endpoint| {
             let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod" && target.name == pod);
-            target.into_iter().flat_map(|_| endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok()))
+            target
+                .into_iter()
+                .flat_map(|_| endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok()))
         }));
         if list.metadata.next.is_empty() {
             return Ok(found);

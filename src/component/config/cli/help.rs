@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn wide_lines_are_broken_between_words_and_indented_like_their_text() {
         let words = "word ".repeat(20);
-        let text = format!("Usage: kube-proxy {words}\n  -o, --output <FORMAT>  {words}\n{words}\n  {words}\nshort\n\n");
+        let text =
+            format!("Usage: kube-proxy {words}\n  -o, --output <FORMAT>  {words}\n{words}\n  {words}\nshort\n\n");
         let wrapped = wrapped(&text);
         assert!(wrapped.lines().all(|line| line.len() <= WIDTH && line == line.trim_end()), "{wrapped}");
         let starts: Vec<usize> = wrapped.lines().map(|line| line.len() - line.trim_start().len()).collect();
