@@ -46,7 +46,7 @@ fn the_help_of_each_command_fits_two_screens_of_80_columns() {
         commands.filter(|line| !line.starts_with("    ")).filter_map(|line| line.split_whitespace().next()).collect();
     assert!(commands.len() >= 11 && commands.contains(&"render"), "{commands:?}");
     for command in commands {
-        let texts = [printed(&[command, "--help"]), printed(&["help", command])];
+        let texts = [printed(&["help", command]), printed(&[command, "--help"])];
         for text in texts {
             let widest = text.lines().map(|line| line.chars().count()).max();
             let lines = text.lines().count();

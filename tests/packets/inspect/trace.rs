@@ -264,7 +264,7 @@ test_in_each_layout!(only_the_first_packet_of_each_connection_is_told);
 fn only_the_first_packet_of_each_connection_is_told(layout: Layout) {
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
-    for (proto, target) in [(Proto::Tcp, "shop/web"), (Proto::Udp, "shop/dns:53/udp")] {
+    for (proto, target) in [(Proto::Tcp, "shop/web:http"), (Proto::Udp, "shop/dns:53/udp")] {
         let port = if proto == Proto::Tcp { 80 } else { 53 };
         let vip = Family::V4.cluster_ip(if proto == Proto::Tcp { 1 } else { 20 });
         let flow = Flow::new(proto, Family::V4.shell(), vip, port);
@@ -281,8 +281,8 @@ fn only_the_first_packet_of_each_connection_is_told(layout: Layout) {
             told.iter().filter_map(|story| story["from"].as_str()).collect();
         assert_eq!((told.len(), sources.len()), (2, 2), "{proto:?}: two connections: {told:?}");
         assert!(told.iter().all(|story| story["verdict"] == "translated"), "{told:?}");
-        let flags: Vec<&Value> = told.iter().map(|story| &story["flags"]).collect();
-        assert_eq!(flags, if proto == Proto::Tcp { [&json!("SYN"); 2] } else { [&Value::Null; 2] });
+        let flags: Vec<Value> = told.iter().map(|story| story["flags"].clone()).collect();
+        assert_eq!(flags, if proto == Proto::Tcp { vec![json!("SYN"); 2] } else { vec![Value::Null; 2] });
         let all = start(&world.node, "10.244.1.99", target, &["--all", "--count", "1", "-o", "json"]);
         earlier.ask();
         assert!(stories(all)[0]["reason"].as_str().is_some_and(|reason| reason.ends_with(" before")));

@@ -44,7 +44,7 @@ _kube_proxy_names() {
     case "${COMP_WORDS[1]} $before" in
         "changes --service") kind=services ;;
         "explain --to" | "trace --to") kind=targets ;;
-        "services -"[on] | "services --"@(output|namespace|interval|healthz-address)) ;;
+        services\ -[on] | services\ --output | services\ --namespace | services\ --interval | services\ --healthz-address) ;;
         services\ *) [[ "$word" == -* || "$COMP_CWORD" -lt 2 ]] || kind=targets ;;
     esac
     if [[ -n "$kind" ]]; then
@@ -89,9 +89,11 @@ _kube_proxy_names() {
 "#;
 
 /// Replacements in clap's script for fish.
-const FISH_WORDS: [(&str, &str); 2] = [
+const FISH_WORDS: [(&str, &str); 3] = [
     ("(__fish_complete_users)", "(__fish_kube_proxy_names services)"),
     ("(__fish_print_hostnames)", "(__fish_kube_proxy_names targets)"),
+    // A flag of the proxy whose value is being completed is no mistake.
+    ("    or return\n", "    or return 0\n"),
 ];
 /// The fish function that completes names, and the names of `services`: clap's script completes no arguments without a flag.
 const FISH_NAMES: &str = r#"
@@ -177,11 +179,11 @@ pub(super) fn completion(line: Command, matches: &ArgMatches) -> Result<String, 
             Ok(script.replace(&own, &program) + BASH_NAMES)
         }
         Shell::Zsh => zsh(&script),
-        Shell::Fish => Ok(replaced(&script, FISH_WORDS) + FISH_NAMES),
+        Shell::Fish => Ok(replaced(&script, &FISH_WORDS) + FISH_NAMES),
     }
 }
 
-fn replaced(script: &str, words: [(&str, &str); 2]) -> String {
+fn replaced(script: &str, words: &[(&str, &str)]) -> String {
     words.iter().fold(script.to_owned(), |script, (words, names)| script.replace(words, names))
 }
 
@@ -189,7 +191,7 @@ fn replaced(script: &str, words: [(&str, &str); 2]) -> String {
 fn zsh(script: &str) -> Result<String, String> {
     const LAST: &str = "\nif [ \"$funcstack[1]\"";
     let (functions, last) = script.rsplit_once(LAST).ok_or("the script of clap has no end as expected")?;
-    Ok(replaced(functions, ZSH_WORDS) + ZSH_NAMES + LAST + last)
+    Ok(replaced(functions, &ZSH_WORDS) + ZSH_NAMES + LAST + last)
 }
 
 /// The man page of the program, followed by the help text of each command.

@@ -117,7 +117,10 @@ pub(super) enum Request {
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands) -> Result<Request, ParseError> {
     let mut args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
     // Clap's own command `help` would print a longer text than `--help`.
-    if args.len() == 3 && args[1] == "help" {
+    if let [_, help, command] = &args[..]
+        && help == "help"
+        && command.to_str().is_some_and(|command| command != "help" && !command.starts_with('-'))
+    {
         args.remove(1);
         args.push("--help".into());
     }
