@@ -45,7 +45,8 @@ fn the_help_of_each_command_fits_two_screens_of_80_columns() {
     let commands: Vec<&str> =
         commands.filter(|line| !line.starts_with("    ")).filter_map(|line| line.split_whitespace().next()).collect();
     assert!(commands.len() >= 11 && commands.contains(&"render"), "{commands:?}");
-    for command in commands {
+    // Clap's own `help` has no flags.
+    for command in commands.into_iter().filter(|command| *command != "help") {
         let texts = [printed(&["help", command]), printed(&[command, "--help"])];
         for text in texts {
             let widest = text.lines().map(|line| line.chars().count()).max();

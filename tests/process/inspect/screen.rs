@@ -41,7 +41,7 @@ fn the_commands_fit_a_terminal_of_80_columns_and_24_rows() {
     let mut proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &mixed::cluster());
     let terminal = Terminal::start(&world.node, 80, 24);
     for (name, arguments) in [
-        ("services", "services shop/web:http"),
+        ("services", "services 10.96.0.1:80"),
         ("not-served", "services --not-served"),
         ("explain", "explain --from 10.244.1.99 --to shop/web:http"),
         ("explain-unknown", "explain --from 10.244.1.99 --to 10.96.0.99:80"),
