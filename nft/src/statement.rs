@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::data::{Data, Verdict};
-use crate::expr::{CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, NAT_FULLY_RANDOM, Register, RejectWith};
+use crate::expr::{
+    CmpOp, CtKey, Expr, FibAddress, LookupResult, MetaKey, NAT_FULLY_RANDOM, PayloadBase, Register, RejectWith,
+};
 use crate::field::Field;
 use crate::table::Family;
 
@@ -30,6 +32,8 @@ pub enum Statement {
     FibLocal(FibAddress),
     /// `ct state new`, `ct status dnat`, ...
     CtBit(CtBit),
+    /// `tcp flags & (fin | syn | rst | ack) == syn`: the first packet of a TCP connection. The rule must have matched the protocol before.
+    TcpSyn,
     /// `ct packets > NUMBER`: the packets of both directions. The kernel counts only in connections that begin after the first rule with
     /// `ct packets` was added.
     CtPacketsOver(u64),
@@ -105,11 +109,13 @@ pub enum Operand {
     NotInSet(Arc<str>),
 }
 
-/// One bit of conntrack's state or status.
+/// Bits of conntrack's state or status; a rule matches when one of them is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtBit {
     /// `ct state new`.
     StateNew,
+    /// `ct state new,untracked`.
+    StateNewOrUntracked,
     /// `ct state established`.
     StateEstablished,
     /// `ct state invalid`.
@@ -119,20 +125,28 @@ pub enum CtBit {
 }
 
 impl CtBit {
-    pub(crate) const ALL: [Self; 4] = [Self::StateNew, Self::StateEstablished, Self::StateInvalid, Self::StatusDnat];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::StateNew, Self::StateNewOrUntracked, Self::StateEstablished, Self::StateInvalid, Self::StatusDnat];
 
-    /// The key and the bit, as in the kernel's `nf_conntrack_common.h`.
+    /// The key and the bits, as in the kernel's `nf_conntrack_common.h`.
     pub(crate) const fn parts(self) -> (CtKey, u32) {
         match self {
             Self::StateInvalid => (CtKey::State, 1),
             Self::StateEstablished => (CtKey::State, 1 << 1),
             Self::StateNew => (CtKey::State, 1 << 3),
+            Self::StateNewOrUntracked => (CtKey::State, 1 << 3 | 1 << 6),
             Self::StatusDnat => (CtKey::Status, 1 << 5),
         }
     }
 }
 
 const FIRST: Register = Register::FIRST;
+/// The byte of the TCP header that holds the flags (RFC 9293, section 3.1), and flags in it.
+const TCP_FLAGS: u32 = 13;
+const FIN: u8 = 1;
+const SYN: u8 = 1 << 1;
+const RST: u8 = 1 << 2;
+const ACK: u8 = 1 << 4;
 
 impl Statement {
     /// The expressions of the statement in a table of the family.
@@ -144,9 +158,14 @@ impl Statement {
                 Expr::Cmp { op: CmpOp::Eq, sreg: FIRST, data: RTN_LOCAL.into() },
             ],
             Self::CtBit(bit) => {
-                let (key, bit) = bit.parts();
-                test_bits(Expr::Ct { key, dreg: FIRST }, bit, true)
+                let (key, bits) = bit.parts();
+                test_bits(Expr::Ct { key, dreg: FIRST }, bits, true)
             }
+            Self::TcpSyn => vec![
+                Expr::Payload { base: PayloadBase::Transport, offset: TCP_FLAGS, len: 1, dreg: FIRST },
+                Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: (FIN | SYN | RST | ACK).into(), xor: 0_u8.into() },
+                Expr::Cmp { op: CmpOp::Eq, sreg: FIRST, data: SYN.into() },
+            ],
             Self::CtPacketsOver(number) => lower_packets_over(*number),
             Self::MarkBits { mask, set } => test_bits(Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST }, *mask, *set),
             Self::SetMarkBits(bits) => change_mark(!*bits, *bits),

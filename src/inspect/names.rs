@@ -186,7 +186,7 @@ impl Display for Wanted {
 }
 
 /// Parses a protocol, in upper or lower case.
-fn protocol_of(text: &str) -> Result<Protocol, NameError> {
+pub(crate) fn protocol_of(text: &str) -> Result<Protocol, NameError> {
     match text.to_ascii_lowercase().as_str() {
         "tcp" => Ok(Protocol::Tcp),
         "udp" => Ok(Protocol::Udp),

@@ -1,7 +1,8 @@
 //! What commands print: aligned tables for people, JSON and YAML for programs.
 //!
 //! Takes `Table`s and serializable values, writes text. Uses colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or
-//! the terminal is `dumb`. Never truncates, neither for a terminal nor for a pipe. Escapes text that comes from the kernel or the API, so
+//! the terminal is `dumb`. Never truncates, neither for a terminal nor for a pipe. On a terminal, lines of words are broken at its width; what
+//! is to be copied (JSON, YAML, rules, commands) is not. Escapes text that comes from the kernel or the API, so
 //! that no name can move the cursor of a terminal.
 
 use std::fmt::{self, Display};
@@ -9,6 +10,7 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
 
 use anstyle::{AnsiColor, Effects, Style};
 use anyhow::{Context as _, Result};
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 
 use component::logging;
@@ -61,6 +63,8 @@ pub struct FormatArgs {
 pub struct Output<'a> {
     writer: Box<dyn Write + 'a>,
     colour: bool,
+    /// The columns of the terminal; `None` without a terminal.
+    width: Option<usize>,
 }
 
 impl Output<'static> {
@@ -70,14 +74,16 @@ impl Output<'static> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_terminal = io::stdout().is_terminal();
         let colour = is_terminal && !set("NO_COLOR") && !is_dumb;
-        Self { writer: Box::new(BufWriter::new(io::stdout())), colour }
+        let size = is_terminal.then(|| tcgetwinsize(io::stdout()).ok()).flatten();
+        let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width >= LEAST);
+        Self { writer: Box::new(BufWriter::new(io::stdout())), colour, width }
     }
 }
 
 impl<'a> Output<'a> {
     /// Prints to any writer, with or without colour.
     pub fn to(writer: impl Write + 'a, colour: bool) -> Self {
-        Self { writer: Box::new(writer), colour }
+        Self { writer: Box::new(writer), colour, width: None }
     }
 
     /// Prints a text as it is. Text from the kernel or the API must be escaped before; see [`logging::escaped`].
@@ -93,36 +99,82 @@ impl<'a> Output<'a> {
         Styled { style: if self.colour { tone.style() } else { Style::new() }, text }
     }
 
+    /// Prints words as one line; on a terminal as several, of which all but the first are indented by `hang`.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub fn line(&mut self, words: impl Display, hang: usize) -> Result<()> {
+        let words = self.broken(&words.to_string(), 0, hang);
+        self.text(words + "\n")
+    }
+
+    /// Breaks words that begin at the column `at`.
+    fn broken(&self, words: &str, mut at: usize, hang: usize) -> String {
+        let Some(width) = self.width else { return words.to_owned() };
+        let mut lines = String::new();
+        for word in words.split_inclusive(' ') {
+            if at > hang && at + visible(word.trim_end_matches(' ')) > width {
+                lines.truncate(lines.trim_end_matches(' ').len());
+                lines += &format!("\n{:hang$}", "");
+                at = hang;
+            }
+            lines += word;
+            at += visible(word);
+        }
+        lines
+    }
+
     /// Prints a table with aligned columns: the headings, then one line per row.
     ///
     /// # Errors
     /// As [`Self::text`].
     pub(crate) fn table(&mut self, table: &Table) -> Result<()> {
         let widths = table.widths();
-        let headings: Vec<Cell> = table.columns.iter().map(|column| Cell::new(Tone::Strong, column.heading)).collect();
-        for row in std::iter::once(&headings).chain(&table.rows) {
-            let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
-            for (index, cell) in row.iter().enumerate().take(last + 1) {
-                let missing = widths[index] - cell.width();
-                let (before, after) = if table.columns[index].is_number { (missing, 0) } else { (0, missing) };
-                // No line ends with spaces.
-                let after = if index == last { 0 } else { after + GAP };
-                let text = self.styled(cell.tone, &cell.text);
-                self.text(format_args!("{:before$}{text}{:after$}", "", ""))?;
-            }
-            self.text("\n")?;
-        }
-        Ok(())
+        self.headings(table, &widths)?;
+        self.rows(table, &widths)
     }
 
-    /// Prints cells as one line without alignment, for rows that are printed as they arrive.
+    /// Prints the headings of a table in columns of these widths.
     ///
     /// # Errors
     /// As [`Self::text`].
-    pub(crate) fn line(&mut self, cells: &[Cell]) -> Result<()> {
-        let words: Vec<String> = cells.iter().map(|cell| self.styled(cell.tone, &cell.text).to_string()).collect();
-        self.text(words.join("  "))?;
-        self.text("\n")
+    pub(crate) fn headings(&mut self, table: &Table, widths: &[usize]) -> Result<()> {
+        let headings: Vec<Cell> = table.columns.iter().map(|column| Cell::new(Tone::Strong, column.heading)).collect();
+        self.row(&table.columns, widths, &headings)
+    }
+
+    /// Prints the rows of a table in columns of these widths, without headings.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn rows(&mut self, table: &Table, widths: &[usize]) -> Result<()> {
+        table.rows.iter().try_for_each(|row| self.row(&table.columns, widths, row))
+    }
+
+    /// Prints a row. On a terminal its last cell, which in many tables is a sentence, is broken into lines; when it would begin in the
+    /// right half, below the others.
+    fn row(&mut self, columns: &[Column], widths: &[usize], row: &[Cell]) -> Result<()> {
+        let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
+        let (mut line, mut at) = (String::new(), 0);
+        for (index, cell) in row.iter().enumerate().take(last + 1) {
+            let missing = widths[index].saturating_sub(cell.width());
+            let is_number = columns[index].is_number;
+            let (before, after) = if is_number { (missing, 0) } else { (0, missing) };
+            let text = self.styled(cell.tone, &cell.text).to_string();
+            // No line ends with spaces.
+            if index < last {
+                line += &format!("{:before$}{text}{:after$}", "", "", after = after + GAP);
+                at += before + cell.width() + after + GAP;
+            } else if is_number || index + 1 < columns.len() {
+                line += &format!("{:before$}{text}", "");
+            } else if self.width.is_some_and(|width| at > width / 2 && at + cell.width() > width) {
+                line.truncate(line.trim_end().len());
+                line += &format!("\n{:BELOW$}{}", "", self.broken(&text, BELOW, BELOW));
+            } else {
+                line += &self.broken(&text, at, at);
+            }
+        }
+        self.text(line + "\n")
     }
 
     /// Prints a value as YAML, or as JSON for every other format. Callers print the table formats themselves.
@@ -149,6 +201,17 @@ impl<'a> Output<'a> {
 
 /// The number of spaces between two columns.
 const GAP: usize = 2;
+/// The indentation of a cell that stands below its row.
+const BELOW: usize = 4;
+/// Lines are not broken for a terminal with fewer columns.
+const LEAST: usize = 40;
+
+/// The number of columns of a text, without the escape sequences of styles, which end with an `m`.
+fn visible(text: &str) -> usize {
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().map_or(0, |plain| plain.chars().count());
+    first + parts.map(|part| part.split_once('m').map_or(0, |(_, plain)| plain.chars().count())).sum::<usize>()
+}
 
 /// The meaning of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,7 +324,7 @@ impl Table {
     }
 
     /// The width of the widest cell of each column.
-    fn widths(&self) -> Vec<usize> {
+    pub(crate) fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.columns.iter().map(|column| column.heading.chars().count()).collect();
         for row in &self.rows {
             widths.iter_mut().zip(row).for_each(|(width, cell)| *width = (*width).max(cell.width()));
@@ -291,6 +354,25 @@ mod tests {
     fn columns_are_aligned_and_no_line_ends_with_spaces() {
         let text = printed(false, |out| out.table(&table()).unwrap());
         assert_eq!(text, "NAME      PORT  NOTE\nshop/web    80\na         8080  dropped\n");
+    }
+
+    #[test]
+    fn on_a_terminal_a_wide_last_cell_is_broken_and_nothing_is_lost() {
+        let words = "word ".repeat(20);
+        let on_terminal = |before: &str, colour| {
+            let mut bytes = Vec::new();
+            let mut table = Table::new([Column::text("A"), Column::text("B")]);
+            table.row([Cell::from(before), Cell::new(Tone::Bad, words.trim_end())]);
+            Output { width: Some(40), ..Output::to(&mut bytes, colour) }.table(&table).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        for (before, indent) in [("short", 7), ("in-the-right-half-of-it", 4)] {
+            let text = on_terminal(before, false);
+            assert_eq!(text.split_whitespace().filter(|word| *word == "word").count(), 20, "{text}");
+            let lines: Vec<&str> = text.lines().skip(2).collect();
+            assert!(lines.iter().all(|line| line.len() <= 40 && line.find("word") == Some(indent)), "{text}");
+            assert_eq!(on_terminal(before, true).lines().count(), text.lines().count());
+        }
     }
 
     #[test]

@@ -58,6 +58,9 @@ fn grows(layout: Layout, map: &str) {
         let other = vec![endpoint(address(Family::V4, 245, 1))];
         let report = sync(&mut proxy, [Event::SliceApplied(slice(7, Family::V4, other))]);
         assert!(report.added <= 4, "changes are small again: {report:?}");
+        // The log names the Service when a sync that is about one takes long, and the part that took most of it.
+        assert_eq!((report.services, &report.only_service), (1, &Some(name(7))), "{report:?}");
+        assert!(!report.timing.computing.is_zero() && report.timing.reading < report.kernel_time, "{report:?}");
         drop(proxy);
         let (mut again, report) = programmed(layout, MORE);
         // Only one endpoint differed; the sets keep the sizes that they have.

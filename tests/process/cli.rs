@@ -37,6 +37,25 @@ fn version_and_help_end_with_0() {
     assert_eq!(printed(&["help", "services"]), printed(&["services", "--help"]));
 }
 
+// The help text of each command fits two screens of a terminal.
+#[test]
+fn the_help_of_each_command_fits_two_screens_of_80_columns() {
+    let help = printed(&["--help"]);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<&str> =
+        commands.filter(|line| !line.starts_with("    ")).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() >= 11 && commands.contains(&"render"), "{commands:?}");
+    // Clap's own `help` has no flags.
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let texts = [printed(&["help", command]), printed(&[command, "--help"])];
+        for text in texts {
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            let lines = text.lines().count();
+            assert!(lines <= 48 && widest <= Some(80), "{command}: {lines} lines, the widest {widest:?}:\n{text}");
+        }
+    }
+}
+
 #[test]
 fn mistakes_end_with_1_and_say_where() {
     for (args, message) in [

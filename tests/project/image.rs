@@ -150,7 +150,11 @@ fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
             (0, &["services", "-o", "json"][..], "kube-system/kube-dns:dns"),
             (0, &[&["explain"], &flow[..], &["-o", "json"]].concat(), "\"verdict\": \"translated\""),
             (0, &["top", "--once", "--interval", "100ms", "-o", "json"], "kube-system/kube-dns:dns"),
-            (1, &[&["trace"], &flow[..], &["--for", "100ms"]].concat(), "no packet from 192.0.2.2 to 10.96.0.10:53"),
+            (
+                1,
+                &[&["trace"], &flow[..], &["--for", "100ms"]].concat(),
+                "no first packet from 192.0.2.2 to 10.96.0.10:53",
+            ),
             (0, &[&["check"], &objects[..]].concat(), "\"ok\": true"),
             (1, &[&["verify"], &objects[..]].concat(), "\"equal\": false"),
         ] {

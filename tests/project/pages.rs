@@ -181,7 +181,10 @@ fn flaw_of(words: &[String]) -> Option<String> {
         if !output.status.success() {
             return Some(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        let help = String::from_utf8_lossy(&output.stdout);
+        let mut help = String::from_utf8_lossy(&output.stdout).into_owned();
+        if help.contains("All flags of the proxy are accepted too") {
+            help += &run(Command::new(binary()).arg("--help"));
+        }
         let flags = words.iter().map(|word| word.trim_matches(['[', ']'])).filter(|word| word.starts_with("--"));
         let unknown = flags.map(|flag| flag.split('=').next().unwrap_or(flag)).find(|flag| !help.contains(flag));
         return unknown.map(|flag| format!("kube-proxy {name} {flag}"));

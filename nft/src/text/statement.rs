@@ -87,6 +87,7 @@ impl Scope {
             Statement::FibLocal(FibAddress::Source) => "fib saddr type local".to_owned(),
             Statement::FibLocal(FibAddress::Destination) => "fib daddr type local".to_owned(),
             Statement::CtBit(bit) => ct_bit(*bit).to_owned(),
+            Statement::TcpSyn => "tcp flags & (fin | syn | rst | ack) == syn".to_owned(),
             Statement::CtPacketsOver(number) => format!("ct packets > {number}"),
             Statement::MarkBits { mask, set } => {
                 let operator = if *set { "!=" } else { "==" };
@@ -170,6 +171,7 @@ impl Scope {
 const fn ct_bit(bit: CtBit) -> &'static str {
     match bit {
         CtBit::StateNew => "ct state new",
+        CtBit::StateNewOrUntracked => "ct state new,untracked",
         CtBit::StateEstablished => "ct state established",
         CtBit::StateInvalid => "ct state invalid",
         CtBit::StatusDnat => "ct status dnat",
@@ -223,6 +225,7 @@ const fn is_comparison(statement: &Statement) -> bool {
         Statement::Match(..)
             | Statement::FibLocal(_)
             | Statement::CtBit(_)
+            | Statement::TcpSyn
             | Statement::CtPacketsOver(_)
             | Statement::MarkBits { .. }
     )

@@ -22,13 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy changes --since 5m                     what changed in the last five minutes
-  kube-proxy changes --service shop/web --follow    what happens to one Service, as it happens
-  kube-proxy changes -o json                        for programs; see deploy/COMMANDS.md
+  kube-proxy changes --since 5m                  of the last five minutes
+  kube-proxy changes --service shop/web --follow   of a Service, as they happen
+  kube-proxy changes -o json                     for programs
 
-Exit codes: 0 all listed changes are in the kernel; 1 the kernel refused one, or a Service was left out; 2 no proxy answers, or no such Service.
+The proxy keeps the last 4096 entries, at most 2 MiB, and none over a restart.
+From other hosts its page needs enableProfiling.
 
-The proxy keeps the last 4096 entries, at most 2 MiB, and none over a restart. From other hosts its page needs enableProfiling.";
+Exit codes: 0 all listed changes are in the kernel; 1 the kernel refused one,
+or a Service was left out; 2 no proxy answers, or no such Service.";
 
 /// Arguments of the command.
 #[derive(Debug, clap::Args)]
@@ -137,10 +139,9 @@ fn all(client: &Client, query: &mut Query) -> Result<Page> {
 fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (mut seen, mut is_gone) = (page(client, query)?, false);
     let since = query.since;
+    let mut widths = None;
     loop {
-        for entry in &seen.changes {
-            print(entry, format, out)?;
-        }
+        print(&seen.changes, format, &mut widths, out)?;
         out.flush()?;
         if !seen.more {
             client.wait(EVERY);
@@ -173,15 +174,28 @@ fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'
     }
 }
 
-/// Prints an entry as one line, or as its own YAML document.
-fn print(entry: &Entry, format: Format, out: &mut Output<'_>) -> Result<()> {
+/// The least widths of the first columns while entries are followed: longer names may come later.
+const FOLLOWED: [usize; 4] = [24, 4, 20, 24];
+
+/// Prints entries as rows, as lines of JSON, or as YAML documents. The first call prints the headings of the rows; the widths of the
+/// columns are then kept.
+fn print(entries: &[Entry], format: Format, widths: &mut Option<Vec<usize>>, out: &mut Output<'_>) -> Result<()> {
     match format {
-        Format::Json => out.text(serde_json::to_string(entry)? + "\n"),
-        Format::Yaml => {
+        Format::Json => entries.iter().try_for_each(|entry| out.text(serde_json::to_string(entry)? + "\n")),
+        Format::Yaml => entries.iter().try_for_each(|entry| {
             out.text("---\n")?;
             out.value(format, entry)
+        }),
+        Format::Table | Format::Wide => {
+            let table = table(entries, format == Format::Wide);
+            if let Some(widths) = widths {
+                return out.rows(&table, widths);
+            }
+            let mut own = table.widths();
+            own.iter_mut().zip(FOLLOWED).for_each(|(width, least)| *width = (*width).max(least));
+            out.headings(&table, widths.insert(own))?;
+            out.rows(&table, widths.as_deref().unwrap_or_default())
         }
-        Format::Table | Format::Wide => out.line(&cells(entry, format == Format::Wide)),
     }
 }
 

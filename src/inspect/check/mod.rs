@@ -17,12 +17,15 @@ use component::config::ProxyArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy check                                            as the running proxy is configured
+  kube-proxy check                            as the running proxy is configured
   kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy check
-  kube-proxy check --config /var/lib/kube-proxy/config.conf --hostname-override=node-1     before a start
+  kube-proxy check --config /var/lib/kube-proxy/config.conf \\
+    --hostname-override=node-1                before a start
 
-Without --config it uses the configuration of the running proxy, in which each flag that is given wins; without a running proxy, the
-flags. Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure, but something could not be looked at.";
+Without --config it uses the configuration of the running proxy, in which each
+flag that is given wins; without a running proxy, the flags.
+Exit codes: 0 no failure (there may be warnings), 1 a failure, 2 no failure,
+but something could not be looked at.";
 
 /// Check configuration, kernel, privileges, sysctls, API server and its permissions, and other programs on this node
 #[derive(Debug, clap::Args)]

@@ -2,16 +2,15 @@
 //! has the source port of a tracked connection, with the next packet of that connection.
 //!
 //! ```text
-//! --from, --to ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
-//!                            ▲        ▲
-//!                     routes │        │ rules, elements        kernel: reads what the packet meets
+//! --from, --to ─► place ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
+//!                                      ▲        ▲
+//!                               routes │        │ rules, elements        kernel: reads what the packet meets
 //! ```
 //!
 //! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
-//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of
-//! the kernel's. Invariant: when a rule cannot be evaluated, nothing is guessed. Both outcomes are followed, and the
-//! verdict is `unknown` unless they agree.
+//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: when a rule cannot be
+//! evaluated, nothing is guessed. Both outcomes are followed, and the verdict is `unknown` unless they agree.
 
 mod around;
 pub(crate) mod kernel;
@@ -20,6 +19,7 @@ pub(crate) mod machine;
 mod offline;
 pub(crate) mod packet;
 mod path;
+pub(crate) mod place;
 mod print;
 mod verdict;
 pub(crate) mod words;
@@ -28,7 +28,6 @@ pub(crate) mod words;
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 
 use anyhow::{Context as _, Error, Result, bail};
 use nft::{Connection, Family, TableName};
@@ -42,42 +41,49 @@ use kernel::{Live, ThisHost};
 use machine::Host as _;
 use node::kernel::connections::{Ends, Phase};
 use node::kernel::{find_connection, routes};
-use packet::{Link, Packet, protocol};
+use packet::{Link, Packet};
 use path::Known;
+use place::{FromArg, ToArg};
 use rules::ruleset::names::TABLE;
 use verdict::Expectation;
 
 pub(crate) use around::{owner, owner_of_node_port};
 pub use offline::ManifestNode;
+pub(crate) use place::{Source, Target};
 pub use verdict::{EffectiveRule, Endpoint, Explanation, Verdict};
 
 const EXAMPLES: &str = "\
 Examples:
   A client outside connects to a load balancer IP:
     kube-proxy explain --from 203.0.113.7 --to 192.0.2.10:443
-  A pod of this node asks the DNS Service, and the rules are wanted as well:
+  A pod asks the DNS Service, and the rules are wanted as well:
     kube-proxy explain --from 10.244.1.5 --to 10.96.0.10:53/udp -o wide
+  The same by names:
+    kube-proxy explain --from shop/web-abc12 --to kube-system/kube-dns:dns
   A process of this node, for a script:
-    kube-proxy explain --from 192.168.0.2 --to 10.96.0.1:443 -o json | jq -r .verdict
+    kube-proxy explain --from 192.168.0.2 --to 10.96.0.1:443 -o json |
+      jq -r .verdict
   A ping:
     kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
   An assertion about manifests, without root and without a node:
     helm template . | kube-proxy explain --manifests - --from 203.0.113.7 --to 192.0.2.10:443 --expect dropped:shop/admin
 
-Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused, or that cannot be told, or only some endpoints can be
-reached, or something is wrong with the node; 2 could not look, or no kube-proxy has written rules.";
+Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused,
+or that cannot be told, or only some endpoints can be reached, or something is
+wrong with the node; 2 could not look, or no kube-proxy has written rules.";
 
-/// Tell what becomes of a packet, by the rules that are in the kernel now, and why
+/// Tell what becomes of a packet, by the rules in the kernel, and why
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where the packet comes from; an address of this host means that the packet is sent here, any other that it arrives. With
-    /// the port of a connection that the kernel tracks already, the packet belongs to that one
-    #[arg(long, value_name = "IP[:PORT]")]
-    from: Source,
-    /// Where it goes; tcp, unless udp, sctp or icmp is named
-    #[arg(long, value_name = "IP:PORT[/PROTO]")]
-    to: Target,
+    /// Where the packet comes from: IP, an address of this host when it is sent here, any other when it arrives; IP:PORT of a connection
+    /// that the kernel tracks; or NAMESPACE/POD, which is looked up in EndpointSlices
+    #[arg(long, value_name = "IP|POD")]
+    from: FromArg,
+    /// Where it goes: IP:PORT, with /udp or /sctp if it is not tcp; IP/icmp; or NAMESPACE/NAME[:PORT] of a Service, whose PORT is a name or
+    /// a number, and needed when there are several
+    #[arg(long, value_name = "IP:PORT|SERVICE")]
+    to: ToArg,
     /// The interface at which the packet arrives; by default the one through which this host routes packets to --from
     #[arg(long, value_name = "NAME")]
     iface: Option<String>,
@@ -94,63 +100,13 @@ pub struct Args {
     running: RunningArgs,
 }
 
-/// Where a packet comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
-    /// The address.
-    pub(crate) address: IpAddr,
-    /// The port; `None` if the user gave none.
-    pub(crate) port: Option<u16>,
-}
-
-/// Where a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// The address.
-    pub(crate) address: IpAddr,
-    /// The port; 0 for ICMP.
-    pub(crate) port: u16,
-    /// The number of the protocol.
-    pub(crate) protocol: u8,
-}
-
-impl FromStr for Source {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self { address, port: None });
-        }
-        let socket: SocketAddr = text.parse().map_err(|_| "expected IP or IP:PORT ([IP]:PORT for IPv6)")?;
-        Ok(Self { address: socket.ip(), port: Some(socket.port()) })
-    }
-}
-
-impl FromStr for Target {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected IP:PORT ([IP]:PORT for IPv6), IP:PORT/udp, IP:PORT/sctp or IP/icmp";
-        let (address, name) = text.split_once('/').unwrap_or((text, "tcp"));
-        let name = name.to_ascii_lowercase();
-        if ["icmp", "icmpv6"].contains(&name.as_str()) {
-            let bare = address.trim_start_matches('[').trim_end_matches(']');
-            let address: IpAddr = bare.parse().map_err(|_| EXPECTED)?;
-            let protocol = if address.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
-            return Ok(Self { address, port: 0, protocol });
-        }
-        let protocol = match name.as_str() {
-            "tcp" => protocol::TCP,
-            "udp" => protocol::UDP,
-            "sctp" => protocol::SCTP,
-            _ => return Err("expected tcp, udp, sctp or icmp behind the slash"),
-        };
-        let socket: SocketAddr = address.parse().map_err(|_| EXPECTED)?;
-        if socket.port() == 0 {
-            return Err("expected a port from 1 to 65535");
-        }
-        Ok(Self { address: socket.ip(), port: socket.port(), protocol })
-    }
+/// The JSON form of an answer.
+#[derive(serde::Serialize)]
+struct Answer<'a> {
+    from: String,
+    to: String,
+    #[serde(flatten)]
+    explanation: &'a Explanation,
 }
 
 /// Explains a packet.
@@ -158,9 +114,11 @@ impl FromStr for Target {
 /// # Errors
 /// When the rules, routes or interfaces cannot be read, or the arguments contradict each other or do not fit this host.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let (packet, mut explanation) = answer(args).map_err(crate::explain_rights)?;
+    let pair = place::resolve(&args.from, &args.to, args.running)?;
+    let iface = args.iface.as_deref();
+    let (packet, mut explanation) = answer(pair.source, pair.target, iface).map_err(crate::explain_rights)?;
     around::report(&mut explanation, &packet, &args.running.problems().unwrap_or_default());
-    tell(args, &packet, &explanation, out)
+    tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }
 
 /// Explains a packet by tables that are not in a kernel.
@@ -169,14 +127,22 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// When the arguments contradict each other or do not fit the node.
 pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (packet, explanation) = offline::answer(args, node)?;
-    tell(args, &packet, &explanation, out)
+    tell(args, (&packet, None), &explanation, out)
 }
 
 /// Prints an explanation. The exit code says whether it is good news, or whether it is what the user expects.
-fn tell(args: &Args, packet: &Packet, explanation: &Explanation, out: &mut Output<'_>) -> Result<CommandOutcome> {
+fn tell(
+    args: &Args,
+    (packet, pod): (&Packet, Option<&str>),
+    explanation: &Explanation,
+    out: &mut Output<'_>,
+) -> Result<CommandOutcome> {
     match args.format.format {
-        Format::Json | Format::Yaml => out.value(args.format.format, explanation)?,
-        format => print::print(out, packet, explanation, format == Format::Wide)?,
+        Format::Json | Format::Yaml => {
+            let (from, to) = (print::source(packet), words::target(packet));
+            out.value(args.format.format, &Answer { from, to, explanation })?;
+        }
+        format => print::print(out, packet, pod, explanation, format == Format::Wide)?,
     }
     if !args.expect.is_empty() {
         let is_met = args.expect.iter().any(|expected| expected.is_met(explanation));
@@ -195,16 +161,7 @@ fn tell(args: &Args, packet: &Packet, explanation: &Explanation, out: &mut Outpu
 /// As for [`run`].
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
     let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
-    let args = Args {
-        from,
-        to,
-        iface: iface.map(str::to_owned),
-        format: FormatArgs::default(),
-        running: RunningArgs::default(),
-        expect: Vec::new(),
-        from_manifests: ManifestArgs::default(),
-    };
-    answer(&args).map(|(_, explanation)| explanation)
+    answer(from, to, iface).map(|(_, explanation)| explanation)
 }
 
 /// The family of a packet from this address.
@@ -212,23 +169,16 @@ fn family(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
 }
 
-/// Where the packet comes from and where it goes.
-fn ends(args: &Args) -> Result<(Source, Target)> {
-    let (from, to) = (args.from, args.to);
-    if from.address.is_ipv4() != to.address.is_ipv4() {
-        bail!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address);
-    }
-    Ok((from, to))
-}
-
 /// How often the rules are read again when they change during the evaluation.
 const TRIES: usize = 5;
 
-fn answer(args: &Args) -> Result<(Packet, Explanation)> {
-    let (from, to) = ends(args)?;
+fn answer(from: Source, to: Target, iface: Option<&str>) -> Result<(Packet, Explanation)> {
+    if from.address.is_ipv4() != to.address.is_ipv4() {
+        bail!(place::different_families(from, to));
+    }
     let mut host = ThisHost::open()?;
     let is_own = host.address_type(from.address)? == routes::LOCAL;
-    let packet = first_packet((from, to), input(args, is_own, &mut host)?);
+    let packet = first_packet((from, to), input(from.address, iface, is_own, &mut host)?);
     let mut connection = Connection::open()?;
     let family = family(from.address);
     let known = known(&packet)?;
@@ -281,9 +231,8 @@ fn arrives_nowhere(source: IpAddr, name: &str) -> String {
 }
 
 /// The interface at which the packet arrives.
-fn input(args: &Args, is_own: bool, host: &mut ThisHost) -> Result<Link> {
-    let source = args.from.address;
-    match &args.iface {
+fn input(source: IpAddr, iface: Option<&str>, is_own: bool, host: &mut ThisHost) -> Result<Link> {
+    match iface {
         Some(name) if is_own => bail!(arrives_nowhere(source, name)),
         Some(name) => host.interface(name).ok_or_else(|| {
             let known: Vec<&str> = host.names().map(|name| &**name).collect();

@@ -15,9 +15,11 @@ use super::kernel::among;
 use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Link, Packet};
 use super::path::{Next, Routes, walk};
+use super::place::{self, Pair};
 use super::verdict::{self, Explanation, Verdict};
 use super::{Args, around};
 use node::kernel::routes;
+use rules::model::Frontend;
 use rules::ruleset::reading;
 
 /// The node that manifests describe, with the tables that a proxy would write on it.
@@ -25,6 +27,8 @@ use rules::ruleset::reading;
 pub struct ManifestNode {
     /// The tables of the proxy, one for each family.
     pub tables: Vec<TableDump>,
+    /// The cluster IPs with their ports, each with its service port as `namespace/name:port`.
+    pub cluster_ips: Vec<(String, Frontend)>,
     /// The addresses of the node, without those of `lo`.
     pub addresses: Vec<IpAddr>,
     /// Whether the proxy itself serves node ports on loopback addresses.
@@ -36,7 +40,7 @@ pub struct ManifestNode {
 /// # Errors
 /// When the arguments contradict each other or do not fit the node.
 pub(super) fn answer(args: &Args, node: &ManifestNode) -> Result<(Packet, Explanation)> {
-    let (from, to) = super::ends(args)?;
+    let Pair { source: from, target: to, .. } = place::resolve_offline(&args.from, &args.to, &node.cluster_ips)?;
     let mut host = node;
     let is_own = host.address_type(from.address)? == routes::LOCAL;
     let input = match &args.iface {

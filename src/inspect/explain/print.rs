@@ -10,8 +10,18 @@ use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
 
-/// Prints the packet, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
-pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explanation, is_wide: bool) -> Result<()> {
+/// The indentation of the second line of a sentence, and of what stands below a step.
+const HANG: usize = 2;
+const STEP: usize = 5;
+
+/// Prints the packet, with the pod that it comes from if that was named, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
+pub(super) fn print(
+    out: &mut Output<'_>,
+    packet: &Packet,
+    pod: Option<&str>,
+    explanation: &Explanation,
+    is_wide: bool,
+) -> Result<()> {
     let (word, tone) = match explanation.verdict {
         Verdict::Translated => ("TRANSLATED", Tone::Good),
         Verdict::Partly => ("PARTLY", Tone::Bad),
@@ -23,13 +33,14 @@ pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explana
         Verdict::Unknown => ("UNKNOWN", Tone::Warning),
     };
     let word = out.styled(tone, word);
-    out.text(format_args!("{}\n{word}: {}\n", packet_line(packet), escaped(&explanation.reason)))?;
+    out.line(packet_line(packet, pod), HANG)?;
+    out.line(format_args!("{word}: {}", escaped(&explanation.reason)), HANG)?;
     if let Some(line) = masquerading(explanation) {
-        out.text(format_args!("{}\n", escaped(&line)))?;
+        out.line(escaped(&line), HANG)?;
     }
     for warning in &explanation.warnings {
         let word = out.styled(Tone::Warning, "warning");
-        out.text(format_args!("{word}: {}\n", escaped(warning)))?;
+        out.line(format_args!("{word}: {}", escaped(warning)), HANG)?;
     }
     if !explanation.endpoints.is_empty() {
         out.text("\n")?;
@@ -42,16 +53,21 @@ pub(super) fn print(out: &mut Output<'_>, packet: &Packet, explanation: &Explana
     Ok(())
 }
 
-fn packet_line(packet: &Packet) -> String {
+fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
     let way = match &packet.input {
         Link::None => "sent by this host".to_owned(),
         Link::Unknown => "arrives at an unknown interface".to_owned(),
         Link::Known(_, name) => format!("arrives at {}", escaped(name)),
     };
-    let from = packet
+    let pod = pod.map_or_else(String::new, |pod| format!(" ({pod})"));
+    format!("{}{pod} -> {}, {way}", source(packet), words::target(packet))
+}
+
+/// The source of a packet, with the port if it is known.
+pub(super) fn source(packet: &Packet) -> String {
+    packet
         .source_port
-        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string());
-    format!("{from} -> {}, {way}", words::target(packet))
+        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string())
 }
 
 fn masquerading(explanation: &Explanation) -> Option<String> {
@@ -110,11 +126,11 @@ fn steps(out: &mut Output<'_>, steps: &[EffectiveRule], is_wide: bool) -> Result
             out.text(format_args!("To {}{more}:\n", names.join(", ")))?;
         }
         let chain = out.styled(Tone::Strong, escaped(&step.chain));
-        out.text(format_args!("{number:3}. {chain}: {}\n", escaped(&step.text)))?;
+        out.line(format_args!("{number:3}. {chain}: {}", escaped(&step.text)), STEP)?;
         if is_wide {
             let rule = if step.rule.is_empty() { "policy drop" } else { &step.rule };
             let rule = out.styled(Tone::Faint, format!("table {}: {}", escaped(&step.table), escaped(rule)));
-            out.text(format_args!("     {rule}\n"))?;
+            out.text(format_args!("{:STEP$}{rule}\n", ""))?;
         }
     }
     Ok(())

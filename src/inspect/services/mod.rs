@@ -23,7 +23,6 @@ use super::names::{self, FrontendName, Wanted, is_in, split_port};
 use super::output::{Format, FormatArgs, Output};
 use super::running::{Problem, ProblemKind, RunningArgs};
 use super::tables::{FrontendView, State, View};
-use component::logging::escaped;
 use rules::model::{Destination, Frontend};
 use stats::Stats;
 
@@ -38,8 +37,9 @@ Examples:
   kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
-Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out, or a frontend leads to what this proxy does not write;
-2 could not look, or no such Service.";
+Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out,
+or a frontend leads to what this proxy does not write; 2 could not look, or no
+such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
 #[derive(Debug, clap::Args)]
@@ -67,9 +67,17 @@ pub struct Args {
     interval: u64,
     #[command(flatten)]
     running: RunningArgs,
-    /// Print only the names of all Services, for completion
-    #[arg(long = "names", hide = true)]
-    only_names: bool,
+    /// Print only names, for completion
+    #[arg(long = "names", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "services")]
+    names_of: Option<NamesOf>,
+}
+
+/// What `--names` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum NamesOf {
+    Services,
+    /// Services and frontends: what `services` and the flag `--to` take.
+    Targets,
 }
 
 /// Runs the command.
@@ -77,8 +85,8 @@ pub struct Args {
 /// # Errors
 /// When the kernel's tables cannot be read, or have nothing with one of the names.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    if args.only_names {
-        return print_names(&View::read()?, out);
+    if let Some(which) = args.names_of {
+        return print_names(&View::read()?, which, out);
     }
     let is_text = matches!(args.output.format, Format::Table | Format::Wide);
     if args.watch && is_text && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
@@ -107,15 +115,22 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
     let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
     let (output, not_served, stats, watch, interval) = (FormatArgs::default(), false, false, false, 1);
-    let args = Args { names, namespace, output, not_served, stats, watch, interval, running, only_names: false };
+    let args = Args { names, namespace, output, not_served, stats, watch, interval, running, names_of: None };
     Listing::read(&args).map(|listing| (listing.view, listing.problems))
 }
 
-/// Prints the names of the Services, without ports.
-fn print_names(view: &View, out: &mut Output<'_>) -> Result<CommandOutcome> {
+/// Prints the names of the Services, without ports, and the frontends. Leaves out names that are none of Kubernetes: shells evaluate the
+/// words that they complete, and another program may have written anything into the tables.
+fn print_names(view: &View, which: NamesOf, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
-    let names: BTreeSet<&str> = services.map(|service| split_port(service).0).collect();
-    names.into_iter().try_for_each(|name| out.text(format_args!("{}\n", escaped(name))))?;
+    let mut names: BTreeSet<String> = services.map(|service| split_port(service).0.to_owned()).collect();
+    if which == NamesOf::Targets {
+        let frontends = view.frontends.iter().map(|view| frontend_name(&view.frontend));
+        let frontends = frontends.filter(|frontend| frontend.address.is_some());
+        names.extend(frontends.map(|frontend| frontend.to_string().to_lowercase().trim_end_matches("/tcp").to_owned()));
+    }
+    names.retain(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "-./:[]".contains(c)));
+    names.iter().try_for_each(|name| out.text(format_args!("{name}\n")))?;
     Ok(CommandOutcome::Fine)
 }
 

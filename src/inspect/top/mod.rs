@@ -43,14 +43,17 @@ const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy top                             a screen, ordered by new connections a second
-  kube-proxy top --sort bytes --filter shop  those with shop in their name, by bytes a second
+  kube-proxy top                             a screen, by new connections
+  kube-proxy top --sort bytes --filter shop  names with shop in it, by bytes
   kube-proxy top --once                      two looks, then a table
-  kube-proxy top -o json --interval 5s       the same as JSON, with the rates of five seconds
+  kube-proxy top -o json --interval 5s       as JSON, rates of five seconds
 
-Keys: ? shows all of them, q quits, / filters, arrows select, n o u p b s sort, r reverses the order.
-COUNTED is there while nftables.counters is on: connections since the counter was made, those included that the kernel forgot.
-Packets and bytes need the sysctl net.netfilter.nf_conntrack_acct=1, and count connections that began after it.
+Keys: ? shows all of them, q quits, / filters, arrows select, n o u p b s sort,
+r reverses the order.
+COUNTED is there while nftables.counters is on: connections since the counter
+was made, those included that the kernel forgot.
+Packets and bytes need the sysctl net.netfilter.nf_conntrack_acct=1, and count
+connections that began after it.
 Needs CAP_NET_ADMIN. Exit codes: 0 fine, 2 could not look.";
 
 /// Show which Services and endpoints have how much traffic now

@@ -2,7 +2,8 @@
 //!
 //! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
 //! SIGKILL, and no other program can change it. Its name has the process id in the host's PID namespace, so that several traces can run.
-//! Its rules have no verdict. They set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second.
+//! Its rules have no verdict. They set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second. The rule
+//! itself chooses the first packet of each connection, so that the later packets of a busy connection do not use up that limit.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,19 +13,23 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use nft::decode::{Messages, Traced, traced};
 use nft::socket::{Bus, Socket};
+use nft::statement::CtBit;
 use nft::{
     BaseChain, Chain, ChainType, Command, CommitError, Connection, Data, Family, Field, Hook, Operand, Rule, Statement,
     Table, TableName,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::explain::packet::protocol;
 use crate::explain::{Source, Target};
 
 /// How many packets a second are traced, and how many at once.
 const PER_SECOND: u64 = 20;
 const BURST: u32 = 20;
 /// Runs before the chains of other programs. Only the first part of connection tracking runs earlier, at priority -400.
-const PRIORITY: i32 = -350;
+const FIRST: i32 = -350;
+/// Runs just after connection tracking (priority -200), which alone knows the first packet of a connection that is not of TCP.
+const TRACKED: i32 = -199;
 /// The netlink group of the trace reports (`NFNLGRP_NFTRACE`).
 const GROUP: u32 = 9;
 /// The size of the receive buffer in bytes, the kernel's overhead included: enough for the reports of some seconds.
@@ -49,11 +54,11 @@ pub(super) struct Reports {
 }
 
 impl Mark {
-    /// Creates the table, for packets from `from` to `to`.
+    /// Creates the table, for packets from `from` to `to`: for the first packet of each connection, or for all packets.
     ///
     /// # Errors
     /// The kernel's error, in words.
-    pub(super) fn set(from: Source, to: Target) -> Result<Self> {
+    pub(super) fn set(from: Source, to: Target, all: bool) -> Result<Self> {
         let reports = Socket::open(Bus::Netfilter).context("cannot open a netlink socket")?;
         reports.join(GROUP).context("cannot listen to the reports of nf_tables; CAP_NET_ADMIN is needed")?;
         // The kernel refuses this outside of the initial user namespace; then the buffer is smaller.
@@ -63,7 +68,7 @@ impl Mark {
         let pid = owner.caller().ok().flatten().map_or_else(std::process::id, |caller| caller.pid);
         let family = if to.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
         let table = TableName::new(family, &format!("kube-proxy-trace-{pid}"));
-        owner.commit(&commands(&table, pid, from, to)).map_err(|error| explained(&error))?;
+        owner.commit(&commands(&table, pid, from, to, all)).map_err(|error| explained(&error))?;
         Ok(Self { table, _owner: owner, reports, waiter })
     }
 
@@ -91,19 +96,20 @@ impl Mark {
     }
 }
 
-fn commands(table: &TableName, pid: u32, from: Source, to: Target) -> Vec<Command> {
+fn commands(table: &TableName, pid: u32, from: Source, to: Target, all: bool) -> Vec<Command> {
+    let priority = if all || to.protocol == protocol::TCP { FIRST } else { TRACKED };
     let comment: Arc<str> = format!("kube-proxy trace, pid {pid}").into();
     let mut commands = vec![Command::LockTable(Table { name: table.clone(), comment: Some(comment) })];
     for (name, hook) in [("arriving", Hook::Prerouting), ("leaving", Hook::Output)] {
-        let base = BaseChain { kind: ChainType::Filter, hook, priority: PRIORITY };
+        let base = BaseChain { kind: ChainType::Filter, hook, priority };
         commands.push(Command::AddChain(table.clone(), Chain { name: name.into(), base: Some(base), comment: None }));
-        let rule = Rule { statements: statements(from, to), comment: None };
+        let rule = Rule { statements: statements(from, to, all), comment: None };
         commands.push(Command::AddRule(table.clone(), name.into(), rule));
     }
     commands
 }
 
-fn statements(from: Source, to: Target) -> Vec<Statement> {
+fn statements(from: Source, to: Target, all: bool) -> Vec<Statement> {
     let (source, destination) =
         if to.address.is_ipv4() { (Field::IpSaddr, Field::IpDaddr) } else { (Field::Ip6Saddr, Field::Ip6Daddr) };
     let is = |field, data: Data| Statement::Match(vec![field], Operand::Is(data));
@@ -114,6 +120,10 @@ fn statements(from: Source, to: Target) -> Vec<Statement> {
     ];
     if to.port != 0 {
         statements.push(is(Field::ThDport, to.port.into()));
+    }
+    if !all {
+        let is_tcp = to.protocol == protocol::TCP;
+        statements.push(if is_tcp { Statement::TcpSyn } else { Statement::CtBit(CtBit::StateNewOrUntracked) });
     }
     statements.extend([Statement::LimitRate { per_second: PER_SECOND, burst: BURST }, Statement::Trace]);
     statements
@@ -137,24 +147,34 @@ fn explained(error: &CommitError) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    fn text(from: &str, to: &str) -> Vec<String> {
+    fn text(from: &str, to: &str, all: bool) -> Vec<String> {
         let table = TableName::new(Family::Ip, "kube-proxy-trace-7");
-        commands(&table, 7, from.parse().unwrap(), to.parse().unwrap()).iter().map(ToString::to_string).collect()
+        commands(&table, 7, from.parse().unwrap(), to.parse().unwrap(), all).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn the_mark_matches_no_more_than_what_was_asked_for_and_is_limited() {
-        let lines = text("203.0.113.7", "10.96.0.10:53/udp");
-        let rules: Vec<&String> = lines.iter().filter(|line| line.contains("nftrace")).collect();
-        assert_eq!(rules.len(), 2, "{lines:?}");
-        for rule in rules {
-            let expected = "ip saddr 203.0.113.7 ip daddr 10.96.0.10 udp dport 53 limit rate 20/second burst 20 packets meta nftrace set 1";
-            assert!(rule.ends_with(expected), "{rule}");
+        for (to, all, conditions, priority) in [
+            ("10.96.0.10:53/udp", true, "ip daddr 10.96.0.10 udp dport 53", "-350"),
+            ("10.96.0.10:53/udp", false, "ip daddr 10.96.0.10 udp dport 53 ct state new,untracked", "-199"),
+            (
+                "10.96.0.10:53",
+                false,
+                "ip daddr 10.96.0.10 tcp dport 53 tcp flags & (fin | syn | rst | ack) == syn",
+                "-350",
+            ),
+        ] {
+            let lines = text("203.0.113.7", to, all);
+            let rules: Vec<&String> = lines.iter().filter(|line| line.contains("nftrace")).collect();
+            assert_eq!(rules.len(), 2, "{lines:?}");
+            for rule in rules {
+                let limit = "limit rate 20/second burst 20 packets meta nftrace set 1";
+                assert!(rule.ends_with(&format!("ip saddr 203.0.113.7 {conditions} {limit}")), "{rule}");
+            }
+            assert!(lines[0].contains("owner"), "{}", lines[0]);
+            assert_eq!(lines.iter().filter(|line| line.contains(priority)).count(), 2, "{lines:?}");
         }
-        assert!(lines[0].contains("owner"), "{}", lines[0]);
-        assert!(
-            text("fd00::1", "fd00::2/icmp").iter().any(|line| line.contains("ip6 daddr fd00::2 meta l4proto")),
-            "no port"
-        );
+        let ping = text("fd00::1", "fd00::2/icmp", true);
+        assert!(ping.iter().any(|line| line.contains("ip6 daddr fd00::2 meta l4proto")), "no port: {ping:?}");
     }
 }

@@ -25,8 +25,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::CommandOutcome;
 use super::explain::kernel::{Live, ThisHost};
 use super::explain::packet::{Link, Packet};
-use super::explain::{Source, Target, Verdict, owner, owner_of_node_port};
+use super::explain::place::{self, FromArg, Pair, ToArg};
+use super::explain::{Target, Verdict, owner, owner_of_node_port};
 use super::output::{Format, FormatArgs, Output, Tone};
+use super::running::RunningArgs;
 use component::config::GoDuration;
 use component::logging::escaped;
 use mark::Mark;
@@ -48,26 +50,37 @@ const CHAINS: usize = 256;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy trace --from 10.244.1.5 --to 10.96.0.10:53/udp              the next 10 packets
-  kube-proxy trace --from 203.0.113.7 --to 192.0.2.10:443 --count 1 -o wide   one, with the rules
-  kube-proxy trace --from 10.244.1.5 --to 10.96.0.1:443 --for 5s -o json      a JSON document a packet
+  The first packets of the next 10 connections of a pod to the DNS Service:
+    kube-proxy trace --from 10.244.1.5 --to kube-system/kube-dns:dns
+  One connection of a client outside, with the rules in nft's words:
+    kube-proxy trace --from 203.0.113.7 --to 192.0.2.10:443 --count 1 -o wide
+  All packets of five seconds, a JSON document each:
+    kube-proxy trace --from 10.244.1.5 --to 10.96.0.1:443 --all --for 5s -o json
 
-Traces packets from --from to --to, not the answers. At most 20 packets a second are traced. A packet of a known connection meets
-no translating rule; it goes where the first one went. The table for the mark, kube-proxy-trace-PID, is gone with this process.
+Traces packets from --from to --to, not the answers; at most 20 a second.
+Later packets of a connection meet no translating rule and go where its first
+one went. Without --all, of other protocols than TCP only packets are seen that
+no rule drops before connection tracking (priority -200).
+The table for the mark, kube-proxy-trace-PID, is gone with this process.
 Needs CAP_NET_ADMIN and kernel 5.12 or newer.
-Exit codes: 0 packets came, and all were translated or passed; 1 one was refused or dropped, or none came; 2 could not look.";
+
+Exit codes: 0 packets came, and all were translated or passed; 1 one was
+refused or dropped, or none came; 2 could not look.";
 
 /// Show what the rules do with real packets, live
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where the packets come from
-    #[arg(long, value_name = "IP")]
-    from: Source,
-    /// Where they go; tcp, unless udp, sctp or icmp is named
-    #[arg(long, value_name = "IP:PORT[/PROTO]")]
-    to: Target,
-    /// End after so many packets
+    /// Where the packets come from: IP, or NAMESPACE/POD
+    #[arg(long, value_name = "IP|POD")]
+    from: FromArg,
+    /// Where they go: IP:PORT, with /udp or /sctp if it is not tcp; IP/icmp; or NAMESPACE/NAME[:PORT] of a Service
+    #[arg(long, value_name = "IP:PORT|SERVICE")]
+    to: ToArg,
+    /// Show all packets, and not only the first one of each connection
+    #[arg(long)]
+    all: bool,
+    /// End after so many packets were shown
     #[arg(long, default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
     /// End after this time
@@ -82,14 +95,8 @@ pub struct Args {
 /// # Errors
 /// When the arguments do not fit together, the table cannot be created, or the kernel cannot be read.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    if args.from.address.is_ipv4() != args.to.address.is_ipv4() {
-        bail!(
-            "{} and {} are of different families: give --from and --to of the same one",
-            args.from.address,
-            args.to.address
-        );
-    }
-    if args.from.port.is_some() {
+    let Pair { source, target: to, .. } = place::resolve(&args.from, &args.to, RunningArgs::default())?;
+    if source.port.is_some() {
         bail!("--from takes an address without a port: each connection has another one");
     }
     let Some(time) = args.time.to_std().filter(|time| !time.is_zero()) else { bail!("--for must be more than 0s") };
@@ -97,9 +104,10 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     for number in [SIGINT, SIGTERM] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), 1)?;
     }
-    let mut shelf = ListedRules::open(args.to)?;
-    let mut mark = Mark::set(args.from, args.to)?;
-    eprintln!("tracing in table {}, for {time:?} or {} packets", mark.table, args.count);
+    let mut shelf = ListedRules::open(to)?;
+    let mut mark = Mark::set(source, to, args.all)?;
+    let what = if args.all { "packets" } else { "first packets of connections" };
+    eprintln!("tracing in table {}, for {time:?} or {} {what}", mark.table, args.count);
     let (end, mut packets) = (Instant::now() + time, Packets::default());
     let (mut told, mut wrong, mut lost) = (0, false, false);
     while told < args.count {
@@ -126,7 +134,9 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         eprintln!("some reports were lost, because there were more than fit into the buffer");
     }
     if told == 0 {
-        eprintln!("no packet from {} to {} came by", args.from.address, target(args.to));
+        let (kind, hint) =
+            if args.all { ("", "") } else { ("first ", "; --all shows those of earlier connections too") };
+        eprintln!("no {kind}packet from {} to {} came by{hint}", source.address, target(to));
     }
     Ok(if told == 0 || wrong { CommandOutcome::Found } else { CommandOutcome::Fine })
 }
@@ -155,14 +165,13 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     let masquerade = if story.masquerade { ", masqueraded" } else { "" };
     let verdict = out.styled(tone, format!("{verdict}{masquerade}"));
     let protocol = story.protocol.to_uppercase();
-    out.text(format_args!("{} -> {} {protocol}{flags}, {}: {verdict}", story.from, story.to, escaped(&arrival)))?;
-    if let Some(service) = &story.service {
-        out.text(format_args!(" ({})", escaped(service)))?;
-    }
-    out.text(format_args!("\n  {}.\n", escaped(&story.reason)))?;
+    let service = story.service.as_ref().map_or_else(String::new, |service| format!(" ({})", escaped(service)));
+    let line = format!("{} -> {} {protocol}{flags}, {}: {verdict}{service}", story.from, story.to, escaped(&arrival));
+    out.line(line, 2)?;
+    out.line(format_args!("  {}.", escaped(&story.reason)), 2)?;
     for step in &story.steps {
         if step.text != story.reason {
-            out.text(format_args!("  - {}\n", escaped(&step.text)))?;
+            out.line(format_args!("  - {}", escaped(&step.text)), 4)?;
         }
         if format == Format::Wide {
             out.text(format_args!(

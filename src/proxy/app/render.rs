@@ -21,7 +21,7 @@ use inspect::output::Output;
 use inspect::{CommandOutcome, explain};
 use node::flowtable;
 use rules::diff::differences::as_read;
-use rules::model::{Event, Family, Node};
+use rules::model::{Destination, Event, Family, Frontend, Node};
 
 /// Prints the ruleset for the manifests, and their problems on standard error. `is_named` says whether the configuration has the node's
 /// name; otherwise the manifests may have only one Node. With `strict`, warnings, Services that are left out and lost claims on frontends
@@ -84,13 +84,14 @@ pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<Comm
     let (config, is_named) = args.from_manifests.config()?;
     config.warnings.iter().for_each(output::print_error);
     let serves_localhost = config.serves_localhost();
-    let Rendered { mut engine, problems, addresses, .. } = read(config, is_named, args.from_manifests.manifests())?;
+    let Rendered { mut engine, problems, addresses, cluster_ips, .. } =
+        read(config, is_named, args.from_manifests.manifests())?;
     if problems.errors > 0 {
         bail!("cannot explain a packet by manifests of which a part cannot be read");
     }
     let tables = engine.content().tables.iter().map(as_read).collect();
     left_out(&mut engine, true);
-    explain::run_offline(args, &explain::ManifestNode { tables, addresses, serves_localhost }, out)
+    explain::run_offline(args, &explain::ManifestNode { tables, cluster_ips, addresses, serves_localhost }, out)
 }
 
 /// Manifests, loaded into an engine without a kernel.
@@ -100,6 +101,8 @@ struct Rendered {
     node_name: String,
     /// The addresses of that node.
     addresses: Vec<IpAddr>,
+    /// The cluster IPs with their ports, each with its service port as `namespace/name:port`.
+    cluster_ips: Vec<(String, Frontend)>,
     problems: Problems,
 }
 
@@ -127,12 +130,13 @@ fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Ren
     let node_name = config.node_name.clone();
     let own = nodes(&events).find(|node| *node.name == *node_name);
     let addresses = own.map_or_else(Vec::new, |node| node.clone().with_bind_address(config.bind_address).ips);
+    let cluster_ips = cluster_ips(&events);
     let layout = layout(&config);
     let mut engine = Engine::new(config, layout, &Family::BOTH, NoKernel { addresses: addresses.clone() });
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    Ok(Rendered { engine, node_name, addresses, problems })
+    Ok(Rendered { engine, node_name, addresses, cluster_ips, problems })
 }
 
 /// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the sum of both.
@@ -163,6 +167,23 @@ fn print_fast_path(flowtable: &Flowtable) -> Result<()> {
         output::print("# devices: every interface of the node but lo\n")?;
     }
     output::print(table)
+}
+
+fn cluster_ips(events: &[Event]) -> Vec<(String, Frontend)> {
+    let mut found = Vec::new();
+    for event in events {
+        let Event::ServiceApplied(service) = event else { continue };
+        for (family, port) in
+            Family::BOTH.into_iter().flat_map(|family| service.ports.iter().map(move |port| (family, port)))
+        {
+            let Some(address) = service.cluster_ips.get(family) else { continue };
+            let name = if port.name.is_empty() { String::new() } else { format!(":{}", port.name) };
+            let destination = Destination::Address(address);
+            let frontend = Frontend { destination, protocol: port.protocol, port: port.port };
+            found.push((format!("{}{name}", service.name), frontend));
+        }
+    }
+    found
 }
 
 fn nodes(events: &[Event]) -> impl Iterator<Item = &Node> {

@@ -17,6 +17,7 @@ mod failure;
 mod flows;
 mod health;
 mod journal;
+mod long;
 mod no_local_endpoints;
 mod observers;
 mod other_proxy;
@@ -43,7 +44,7 @@ pub(crate) use cleanup::CleanupStep;
 pub use conflicts::LostReport;
 pub(crate) use conflicts::{LostClaims, LostFrontend};
 pub(crate) use engine::{AddressChange, Subject, TableDifference};
-pub use engine::{Engine, NoKernel, Report, Taken};
+pub use engine::{Engine, NoKernel, Report, Taken, Timing};
 pub use failure::SyncError;
 pub use flows::Reconciled;
 pub(crate) use other_proxy::is_chain as is_upstreams_chain;
@@ -80,6 +81,8 @@ pub struct Sync<K> {
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
+    /// When the first event since the last sync asked for the next one.
+    requested: Option<Instant>,
     started: Instant,
     /// Whether an earlier process left rules; `None` until the kernel was asked.
     has_previous_rules: Option<bool>,
@@ -144,6 +147,7 @@ impl<K: Kernel> Sync<K> {
             metrics,
             health,
             last_end: None,
+            requested: None,
             started: Instant::now(),
             has_previous_rules: None,
             last_second: None,
@@ -351,6 +355,7 @@ impl<K: Kernel> Sync<K> {
 
     fn request(&mut self) {
         self.schedule.request();
+        self.requested.get_or_insert_with(Instant::now);
         self.report_queued();
     }
 
@@ -415,6 +420,7 @@ impl<K: Kernel> Sync<K> {
 
     fn sync(&mut self) {
         let start = Instant::now();
+        let waited = self.requested.take().map_or(Duration::ZERO, |requested| start.duration_since(requested));
         if self.schedule.started(start) {
             self.engine.compare_everything();
         }
@@ -454,7 +460,7 @@ impl<K: Kernel> Sync<K> {
                 self.report_ready();
                 self.cleanup.synced(Instant::now());
                 self.health.services(self.engine.observers.health_checks.snapshot());
-                self.report(&report, took);
+                self.report(&report, took, waited);
                 if !report.full && !self.engine.tables.known() {
                     // The bookkeeping of the tables was wrong: a full comparison follows soon, without waiting for the next change.
                     self.schedule.request_cleanup();
@@ -472,7 +478,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    fn report(&self, report: &Report, took: Duration) {
+    fn report(&self, report: &Report, took: Duration, waited: Duration) {
         let Report { full, services, added, removed, committed, .. } = report;
         self.count(report);
         let elapsed = duration(took);
@@ -498,12 +504,7 @@ impl<K: Kernel> Sync<K> {
                 "Another program had changed our tables; they are as they should be again"
             );
         }
-        if took > Duration::from_secs(1) {
-            warn!(
-                %elapsed, numServices = services, elementsAdded = added, elementsRemoved = removed,
-                "SyncProxyRules took long"
-            );
-        }
+        long::log(report, took, waited);
     }
 
     /// Reports all families as synced: at the start of the loop, and after each successful sync (L1, L2).

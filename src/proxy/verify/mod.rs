@@ -34,8 +34,11 @@ Examples:
   kube-proxy verify --config /var/lib/kube-proxy/config.conf -o json
   kube-proxy verify --manifests /etc/kubernetes/services
 
-Without --config it uses the configuration of the running proxy, in which each flag that is given wins; without a running proxy, the
-flags, and layout and number of maps of the tables. Exit codes: 0 everything is as it should be, 1 something differs, 2 could not look.";
+Without --config it uses the configuration of the running proxy, in which each
+flag that is given wins; without a running proxy, the flags, and layout and
+number of maps of the tables.
+Exit codes: 0 everything is as it should be, 1 something differs, 2 could not
+look.";
 
 /// How much longer than `minSyncPeriod` the second look waits.
 const MOMENT: Duration = Duration::from_secs(1);

@@ -106,16 +106,16 @@ pub(crate) fn print(
         return out.value(format, &Report { equal: told.is_empty(), differences: told.iter().map(entry).collect() });
     }
     if told.is_empty() {
-        return out.text(format_args!("{equal}\n"));
+        return out.line(equal, 0);
     }
     for DescribedDifference { text, command, .. } in told {
-        out.text(format_args!("{}\n", escaped(text)))?;
+        out.line(escaped(text), 2)?;
         for line in command.lines() {
             let line = out.styled(Tone::Faint, escaped(line));
             out.text(format_args!("    {line}\n"))?;
         }
     }
-    if differs.is_empty() { Ok(()) } else { out.text(format_args!("{differs}\n")) }
+    if differs.is_empty() { Ok(()) } else { out.line(differs, 0) }
 }
 
 /// Prints to standard output what a change of manifests changes on a node. Returns whether it changes anything.

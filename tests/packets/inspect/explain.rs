@@ -161,8 +161,18 @@ fn the_json_has_the_fields_that_are_documented(layout: Layout) {
     ] {
         let value = json_of(&world.node, from, to);
         assert_eq!(value["verdict"], verdict, "{value:#}");
-        let fields =
-            ["verdict", "service", "endpoints", "masquerade", "masqueradeReason", "reason", "steps", "warnings"];
+        let fields = [
+            "from",
+            "to",
+            "verdict",
+            "service",
+            "endpoints",
+            "masquerade",
+            "masqueradeReason",
+            "reason",
+            "steps",
+            "warnings",
+        ];
         assert_eq!(names(&value), BTreeSet::from(fields));
         assert!(value["masquerade"].is_boolean() && value["warnings"].is_array());
         assert!(value["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{value:#}");
@@ -367,6 +377,42 @@ fn the_interface_decides_where_pods_are_known_by_it(layout: Layout) {
     }
 }
 
+// A Service's name stands for its cluster IP of the family of the source.
+test_in_each_layout!(a_service_can_be_named_in_place_of_its_cluster_ip);
+fn a_service_can_be_named_in_place_of_its_cluster_ip(layout: Layout) {
+    let world = World::new();
+    let mut objects = cluster();
+    let two = service("shop", "two").cluster_ips(7).port("http", Proto::Tcp, 80).port("dns", Proto::Udp, 53);
+    objects.push(two.port("dns-tcp", Proto::Tcp, 53).json());
+    objects.extend(slices("shop", "two", &[0], &[("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 9090)]));
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    for (from, to, address, verdict) in [
+        ("10.244.1.99", "shop/web", "10.96.0.1:80/TCP", "translated"),
+        ("10.244.1.99", "shop/web:http", "10.96.0.1:80/TCP", "translated"),
+        ("2001:db8:113::7", "shop/web:80", "[fd00:10:96::1]:80/TCP", "translated"),
+        ("10.244.1.99", "shop/two:dns", "10.96.0.7:53/UDP", "translated"),
+        ("10.244.1.99", "shop/two:53/udp", "10.96.0.7:53/UDP", "translated"),
+        ("10.244.1.99", "shop/two:53/tcp", "10.96.0.7:53/TCP", "refused"),
+        ("10.244.1.99", "shop/old", "10.96.0.6:80/TCP", "refused"),
+    ] {
+        let value = json_of(&world.node, from, to);
+        assert_eq!((&value["to"], &value["verdict"]), (&json!(address), &json!(verdict)), "{to}: {value:#}");
+        let plain = json_of(&world.node, from, &address.to_lowercase());
+        assert_eq!(plain, value, "{to} is {address}");
+    }
+    for (to, parts) in [
+        ("shop/two", &["several ports", "http (80/tcp)", "dns (53/udp)", "dns-tcp (53/tcp)"][..]),
+        ("shop/two:53", &["several ports", "dns (53/udp)"]),
+        ("shop/two:metrics", &["no such port", "http (80/tcp)"]),
+        ("shop/wbe", &["no Service shop/wbe", "did you mean shop/web"]),
+        ("shop/web/icmp", &["tcp, udp or sctp"]),
+    ] {
+        let (code, out, errors) = explain(&world.node, &["--from", "10.244.1.99", "--to", to]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{to}");
+        parts.iter().for_each(|part| assert!(errors.contains(part), "{to}: no {part} in {errors}"));
+    }
+}
+
 #[test]
 fn what_it_cannot_look_at_is_an_error_with_a_remedy() {
     let world = World::new();
@@ -375,6 +421,8 @@ fn what_it_cannot_look_at_is_an_error_with_a_remedy() {
         ("--from 203.0.113.7 --to [fd00::1]:80", "different families"),
         ("--from 203.0.113.7 --to 10.96.0.1:80 --iface to-clinet", "did you mean to-client"),
         ("--from 192.0.2.2 --to 10.96.0.1:80 --iface lo", "leave out --iface"),
+        ("--from shop/web:http --to 10.96.0.1:80", "NAMESPACE/POD"),
+        ("--from shop/web-abc12 --to 10.96.0.1:80", "give its IP"),
     ] {
         let (code, out, errors) = explain(&world.node, &args.split(' ').collect::<Vec<_>>());
         assert_eq!((code, out.as_str()), (Some(2), ""), "{args}");

@@ -345,25 +345,50 @@ fn a_terminal_has_colour_unless_no_color_is_set_and_a_pipe_has_none() {
     assert_eq!(plain.replace('\r', ""), piped);
 }
 
-// The names of Services are completed (Q9).
+// Flags, their values, and the names of Services and frontends are completed (Q9).
 #[test]
-fn bash_completes_commands_options_and_the_names_of_services() {
+fn bash_completes_commands_options_values_and_names() {
     let node = with_ruleset(Layout::Maps, "kube-dns");
-    let completed = |words: &str, last: &str, before: &str| {
-        let program = binary();
-        let folder = program.parent().expect("the binary is in a folder").display();
-        let count = words.split(' ').count() - 1;
+    let program = binary();
+    let folder = program.parent().expect("the binary is in a folder").display();
+    // Bash splits words at colons and `=` too, and gives the function the last word and the one before.
+    let completed = |line: &str| {
+        let split = line.replace(':', " : ").replace('=', " = ");
+        let mut words: Vec<&str> = split.split_whitespace().collect();
+        words.extend(line.ends_with([' ', ':', '=']).then_some("''"));
+        let (last, before) = (words[words.len() - 1], words[words.len() - 2]);
         let script = format!(
-            "PATH={folder}:$PATH; source <(kube-proxy completion bash); COMP_WORDS=({words}); COMP_CWORD={count}; \
-             _kube_proxy_names kube-proxy '{last}' {before}; echo \"${{COMPREPLY[@]}}\""
+            "PATH={folder}:$PATH; source <(kube-proxy completion bash); COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; \
+             COMP_WORDS=({}); COMP_CWORD={}; _kube_proxy_names kube-proxy {last} {before}; echo \"${{COMPREPLY[@]}}\"",
+            words.join(" "),
+            words.len() - 1
         );
         run(node.command("bash").args(["-c", &script])).trim().to_owned()
     };
-    assert_eq!(completed("kube-proxy serv", "serv", "kube-proxy"), "services");
-    assert_eq!(completed("kube-proxy services --sta", "--sta", "services"), "--stats");
-    assert_eq!(completed("kube-proxy services kube", "kube", "services"), "kube-system/kube-dns");
-    assert_eq!(completed("kube-proxy probe kube", "kube", "probe"), "kube-system/kube-dns");
-    assert_eq!(completed("kube-proxy services -o js", "js", "-o"), "json");
+    for (line, words) in [
+        ("kube-proxy serv", "services"),
+        ("kube-proxy services --sta", "--stats"),
+        ("kube-proxy services kube", "kube-system/kube-dns"),
+        ("kube-proxy services --stats kube", "kube-system/kube-dns"),
+        ("kube-proxy probe kube", "kube-system/kube-dns"),
+        ("kube-proxy services -o js", "json"),
+        ("kube-proxy changes --service ym", "ym/echo-app"),
+        ("kube-proxy explain --to kube", "kube-system/kube-dns"),
+        ("kube-proxy explain --to 10.96.0.10:5", "53 53/udp"),
+        ("kube-proxy trace --to 10.96.0.10:", "53 53/udp 9153"),
+        ("kube-proxy services 10.96.0.10:9", "9153"),
+        ("kube-proxy --ruleset-layout ", "chains maps"),
+        ("kube-proxy --ruleset-layout=ch", "chains"),
+        ("kube-proxy render --scheduler m", "maglev"),
+        ("kube-proxy check --proxy-mode n", "nftables"),
+        ("kube-proxy --flowtable a", "auto"),
+        // Where no value can be known, no names of files are offered.
+        ("kube-proxy explain --from ", ""),
+    ] {
+        let mut found: Vec<_> = completed(line).split_whitespace().map(str::to_owned).collect();
+        found.sort();
+        assert_eq!(found.join(" "), words, "{line}");
+    }
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn only_the_packets_that_were_asked_for_are_traced_and_no_more_than_the_count() 
     let world = World::new();
     let _proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &cluster());
     let (ours, theirs) = (Family::V4.shell(), Family::V4.client());
-    let child = start(&world.node, &ours.to_string(), "10.96.0.1:80", &["--count", "3", "-o", "json"]);
+    let child = start(&world.node, &ours.to_string(), "10.96.0.1:80", &["--all", "--count", "3", "-o", "json"]);
     let vip = Family::V4.cluster_ip(1);
     let other = start(&world.node, &theirs.to_string(), "10.96.0.1:80", &["--count", "1", "-o", "json"]);
     for _ in 0..2 {
@@ -225,7 +225,7 @@ fn without_packets_or_with_wrong_arguments_it_says_so() {
     let trace = |args: &[&str]| outcome(&mut command(&node, &[&["trace"], args].concat()));
     let (code, stdout, stderr) = trace(&["--from", "203.0.113.7", "--to", "10.96.0.10:80", "--for", "300ms"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
-    assert!(stderr.contains("no packet from 203.0.113.7 to 10.96.0.10:80 came by"), "{stderr}");
+    assert!(stderr.contains("no first packet from 203.0.113.7 to 10.96.0.10:80 came by; --all"), "{stderr}");
     for (args, part) in [
         (&["--from", "fd00::1", "--to", "10.96.0.10:80"][..], "different families"),
         (&["--from", "203.0.113.7:80", "--to", "10.96.0.10:80"], "without a port"),
@@ -244,12 +244,65 @@ fn later_packets_of_a_connection_are_told_where_the_first_one_went() {
     let _proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &cluster());
     let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.external_ip(1), 80);
     let (connection, _) = Connection::open(&world.client, flow);
-    let child = start(&world.node, "203.0.113.7", "198.51.100.1:80", &["--count", "1", "-o", "json"]);
+    let child = start(&world.node, "203.0.113.7", "198.51.100.1:80", &["--all", "--count", "1", "-o", "json"]);
     connection.ask();
     let output = child.wait_with_output().expect("the child can be waited for");
     let story: Value = serde_json::from_slice(&output.stdout).expect("a document");
     assert_eq!(verdict(&(Some(0), story.clone())), (Some(0), "translated", true), "{story}");
     assert!(story["reason"].as_str().is_some_and(|reason| reason.ends_with(" before")), "{story}");
+}
+
+/// The documents that a trace printed.
+fn stories(child: Child) -> Vec<Value> {
+    let output = child.wait_with_output().expect("the child can be waited for");
+    let stories = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    stories.collect::<Result<_, _>>().expect("documents, one after the other")
+}
+
+// Without `--all` each connection is told once, and `--count` counts what is told.
+test_in_each_layout!(only_the_first_packet_of_each_connection_is_told);
+fn only_the_first_packet_of_each_connection_is_told(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    for (proto, target) in [(Proto::Tcp, "shop/web:http"), (Proto::Udp, "shop/dns:53/udp")] {
+        let port = if proto == Proto::Tcp { 80 } else { 53 };
+        let vip = Family::V4.cluster_ip(if proto == Proto::Tcp { 1 } else { 20 });
+        let flow = Flow::new(proto, Family::V4.shell(), vip, port);
+        // What a connection of before sends is told with `--all` only.
+        let (earlier, _) = Connection::open(&world.shell, flow);
+        let first = start(&world.node, "10.244.1.99", target, &["--count", "2", "-o", "json"]);
+        earlier.ask();
+        let (later, _) = Connection::open(&world.shell, flow);
+        later.ask();
+        later.ask();
+        probe(&world.shell, flow);
+        let told = stories(first);
+        let sources: std::collections::BTreeSet<&str> =
+            told.iter().filter_map(|story| story["from"].as_str()).collect();
+        assert_eq!((told.len(), sources.len()), (2, 2), "{proto:?}: two connections: {told:?}");
+        assert!(told.iter().all(|story| story["verdict"] == "translated"), "{told:?}");
+        let flags: Vec<Value> = told.iter().map(|story| story["flags"].clone()).collect();
+        assert_eq!(flags, if proto == Proto::Tcp { vec![json!("SYN"); 2] } else { vec![Value::Null; 2] });
+        let all = start(&world.node, "10.244.1.99", target, &["--all", "--count", "1", "-o", "json"]);
+        earlier.ask();
+        assert!(stories(all)[0]["reason"].as_str().is_some_and(|reason| reason.ends_with(" before")));
+    }
+    wait_for_tables(&world.node, 0);
+}
+
+// A first packet that a rule drops before connection tracking is told for TCP.
+#[test]
+fn a_connection_that_is_dropped_before_it_is_tracked_is_told() {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &cluster());
+    nft::load(
+        &world.node,
+        "table ip early { chain raw { type filter hook prerouting priority -300; policy accept; ip daddr 10.96.0.1 drop; }; }",
+    );
+    let flow = Flow::new(Proto::Tcp, Family::V4.shell(), Family::V4.cluster_ip(1), 80);
+    let story = document(&world, &world.shell, flow);
+    assert_eq!(verdict(&story), (Some(1), "dropped", false), "{story:?}");
+    assert!(story.1["reason"].as_str().is_some_and(|reason| reason.contains("ip early")), "{story:?}");
 }
 
 #[test]

@@ -27,6 +27,10 @@ fn fish_completes_commands_options_and_the_names_of_services() {
     assert_eq!(completed("kube-proxy services kube"), ["kube-system/kube-dns"]);
     assert_eq!(completed("kube-proxy probe kube"), ["kube-system/kube-dns"]);
     assert_eq!(completed("kube-proxy changes --service ym"), ["ym/echo-app"]);
+    assert_eq!(completed("kube-proxy explain --to kube"), ["kube-system/kube-dns"]);
+    assert_eq!(completed("kube-proxy services 10.96.0.10:91"), ["10.96.0.10:9153"]);
+    assert_eq!(completed("kube-proxy --ruleset-layout "), ["chains", "maps"]);
+    assert_eq!(completed("kube-proxy explain --from "), [""; 0]);
 }
 
 // The names of Services are completed (Q9).
@@ -43,6 +47,9 @@ fn zsh_completes_commands_options_and_the_names_of_services() {
         ("kube-proxy services kube", "kube-proxy services kube-system/kube-dns "),
         ("kube-proxy probe kube", "kube-proxy probe kube-system/kube-dns "),
         ("kube-proxy changes --service ym", "kube-proxy changes --service ym/echo-app "),
+        ("kube-proxy explain --to kube", "kube-proxy explain --to kube-system/kube-dns "),
+        ("kube-proxy services 10.96.0.10:91", "kube-proxy services 10.96.0.10:9153 "),
+        ("kube-proxy --ruleset-layout ch", "kube-proxy --ruleset-layout chains "),
     ] {
         terminal.wait_for("an empty line", |screen| screen.trim_end().ends_with("zsh>"));
         terminal.text(typed);

@@ -5,6 +5,8 @@ mod changes;
 mod check;
 mod completion;
 mod configured;
+mod names;
+mod screen;
 mod services;
 mod top;
 mod verify;

@@ -22,7 +22,7 @@ use super::Format;
 use super::fault::{Fault, take};
 use super::list::list;
 use super::query::Query;
-use super::resource::{Ask, Resource, ask};
+use super::resource::{Ask, Resource, ask, namespaced};
 use super::state::{Record, Shared};
 use super::status::Refusal;
 use super::watch::Watch;
@@ -45,7 +45,11 @@ pub(crate) struct Peer {
 pub(crate) async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default());
-    let path = head.uri.path().to_owned();
+    // The list of a namespace is that of all namespaces, with a selector.
+    let (path, query) = match namespaced(head.uri.path()) {
+        Some((path, namespace)) => (path, query.with("fieldSelector", format!("metadata.namespace={namespace}"))),
+        None => (head.uri.path().to_owned(), query),
+    };
     let number = record(&shared, &peer, &head, &path, &query);
     let asked = ask(&head.method, &path, &query);
     let may_enter = enters(&shared, &peer, &head.headers);

@@ -12,6 +12,12 @@ impl Query {
         Self(pairs.map(|(key, value)| (decode(key), decode(value))).collect())
     }
 
+    /// Returns the query with one more pair.
+    pub(crate) fn with(mut self, key: &str, value: String) -> Self {
+        self.0.push((key.to_owned(), value));
+        self
+    }
+
     /// Returns the first value of a key; an empty text if there is none.
     pub(crate) fn get(&self, key: &str) -> &str {
         self.0.iter().find(|(found, _)| found == key).map_or("", |(_, value)| value)

@@ -86,6 +86,13 @@ impl Resource {
     }
 }
 
+/// Returns the path of all namespaces and the namespace, of a path of the EndpointSlices of one namespace.
+pub(crate) fn namespaced(path: &str) -> Option<(String, &str)> {
+    let rest = path.strip_prefix("/apis/discovery.k8s.io/v1/namespaces/")?;
+    let namespace = rest.strip_suffix("/endpointslices").filter(|name| !name.is_empty() && !name.contains('/'))?;
+    Some((Resource::EndpointSlice.path().to_owned(), namespace))
+}
+
 /// Returns what a request asks for; [`Ask::Forbidden`] if the role does not allow it.
 pub(crate) fn ask(method: &Method, path: &str, query: &Query) -> Ask {
     if path == "/version" && *method == Method::GET {

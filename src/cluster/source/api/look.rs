@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use kube::api::{ListParams, WatchParams};
 use kube::config::Config;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
@@ -146,7 +147,7 @@ fn access(verb: &'static str, kind: Resource, outcome: Allowed) -> Access {
 }
 
 async fn version(connection: &mut Connection) -> Result<String, Error> {
-    let answer = answer(connection, "/version", &Request::List(ListParams::default())).await?;
+    let answer: Value = answer(connection, "/version", &Request::List(ListParams::default())).await?;
     Ok(answer["gitVersion"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -158,7 +159,7 @@ async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (
         limit: Some(1),
         ..ListParams::default()
     };
-    match answer(connection, kind.path(), &Request::List(params)).await {
+    match answer::<Value>(connection, kind.path(), &Request::List(params)).await {
         Ok(list) => (Allowed::Yes, list["items"].as_array().map(Vec::len)),
         Err(error) => (refused(&error), None),
     }
@@ -183,7 +184,7 @@ async fn may_create_events(connection: &mut Connection) -> Allowed {
         "kind": "SelfSubjectAccessReview",
         "spec": { "resourceAttributes": attributes },
     });
-    match answer(connection, REVIEWS, &Request::Create(review.to_string().into_bytes())).await {
+    match answer::<Value>(connection, REVIEWS, &Request::Create(review.to_string().into_bytes())).await {
         Ok(review) if review["status"]["allowed"] == true => Allowed::Yes,
         Ok(review) => {
             let reason = review["status"]["reason"].as_str().filter(|reason| !reason.is_empty());
@@ -200,8 +201,12 @@ fn refused(error: &Error) -> Allowed {
     }
 }
 
-/// Sends a request and returns the answer as a JSON value.
-async fn answer(connection: &mut Connection, path: &str, request: &Request) -> Result<Value, Error> {
+/// Sends a request and returns the answer, read from JSON.
+pub(super) async fn answer<T: DeserializeOwned>(
+    connection: &mut Connection,
+    path: &str,
+    request: &Request,
+) -> Result<T, Error> {
     let mut response = connection.send(path, request, PATIENCE).await?;
     let body = response.read_all(MAX_ANSWER, PATIENCE, PATIENCE).await?;
     serde_json::from_slice(&body).map_err(|error| Error::Malformed(error.to_string()))

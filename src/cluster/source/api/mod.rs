@@ -10,7 +10,7 @@
 //!
 //! `connection` sends the requests with a client that `client` builds from the configuration; credentials may come from `plugin`.
 //! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
-//! certificates. `startup` waits for the first lists.
+//! certificates. `startup` waits for the first lists. `look` and `pods` answer questions of the commands.
 //!
 //! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; memory is
 //! bounded by one page (which may be a complete list) or one event, plus the names of the objects; all times are monotonic.
@@ -28,6 +28,7 @@ mod known;
 mod list_watch;
 mod look;
 mod plugin;
+mod pods;
 mod position;
 mod proxy;
 mod reflector;
@@ -64,6 +65,7 @@ pub use client::{ClientOptions, check, client, runs_programs};
 pub use decode::{list_bytes, watch_bytes};
 pub use look::Reached;
 pub use look::{Access, Allowed, ServerReport, look};
+pub use pods::pod_addresses;
 
 /// The time between two attempts to send an event while the receiver's queue is full.
 const QUEUE_FULL: Duration = Duration::from_millis(1);

@@ -1,10 +1,12 @@
 //! Generates documents from the definition of the command line, as clap does for `--help`: shell completion and a man page. Pure.
 
-use clap::{ArgMatches, Command, ValueEnum, value_parser};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command, ValueEnum, ValueHint, value_parser};
 use clap_complete::shells;
 use clap_mangen::Man;
 
-use super::table::GROUPS;
+use super::Described;
+use super::help::wrapped;
 
 /// The command that prints completion for a shell.
 pub(super) const COMPLETION: &str = "completion";
@@ -25,13 +27,33 @@ enum Shell {
 /// The program's name within the script for bash: with a dash in it, clap_complete 4.6.11 does not find the options of commands.
 const BASH_PROGRAM: &str = "kubeproxy";
 
-/// Completes the names of Services in bash: `kube-proxy services --names` reads them from the kernel. Calls clap's function first, which
-/// completes options.
+/// Completes names of Services and frontends in bash: `kube-proxy services --names` reads them from the kernel. Calls clap's function
+/// first, which completes options and their fixed values. Takes the words from the line, because bash splits them at colons and `=`.
 const BASH_NAMES: &str = r#"
 _kube_proxy_names() {
-    _kubeproxy "$@"
-    if [[ "$3" == --service || ( "${COMP_WORDS[1]}" =~ ^(services|probe)$ && "$2" != -* && "$3" =~ ^([^-]|--stats|--watch) ) ]]; then
-        COMPREPLY+=($(compgen -W "$("$1" services --names 2>/dev/null)" -- "$2"))
+    local line="${COMP_LINE:0:COMP_POINT}" word before kind=
+    word="${line##*[[:space:]]}"
+    before="${line%"$word"}"
+    before="${before%"${before##*[![:space:]]}"}"
+    before="${before##*[[:space:]]}"
+    if [[ "$word" == --*=* ]]; then
+        before="${word%%=*}"
+        word="${word#*=}"
+    fi
+    _kubeproxy "$1" "$word" "$before"
+    case "${COMP_WORDS[1]} $before" in
+        "changes --service") kind=services ;;
+        "explain --to" | "trace --to") kind=targets ;;
+        services\ -[on] | services\ --output | services\ --namespace | services\ --interval | services\ --healthz-address) ;;
+        probe\ -[on] | probe\ --output | probe\ --namespace | probe\ --timeout | probe\ --healthz-address) ;;
+        services\ * | probe\ *) [[ "$word" == -* || "$COMP_CWORD" -lt 2 ]] || kind=targets ;;
+    esac
+    if [[ -n "$kind" ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("$1" services --names="$kind" 2>/dev/null)" -- "$word")
+    fi
+    # Bash replaces only what follows the last colon.
+    if [[ "$word" == *:* && "$COMP_WORDBREAKS" == *:* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}")
     fi
 }
 complete -F _kube_proxy_names -o bashdefault -o default kube-proxy
@@ -45,33 +67,58 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Replacements in clap's script for zsh, so that arguments that name a Service are completed with names of Services and not of files.
-const ZSH_WORDS: [(&str, &str); 3] = [
-    ("without any, all:_default'", "without any, all:_kube_proxy_services'"),
-    ("frontends or node ports:_default'", "frontends or node ports:_kube_proxy_services'"),
-    (":NAMESPACE/NAME:_default'", ":NAMESPACE/NAME:_kube_proxy_services'"),
-];
-/// The zsh function that completes names of Services. It cannot be put at the beginning, because the script's first line must stay first.
+/// Names that are completed from the kernel's tables. In clap's description of an argument, a hint that no argument of this program has
+/// stands for them; the scripts call a function of ours where clap calls that of the hint.
+const SERVICES: ValueHint = ValueHint::Username;
+const TARGETS: ValueHint = ValueHint::Hostname;
+
+/// Replacements in clap's script for zsh.
+const ZSH_WORDS: [(&str, &str); 2] = [(":_users'", ":_kube_proxy_services'"), (":_hosts'", ":_kube_proxy_targets'")];
+/// The zsh functions that complete names. They cannot be put at the beginning, because the script's first line must stay first.
 const ZSH_NAMES: &str = r#"
 _kube_proxy_services() {
+    _kube_proxy_names services
+}
+_kube_proxy_targets() {
+    _kube_proxy_names targets
+}
+_kube_proxy_names() {
     local -a names
-    names=(${(f)"$(_call_program services kube-proxy services --names 2>/dev/null)"})
+    names=(${(f)"$(_call_program names kube-proxy services --names=$1 2>/dev/null)"})
     compadd -a names
 }
 "#;
 
-/// Completes names of Services in fish.
+/// Replacements in clap's script for fish.
+const FISH_WORDS: [(&str, &str); 3] = [
+    ("(__fish_complete_users)", "(__fish_kube_proxy_names services)"),
+    ("(__fish_print_hostnames)", "(__fish_kube_proxy_names targets)"),
+    // A flag of the proxy whose value is being completed is no mistake.
+    ("    or return\n", "    or return 0\n"),
+];
+/// The fish function that completes names, and the names of `services`: clap's script completes no arguments without a flag.
 const FISH_NAMES: &str = r#"
-function __fish_kube_proxy_services
-    kube-proxy services --names 2>/dev/null
+function __fish_kube_proxy_names
+    kube-proxy services --names=$argv 2>/dev/null
 end
-complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_services)"
-complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand changes" -l service -x -a "(__fish_kube_proxy_services)"
+complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_names targets)"
 "#;
+
+/// The arguments whose value is a file or a directory.
+const FILES: [&str; 7] =
+    ["boot-id-file", "config", "diff", "kubeconfig", "machine-id-file", "manifests", "write-config-to"];
+/// The values of flags whose type does not list them.
+const VALUES: [(&str, &[&str]); 5] = [
+    ("detect-local-mode", &["BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR"]),
+    ("ipvs-scheduler", &["mh", "rr", "sh"]),
+    ("kube-api-content-type", &["application/json", "application/vnd.kubernetes.protobuf"]),
+    ("logging-format", &["json", "text"]),
+    ("proxy-mode", &["iptables", "ipvs", "nftables"]),
+];
 
 /// Adds the commands that print documents.
 pub(super) fn add_to(line: Command) -> Command {
-    let shell = clap::Arg::new("shell").required(true).value_name("SHELL").value_parser(value_parser!(Shell));
+    let shell = Arg::new("shell").required(true).value_name("SHELL").value_parser(value_parser!(Shell));
     let completion = Command::new(COMPLETION)
         .about("Print a script that completes the words of this command line")
         .arg(shell.help("The shell to complete for"))
@@ -85,36 +132,67 @@ pub(super) fn add_to(line: Command) -> Command {
     line.subcommand(completion).subcommand(man)
 }
 
+/// Describes the values of an argument for completion: fixed ones, names, files, or nothing to complete. `flags` are those of the proxy.
+fn with_values(arg: Arg, flags: &[Described]) -> Arg {
+    if !arg.get_action().takes_values() || !arg.get_possible_values().is_empty() {
+        return arg;
+    }
+    let id = arg.get_id().to_string();
+    // The script for zsh takes a colon in a name as its end.
+    let has_colon = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains(':')));
+    let arg = if has_colon { arg.value_name("VALUE") } else { arg };
+    let kind = flags.iter().find(|flag| flag.name == id).map_or("", |flag| flag.kind);
+    let is_word = |word: &&str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    let words: Vec<&'static str> = match VALUES.iter().find(|(name, _)| *name == id) {
+        Some((_, words)) => words.to_vec(),
+        None if kind == "bool" => vec!["true", "false"],
+        None if kind.contains('|') => kind.split('|').filter(is_word).collect(),
+        None => Vec::new(),
+    };
+    match id.as_str() {
+        _ if !words.is_empty() => arg.value_parser(PossibleValuesParser::new(words)),
+        "service" => arg.value_hint(SERVICES),
+        "names" | "to" => arg.value_hint(TARGETS),
+        id if FILES.contains(&id) => arg.value_hint(ValueHint::AnyPath),
+        _ => arg.value_hint(ValueHint::Other),
+    }
+}
+
 /// The completion script for the shell that the user named.
 ///
 /// # Errors
 /// None in practice: clap's scripts are UTF-8, and its script for zsh ends in the way that [`zsh`] expects.
-pub(super) fn completion(mut line: Command, matches: &ArgMatches) -> Result<String, String> {
+pub(super) fn completion(line: Command, matches: &ArgMatches) -> Result<String, String> {
+    let flags = super::described();
+    let with_values = |arg| with_values(arg, &flags);
+    let mut line = line.mut_args(with_values).mut_subcommands(|command| command.mut_args(with_values));
     let mut script = Vec::new();
-    let names = match matches.get_one("shell").unwrap_or(&Shell::Bash) {
-        Shell::Bash => {
-            clap_complete::generate(shells::Bash, &mut line, BASH_PROGRAM, &mut script);
-            BASH_NAMES
-        }
-        Shell::Zsh => {
-            clap_complete::generate(shells::Zsh, &mut line, PROGRAM, &mut script);
-            return zsh(String::from_utf8(script).map_err(|error| error.to_string())?);
-        }
-        Shell::Fish => {
-            clap_complete::generate(shells::Fish, &mut line, PROGRAM, &mut script);
-            FISH_NAMES
-        }
-    };
+    let shell = matches.get_one("shell").unwrap_or(&Shell::Bash);
+    match shell {
+        Shell::Bash => clap_complete::generate(shells::Bash, &mut line, BASH_PROGRAM, &mut script),
+        Shell::Zsh => clap_complete::generate(shells::Zsh, &mut line, PROGRAM, &mut script),
+        Shell::Fish => clap_complete::generate(shells::Fish, &mut line, PROGRAM, &mut script),
+    }
     let script = String::from_utf8(script).map_err(|error| error.to_string())?;
-    Ok(script.replace(&format!("-o default {BASH_PROGRAM}\n"), &format!("-o default {PROGRAM}\n")) + names)
+    match shell {
+        Shell::Bash => {
+            let (own, program) = (format!("-o default {BASH_PROGRAM}\n"), format!("-o default {PROGRAM}\n"));
+            Ok(script.replace(&own, &program) + BASH_NAMES)
+        }
+        Shell::Zsh => zsh(&script),
+        Shell::Fish => Ok(replaced(&script, &FISH_WORDS) + FISH_NAMES),
+    }
 }
 
-/// Adds the completion of Service names to clap's script for zsh, before its last lines, which call or register clap's function.
-fn zsh(script: String) -> Result<String, String> {
+fn replaced(script: &str, words: &[(&str, &str)]) -> String {
+    words.iter().fold(script.to_owned(), |script, (words, names)| script.replace(words, names))
+}
+
+/// Adds the completion of names to clap's script for zsh, before its last lines, which call or register clap's function.
+fn zsh(script: &str) -> Result<String, String> {
     const LAST: &str = "\nif [ \"$funcstack[1]\"";
     let (functions, last) = script.rsplit_once(LAST).ok_or("the script of clap has no end as expected")?;
-    let functions = ZSH_WORDS.iter().fold(functions.to_owned(), |script, (words, names)| script.replace(words, names));
-    Ok(functions + ZSH_NAMES + LAST + last)
+    Ok(replaced(functions, &ZSH_WORDS) + ZSH_NAMES + LAST + last)
 }
 
 /// The man page of the program, followed by the help text of each command.
@@ -132,18 +210,10 @@ pub(super) fn man_page(line: Command) -> Result<String, String> {
     let mut page = format!("{MAN_HEAD}.SH DESCRIPTION\n{behind}");
     for command in line.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = command.get_name().to_uppercase();
-        let help = without_flags_of_the_proxy(command.clone()).render_long_help().to_string();
+        let help = wrapped(&command.clone().render_help().to_string());
         page += &format!(".SH \"COMMAND {name}\"\n.nf\n{}\n.fi\n", escaped(help.trim_end()));
     }
     Ok(page)
-}
-
-/// Hides the proxy's flags in the help of a command, because the man page has described them before.
-fn without_flags_of_the_proxy(command: Command) -> Command {
-    let is_told = |arg: &clap::Arg| arg.get_help_heading().is_some_and(|heading| GROUPS.contains(&heading));
-    let (name, has_them) = (command.get_name().to_owned(), command.get_arguments().any(is_told));
-    let command = command.mut_args(|arg| if is_told(&arg) { arg.hide(true) } else { arg });
-    if has_them { command.after_help(format!("{name} takes the flags of the proxy as well.")) } else { command }
 }
 
 /// Escapes text for a man page, so that roff takes no line of it as a request.

@@ -6,6 +6,7 @@
 
 mod documents;
 mod field;
+mod help;
 mod table;
 
 use std::collections::BTreeMap;
@@ -191,14 +192,22 @@ pub(super) enum Request {
 /// # Errors
 /// When the arguments are invalid.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands) -> Result<Request, ParseError> {
-    let args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
+    let mut args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
+    // Clap's own command `help` would print a longer text than `--help`.
+    if let [_, help, command] = &args[..]
+        && help == "help"
+        && command.to_str().is_some_and(|command| command != "help" && !command.starts_with('-'))
+    {
+        args.remove(1);
+        args.push("--help".into());
+    }
     let matches = match command_line(commands).try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) if error.use_stderr() && begins_with_command(&args, commands) => {
             return Err(ParseError::OfCommand(error.to_string()));
         }
         Err(error) if error.use_stderr() => return Err(ParseError::OfProxy(error.to_string())),
-        Err(text) => return Ok(Request::Print(text.to_string())),
+        Err(text) => return Ok(Request::Print(help::wrapped(&text.to_string()))),
     };
     let version = match matches.get_many::<String>("version").and_then(Iterator::last) {
         Some(value) => version_flag(value)?,
@@ -271,7 +280,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
     let version = argument("version", "true|raw|VERSION", true).help(
         "Print the version and exit; with a version such as v1.36.2 run, and report that one in metrics, pages and log",
     );
-    let help = || Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Print help and exit");
+    let help = || Arg::new("help").short('h').long("help").action(ArgAction::HelpShort).help("Print help and exit");
     let render = RenderArgs::augment_args(Command::new(RENDER));
     let render = render.about("Print the ruleset for manifests, and change nothing");
     let line = with_flags(Command::new("kube-proxy-nft"))
@@ -283,7 +292,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
     // Set the description last: adding the commands replaces it with theirs.
     let line = documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink");
     // Clap's own help flag has no heading, so ours replaces it, and each subcommand needs one as well.
-    line.disable_help_flag(true).mut_subcommands(|command| command.arg(help()))
+    line.disable_help_flag(true).mut_subcommands(|command| help::shortened(command).arg(help()))
 }
 
 /// The data of a flag that the help text shows.

@@ -23,6 +23,7 @@ use component::config::ProxyArgs;
 use inspect::client::page;
 use inspect::output::{Output, check_reader};
 use inspect::{COULD_NOT_LOOK, CommandOutcome};
+use node::configured::Settings;
 use part::{Content, Done, Part, gather};
 
 /// How long each part that reads the node may take.
@@ -36,12 +37,13 @@ const NAME: usize = 40;
 
 const EXAMPLES: &str = "\
 Examples:
-  kube-proxy bundle --config /var/lib/kube-proxy/config.conf       a file kube-proxy-NODE-TIME.tar.gz in this folder
-  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy bundle - >node-1.tar.gz
+  kube-proxy bundle      a file kube-proxy-NODE-TIME.tar.gz in this folder
+  kubectl exec -n kube-system kube-proxy-abcde -- kube-proxy bundle - \\
+    >node-1.tar.gz
 
-Give it the arguments of the proxy itself: check and verify use them, and they name the addresses of the running proxy.
-
-Exit codes: 0 the archive is written, whatever its files say (summary.txt has the exit code of each); 2 it cannot be written.";
+Without flags it uses the configuration of the running proxy, as check does.
+Exit codes: 0 the archive is written, whatever its files say (summary.txt has
+the exit code of each); 2 it cannot be written.";
 
 /// Runs a command of this program from its words, as `commands::run_line`.
 pub(super) type RunLine = fn(&[String], &mut Output<'_>) -> Result<CommandOutcome>;
@@ -63,7 +65,8 @@ pub(crate) struct Args {
 /// When the archive cannot be written.
 pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
     let now = jiff::Timestamp::now();
-    let node = args.proxy.config().map_or_else(|_| facts::host_name(), |config| config.node_name);
+    let node =
+        Settings::of(&args.proxy).map_or_else(|_| facts::host_name(), |Settings { config, .. }| config.node_name);
     let is_plain = |character: &char| character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | '_');
     let node: String = node.chars().filter(is_plain).take(NAME).collect();
     let name = format!("kube-proxy-{node}-{}", now.strftime("%Y%m%dT%H%M%SZ"));
@@ -106,11 +109,11 @@ fn writer(file: &str) -> Result<Box<dyn Write>> {
     Ok(Box::new(opened?))
 }
 
-/// Where the running proxy serves its metrics and its health pages: as the flags say, else the default addresses.
+/// Where the running proxy serves its metrics and its health pages: as `check` finds its configuration, else the default addresses.
 fn addresses(proxy: &ProxyArgs) -> (SocketAddr, SocketAddr) {
     let (metrics, healthz) = ([127, 0, 0, 1], [127, 0, 0, 1]);
     let (metrics, healthz) = (SocketAddr::from((metrics, 10249)), SocketAddr::from((healthz, 10256)));
-    proxy.config().map_or((metrics, healthz), |config| {
+    Settings::of(proxy).map_or((metrics, healthz), |Settings { config, .. }| {
         (config.metrics_bind_address, config.healthz_bind_address.unwrap_or(healthz))
     })
 }

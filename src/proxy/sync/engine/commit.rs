@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 
-use super::{Engine, Report};
+use super::{Engine, Report, Timing};
 use crate::sync::failure::SyncError;
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
@@ -27,18 +27,23 @@ struct Done {
 impl<K: Kernel> Engine<K> {
     /// Reads what the kernel holds, unless it is known already, and commits the difference between that and what the kernel should hold.
     pub(super) fn bring_about(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        let start = Instant::now();
         if !self.tables.known() {
             self.kernel.reading();
             self.tables.read_back(&mut self.kernel)?;
             self.tables.give_way(self.quarantine.names());
         }
+        let read = Instant::now();
         let own = self.own_changes(after_pause);
         let transactions = self.tables.transactions(after_pause);
         let repaired = is_repair(own.as_deref(), &transactions);
         if repaired {
             self.kernel.changed_by_others();
         }
-        self.carry_out(transactions, repaired)
+        let computed = Instant::now();
+        let mut report = self.carry_out(transactions, repaired)?;
+        report.timing = Timing { reading: read - start, computing: computed - read, ..Timing::default() };
+        Ok(report)
     }
 
     /// Returns the commands that would be needed if no other program had changed the tables; `None` when no other program may have changed

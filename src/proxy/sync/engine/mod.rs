@@ -89,6 +89,10 @@ pub struct Report {
     /// The number of transactions: one, unless new tables were filled in parts, Services were refused, or session-affinity clients were
     /// deleted separately.
     pub transactions: usize,
+    /// The Service that was recomputed, when it was only one.
+    pub only_service: Option<ObjectName>,
+    /// How long the parts of the sync before and after the transactions took.
+    pub timing: Timing,
     /// Time from sending the first transaction to the kernel's last answer.
     pub kernel_time: Duration,
     /// Whether another program had changed the tables, so that more had to be written than the cluster's changes.
@@ -97,6 +101,17 @@ pub struct Report {
     pub programmed: Vec<(Family, Duration)>,
     /// The results of examining UDP flows after the commit, by family.
     pub flows: Vec<Reconciled>,
+}
+
+/// How long the parts of a sync took, but for the transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Reading the tables back.
+    pub reading: Duration,
+    /// Computing what the tables should hold, and the commands that bring this about.
+    pub computing: Duration,
+    /// Examining UDP flows.
+    pub flows: Duration,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -179,7 +194,9 @@ impl<K: Kernel> Engine<K> {
         let families: Vec<Family> = self.families().collect();
         self.pending.taken();
         self.journal.begin();
-        let services = self.recompute();
+        let start = Instant::now();
+        let (services, only_service) = self.recompute();
+        let computing = start.elapsed();
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
                 info!(
@@ -198,12 +215,15 @@ impl<K: Kernel> Engine<K> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
         let held_back = self.quarantine.names().map(|name| (name, has_rules(name))).collect();
         self.observers.committed(&held_back, &families);
-        report.services = services;
+        (report.services, report.only_service) = (services, only_service);
+        report.timing.computing += computing;
         // The flag stays set after a failure, because the retry also repairs what another program changed before it.
         if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
             self.observers.udp.all_changed();
         }
-        report.flows = self.reconcile_flows(Instant::now());
+        let start = Instant::now();
+        report.flows = self.reconcile_flows(start);
+        report.timing.flows = start.elapsed();
         Ok(report)
     }
 
@@ -213,8 +233,8 @@ impl<K: Kernel> Engine<K> {
         self.observers.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, now)
     }
 
-    /// Plans the Services that changed. Returns their number.
-    fn recompute(&mut self) -> usize {
+    /// Plans the Services that changed. Returns their number, and the Service when it is only one.
+    fn recompute(&mut self) -> (usize, Option<ObjectName>) {
         let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
         let due = self.quarantine.due(Instant::now());
         let reasons = [
@@ -244,7 +264,7 @@ impl<K: Kernel> Engine<K> {
             self.observers.planned(name, planned.effects, &families);
         }
         if !self.tables.take_outdated() {
-            return names.len();
+            return (names.len(), names.pop().filter(|_| names.is_empty()));
         }
         let done: HashSet<&ObjectName> = names.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
@@ -257,7 +277,7 @@ impl<K: Kernel> Engine<K> {
                 self.tables.put_records(name, planned.records);
             }
         }
-        self.state.service_count()
+        (self.state.service_count(), None)
     }
 
     /// Logs one warning for all Services, however many they are (A7).

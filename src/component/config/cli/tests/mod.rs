@@ -182,10 +182,18 @@ fn empty_values_mean_not_given() {
 
 #[test]
 fn help_and_version_are_text() {
-    for args in [&["--help"][..], &["-h"], &["render", "--help"]] {
+    for args in [&["--help"][..], &["-h"]] {
         let Ok(Request::Print(text)) = request(args) else { panic!("{args:?}") };
         assert!(text.contains("Usage: kube-proxy"), "{text}");
         FLAGS.iter().for_each(|flag| assert!(text.contains(&format!("--{}", flag.name)), "{}", flag.name));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+    for args in [&["render", "--help"][..], &["help", "render"], &["render", "-h"]] {
+        let Ok(Request::Print(text)) = request(args) else { panic!("{args:?}") };
+        let of_proxy = FLAGS.iter().map(|flag| flag.name).filter(|name| text.contains(&format!("--{name}")));
+        assert_eq!(of_proxy.collect::<Vec<_>>(), ["kubeconfig", "hostname-override"], "{text}");
+        assert!(text.contains("--strict") && text.contains("--manifests") && text.contains("--config"), "{text}");
+        assert!(text.contains("All flags of the proxy are accepted too"), "{text}");
     }
     for (args, start) in [("--version", "Kubernetes v1.37.0"), ("--version=raw", "version.Info{Major:\"1\"")] {
         let Ok(Request::Print(text)) = request(&[args]) else { panic!("{args}") };
@@ -299,6 +307,8 @@ fn help_has_groups_types_and_defaults() {
     assert_eq!(headings, wanted);
     for flag in described() {
         let below = text.split(&format!("\n{}:\n", flag.group)).nth(1).unwrap().split("\n\n").next().unwrap();
+        // The text is broken into lines.
+        let below = below.split_whitespace().collect::<Vec<_>>().join(" ");
         let value = if flag.kind == "bool" { "[=<bool>]".to_owned() } else { format!(" <{}>", flag.kind) };
         assert!(below.contains(&format!("--{}{value}", flag.name)), "--{}{value} is not in\n{below}", flag.name);
         let default = format!("{} (default {})", flag.help, flag.default);

@@ -1,0 +1,99 @@
+//! Finds the addresses of a pod by its name.
+//!
+//! Takes the client's options; reads the EndpointSlices of the pod's namespace, whose field `targetRef` names the pod of each endpoint. The
+//! role of a proxy, `system:node-proxier`, may list EndpointSlices and no pods. A pod that no Service selects is not found.
+//!
+//! Invariants: memory is bounded by one page of slices, and time by [`PATIENCE`].
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use kube::api::ListParams;
+use serde::Deserialize;
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use super::client::ClientOptions;
+use super::connection::{Connection, Request};
+use super::format::JSON;
+use super::look::answer;
+
+/// How long the whole search may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The number of slices of a page: 50 slices of 100 endpoints are some 2 MB.
+const PAGE: u32 = 50;
+
+#[derive(Deserialize)]
+struct List {
+    #[serde(default)]
+    metadata: ListMetadata,
+    #[serde(default)]
+    items: Vec<Slice>,
+}
+
+#[derive(Default, Deserialize)]
+struct ListMetadata {
+    #[serde(default, rename = "continue")]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct Slice {
+    #[serde(default)]
+    endpoints: Option<Vec<Endpoint>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Endpoint {
+    #[serde(default)]
+    addresses: Vec<String>,
+    target_ref: Option<TargetRef>,
+}
+
+#[derive(Deserialize)]
+struct TargetRef {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    name: String,
+}
+
+/// The addresses of a pod, sorted; empty when no EndpointSlice of its namespace names it.
+///
+/// # Errors
+/// When the credentials cannot be read, or the server does not answer in time or refuses the request.
+pub fn pod_addresses(options: &ClientOptions, namespace: &str, pod: &str) -> Result<Vec<IpAddr>> {
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
+    let found = runtime.block_on(async { timeout(PATIENCE, find(options, namespace, pod)).await });
+    // Does not wait for the resolution of a name, which may take long.
+    runtime.shutdown_background();
+    let late =
+        |_| anyhow!("the API server did not list the EndpointSlices of namespace {namespace} within {PATIENCE:?}");
+    Ok(found.map_err(late)??.into_iter().collect())
+}
+
+async fn find(options: &ClientOptions, namespace: &str, pod: &str) -> Result<BTreeSet<IpAddr>> {
+    // Asks for JSON, because protobuf answers have no typed reader for `targetRef` here.
+    let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
+    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
+    let (mut found, mut next) = (BTreeSet::new(), None);
+    loop {
+        let params = ListParams { limit: Some(PAGE), continue_token: next, ..ListParams::default() };
+        let list: Result<List, _> = answer(&mut connection, &path, &Request::List(params)).await;
+        let list = list.map_err(|error| anyhow!("{}: cannot list EndpointSlices: {error}", connection.url()))?;
+        found.extend(list.items.iter().flat_map(|slice| slice.endpoints.iter().flatten()).flat_map(|endpoint| {
+            let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod" && target.name == pod);
+            target
+                .into_iter()
+                .flat_map(|_| endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok()))
+        }));
+        if list.metadata.next.is_empty() {
+            return Ok(found);
+        }
+        next = Some(list.metadata.next);
+    }
+}
