@@ -103,7 +103,7 @@ impl<'a> Output<'a> {
         for row in std::iter::once(&headings).chain(&table.rows) {
             let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
             for (index, cell) in row.iter().enumerate().take(last + 1) {
-                let missing = widths[index] - cell.width();
+                let missing = widths[index].saturating_sub(cell.width());
                 let (before, after) = if table.columns[index].is_number { (missing, 0) } else { (0, missing) };
                 // No line ends with spaces.
                 let after = if index == last { 0 } else { after + GAP };
@@ -260,10 +260,15 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// The width of the widest cell of each column.
+    /// Adds a line of text across the columns.
+    pub(crate) fn line(&mut self, tone: Tone, text: impl Display) {
+        self.rows.push(vec![Cell::new(tone, text)]);
+    }
+
+    /// The width of the widest cell of each column; a line across the columns is in none.
     fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.columns.iter().map(|column| column.heading.chars().count()).collect();
-        for row in &self.rows {
+        for row in self.rows.iter().filter(|row| row.len() > 1) {
             widths.iter_mut().zip(row).for_each(|(width, cell)| *width = (*width).max(cell.width()));
         }
         widths

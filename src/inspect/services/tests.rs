@@ -125,9 +125,10 @@ fn json_has_the_documented_fields_in_any_case() {
             "restricted": false,
             "sourceRanges": [],
             "endpoints": [
-                {"address": "10.244.1.10", "port": 8080, "local": true},
-                {"address": "10.244.2.10", "port": 8080, "local": false},
+                {"address": "10.244.1.10", "port": 8080, "local": true, "terminating": null},
+                {"address": "10.244.2.10", "port": 8080, "local": false, "terminating": null},
             ],
+            "cause": null,
         })
     );
     assert_eq!(services[3]["front"]["address"], Value::Null);
