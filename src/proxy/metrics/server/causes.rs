@@ -72,7 +72,7 @@ fn cause(causes: &Causes, port: &PortCause, field: &str, policy: TrafficPolicy) 
         texts.push(format!("no endpoints: {}", no_endpoints(port)));
     } else {
         if let Some((causes::Taken { category: Category::Terminating, count }, _)) = cluster {
-            texts.push(format!("no pod is ready: served by {}", that_terminate(count)));
+            texts.push(format!("served by {}: none is ready", pods_text(count, "terminating ")));
         }
         texts.extend(local.and_then(|taken| no_local(port, taken)).map(|text| format!("{field} Local: {text}")));
     }
@@ -113,7 +113,7 @@ fn no_endpoints(port: &PortCause) -> String {
     };
     match with_port.all {
         _ if pods.all == 0 => {
-            format!("no EndpointSlice has an {} one (does the selector match a pod?)", port.family)
+            format!("no EndpointSlice has an {} one (does the selector match?)", port.family)
         }
         0 if pods.ready == 0 => format!("{}, none is ready, none has {name} (targetPort)", pods_text(pods.all, "")),
         0 => format!("{}, none has {name} (targetPort)", pods_text(pods.ready, "ready ")),
@@ -128,14 +128,14 @@ fn no_local(port: &PortCause, taken: causes::Taken) -> Option<String> {
     match taken.category {
         Category::Ready => None,
         Category::Terminating => {
-            Some(format!("no pod on this node is ready: served by {}", that_terminate(taken.count)))
+            Some(format!("served by {}: none here is ready", pods_text(taken.count, "terminating ")))
         }
         Category::Nothing => {
             let usable = match all.ready {
                 0 => pods_text(all.terminating, "terminating "),
                 ready => pods_text(ready, "ready "),
             };
-            let unready = if here.all == 0 { String::new() } else { format!(" ({} here, not ready)", here.all) };
+            let unready = if here.all == 0 { String::new() } else { format!(" ({} unready)", here.all) };
             Some(format!("{usable}, none on this node{unready}"))
         }
     }
@@ -155,7 +155,7 @@ fn hints_text(causes: &Causes, port: &PortCause, taken: causes::Taken, topology:
         }
         Topology::Ignored(Ignored::NoneReady) => return None,
         Topology::Ignored(Ignored::NoHints) if !causes.asks_for_hints => return None,
-        Topology::Ignored(Ignored::NoHints) => "no endpoint has any, though the Service asks for them".to_owned(),
+        Topology::Ignored(Ignored::NoHints) => "the Service asks for them, but no endpoint has any".to_owned(),
         Topology::Ignored(Ignored::Missing { hint: Hint::Zone, without }) => {
             format!("{} {} none for a zone", of_all(without), has(without))
         }
@@ -182,10 +182,6 @@ const fn hints(topology: Topology) -> Hints {
 
 fn pods_text(count: usize, adjective: &str) -> String {
     format!("{count} {adjective}{}", if count == 1 { "pod" } else { "pods" })
-}
-
-fn that_terminate(count: usize) -> String {
-    if count == 1 { "1 that is terminating".to_owned() } else { format!("{count} that are terminating") }
 }
 
 #[cfg(test)]
@@ -219,7 +215,7 @@ mod tests {
     #[test]
     fn no_endpoints_has_its_cause() {
         let cases: [(&str, &[&str], &str); 7] = [
-            ("http", &[], "no EndpointSlice has an IPv4 one (does the selector match a pod?)"),
+            ("http", &[], "no EndpointSlice has an IPv4 one (does the selector match?)"),
             ("http", &["1 unready"], "1 pod, none is ready"),
             ("http", &["1 unready", "2 dead", "3 serving"], "3 pods, none is ready"),
             ("web", &["1", "2", "3 unready"], "2 ready pods, none has a port named http/TCP (targetPort)"),
@@ -241,8 +237,8 @@ mod tests {
         let local = Service { internal_policy: LOCAL, external_policy: LOCAL, ..web() };
         let cases: [(&[&str], &str); 4] = [
             (&["1 @there", "2 @there"], "2 ready pods, none on this node"),
-            (&["1 @there", "2 @here unready"], "1 ready pod, none on this node (1 here, not ready)"),
-            (&["1 @there", "2 @here terminating"], "no pod on this node is ready: served by 1 that is terminating"),
+            (&["1 @there", "2 @here unready"], "1 ready pod, none on this node (1 unready)"),
+            (&["1 @there", "2 @here terminating"], "served by 1 terminating pod: none here is ready"),
             (&["1 @here", "2"], ""),
         ];
         for (endpoints, cause) in cases {
@@ -256,7 +252,7 @@ mod tests {
         // Clients in the cluster reach the node port's endpoints elsewhere.
         let [internal, external] = texts(local.clone(), "http", &["1 @there terminating"]);
         assert_eq!(internal, ["internalTrafficPolicy Local: 1 terminating pod, none on this node"]);
-        let served = "no pod is ready: served by 1 that is terminating".to_owned();
+        let served = "served by 1 terminating pod: none is ready".to_owned();
         assert_eq!(external, [served, internal[0].replace("internal", "external")]);
         let [internal, _] = texts(Service { asks_for_hints: true, ..local }, "http", &["1 @here zones=a"]);
         assert_eq!(internal, ["topology: hints not used: internalTrafficPolicy is Local"]);
@@ -283,18 +279,28 @@ mod tests {
             assert_eq!(internal, external);
         }
         let [internal, _] = texts(Service { asks_for_hints: true, ..web() }, "http", &["1"]);
-        assert_eq!(internal, ["topology: hints not used: no endpoint has any, though the Service asks for them"]);
+        assert_eq!(internal, ["topology: hints not used: the Service asks for them, but no endpoint has any"]);
         let terminating = texts(web(), "http", &["1 terminating", "2 terminating"]);
-        assert_eq!(terminating[0], ["no pod is ready: served by 2 that are terminating"]);
+        assert_eq!(terminating[0], ["served by 2 terminating pods: none is ready"]);
     }
 
     #[test]
     fn each_sentence_fits_80_columns_below_its_frontend() {
-        let slices: [(&str, &[&str]); 4] =
-            [("http", &[]), ("web", &["1", "2"]), ("http", &["1 unready"]), ("http", &["1 zones=b"])];
+        let slices: [(&str, &[&str]); 7] = [
+            ("http", &[]),
+            ("web", &["1", "2"]),
+            ("http", &["1 unready"]),
+            ("http", &["1 zones=b"]),
+            ("http", &["1"]),
+            ("http", &["1 @here terminating", "2"]),
+            ("http", &["1 @here unready", "2"]),
+        ];
         for (port, endpoints) in slices {
-            for text in texts(Service { asks_for_hints: true, ..web() }, port, endpoints).concat() {
-                assert!(text.len() <= 78, "{text}");
+            for policy in [TrafficPolicy::Cluster, LOCAL] {
+                let web = Service { asks_for_hints: true, internal_policy: policy, external_policy: policy, ..web() };
+                for text in texts(web, port, endpoints).concat() {
+                    assert!(text.len() <= 78, "{text}");
+                }
             }
         }
     }
