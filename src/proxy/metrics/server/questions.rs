@@ -140,7 +140,7 @@ mod tests {
             });
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(start.elapsed() >= took * (PAUSE + 1), "{:?}", start.elapsed());
+        assert!(start.elapsed() >= took * 10, "{:?}", start.elapsed());
         assert_eq!(second.await.unwrap(), Some(Answer::NotYet));
     }
 }

@@ -35,7 +35,8 @@ fn an_unknown_service_has_no_causes() {
 fn the_counts_tell_the_causes_apart() {
     // Whether there is no pod, none that is Ready, none with this port, or none on this node (C3, C4, C5, C8).
     use Category::{Nothing, Ready, Terminating};
-    let cases: [(&str, &[&str], [Counts; 2], Taken, Taken); 7] = [
+    type Case = (&'static str, &'static [&'static str], [Counts; 2], Taken, Taken);
+    let cases: [Case; 7] = [
         ("no pods", &[], [counts(0, 0, 0); 2], taken(Nothing, 0), taken(Nothing, 0)),
         (
             "none is ready",
