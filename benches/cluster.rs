@@ -61,6 +61,7 @@ impl Shape {
         let balancer = self.restricted.then(|| IpAddr::from(Ipv4Addr::from(0xcb00_0000 + n)));
         Service {
             ignores_external_ips: false,
+            asks_for_hints: false,
             name: name(n),
             created: i64::from(n),
             cluster_ips: ClusterIps { v4: Some(cluster_ip(n)), v6: None },

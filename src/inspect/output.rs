@@ -323,10 +323,15 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// The width of the widest cell of each column.
+    /// Adds a line of text across the columns.
+    pub(crate) fn line(&mut self, tone: Tone, text: impl Display) {
+        self.rows.push(vec![Cell::new(tone, text)]);
+    }
+
+    /// The width of the widest cell of each column; a line across the columns is in none.
     pub(crate) fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.columns.iter().map(|column| column.heading.chars().count()).collect();
-        for row in &self.rows {
+        for row in self.rows.iter().filter(|row| row.len() > 1) {
             widths.iter_mut().zip(row).for_each(|(width, cell)| *width = (*width).max(cell.width()));
         }
         widths

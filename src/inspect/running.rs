@@ -163,8 +163,14 @@ pub(crate) struct MetricsArgs {
     metrics_bind_address: Option<SocketAddr>,
 }
 
-fn metrics(text: &str) -> Result<SocketAddr, String> {
+/// Parses the address of a metrics server.
+pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
     configured::address(text, METRICS.port())
+}
+
+/// The address that the user gave, else that of the running proxy, else the default one.
+pub(crate) fn metrics_address(given: Option<SocketAddr>) -> SocketAddr {
+    given.or_else(|| Some(configured::running()?.metrics_bind_address)).unwrap_or(METRICS)
 }
 
 impl MetricsArgs {
@@ -173,12 +179,7 @@ impl MetricsArgs {
     /// # Errors
     /// When the configuration file cannot be used.
     pub(crate) fn address(&self) -> Result<SocketAddr> {
-        if let Some(address) = self.metrics_bind_address {
-            return Ok(address);
-        }
-        let Some(file) = &self.config else {
-            return Ok(configured::running().map_or(METRICS, |config| config.metrics_bind_address));
-        };
+        let Some(file) = &self.config else { return Ok(metrics_address(self.metrics_bind_address)) };
         let mut flag = OsString::from("--config=");
         flag.push(file);
         match config::load([OsString::from("kube-proxy"), flag]).context("cannot tell the proxy's address")? {

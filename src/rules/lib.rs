@@ -18,7 +18,7 @@
 //! # let cluster_ips = ClusterIps { v4: Some([10, 96, 0, 1].into()), v6: None };
 //! # let endpoint = Endpoint { address: [10, 244, 0, 7].into(), conditions: Conditions::READY, node: None, hints: None };
 //! # let service = Service { name: name.clone(), created: 0, cluster_ips, external_ips: vec![], ignores_external_ips: false,
-//! #     load_balancer_ips: vec![], source_ranges: vec![], external_policy: Cluster, internal_policy: Cluster,
+//! #     asks_for_hints: false, load_balancer_ips: vec![], source_ranges: vec![], external_policy: Cluster, internal_policy: Cluster,
 //! #     affinity_seconds: None, scheduler: None, health_check_node_port: None,
 //! #     ports: vec![ServicePort { name: "http".into(), protocol, port: 80, node_port: None }] };
 //! # let slice = EndpointSlice { name: ObjectName::new("shop", "web-1"), service: name.clone(), family: Family::V4,

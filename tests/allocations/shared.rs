@@ -137,6 +137,7 @@ fn service(n: u32) -> Service {
         created: 0,
         cluster_ips: ClusterIps { v4: Some(v4), v6: None },
         ignores_external_ips: false,
+        asks_for_hints: false,
         external_ips: Vec::new(),
         load_balancer_ips: Vec::new(),
         source_ranges: Vec::new(),

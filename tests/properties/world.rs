@@ -88,6 +88,7 @@ fn a_service() -> impl Strategy<Value = Service> {
     let policies = (a_policy(), a_policy(), option::of(Just(10_800)), scheduler);
     (names, addresses, policies, vec(a_port(), 1..3)).prop_map(|(names, addresses, policies, ports)| Service {
         ignores_external_ips: false,
+        asks_for_hints: false,
         name: name(names.0),
         created: names.1,
         cluster_ips: ClusterIps {

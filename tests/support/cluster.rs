@@ -74,6 +74,7 @@ pub(crate) fn service(n: u16) -> Service {
         created: i64::from(n),
         cluster_ips: ClusterIps { v4: Some(v4), v6: Some(v6) },
         ignores_external_ips: false,
+        asks_for_hints: false,
         external_ips: both(97),
         load_balancer_ips: both(98),
         source_ranges: Vec::new(),

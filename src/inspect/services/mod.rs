@@ -2,8 +2,9 @@
 //!
 //! Takes names of Services or frontends; prints one line per frontend, or JSON. `--stats` adds the connections that the kernel tracks for
 //! each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, the
-//! [`Problem`]s on its health page are listed too.
+//! [`Problem`]s on its health page are listed too, and for one Service why it has the endpoints that it has.
 
+pub mod causes;
 mod print;
 mod stats;
 mod watch;
@@ -13,6 +14,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -21,8 +23,9 @@ use anyhow::{Result, anyhow};
 use super::CommandOutcome;
 use super::names::{self, FrontendName, Wanted, is_in, split_port};
 use super::output::{Format, FormatArgs, Output};
-use super::running::{Problem, ProblemKind, RunningArgs};
+use super::running::{self, Problem, ProblemKind, RunningArgs};
 use super::tables::{FrontendView, State, View};
+use causes::Causes;
 use rules::model::{Destination, Frontend};
 use stats::Stats;
 
@@ -67,6 +70,9 @@ pub struct Args {
     interval: u64,
     #[command(flatten)]
     running: RunningArgs,
+    /// Where the metrics server of the running proxy is, which says why one Service has its endpoints [default: where it listens]
+    #[arg(long, value_name = "IP[:PORT]", value_parser = running::metrics)]
+    metrics_bind_address: Option<SocketAddr>,
     /// Print only names, for completion
     #[arg(long = "names", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "services")]
     names_of: Option<NamesOf>,
@@ -115,7 +121,18 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
     let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
     let (output, not_served, stats, watch, interval) = (FormatArgs::default(), false, false, false, 1);
-    let args = Args { names, namespace, output, not_served, stats, watch, interval, running, names_of: None };
+    let args = Args {
+        names,
+        namespace,
+        output,
+        not_served,
+        stats,
+        watch,
+        interval,
+        running,
+        metrics_bind_address: None,
+        names_of: None,
+    };
     Listing::read(&args).map(|listing| (listing.view, listing.problems))
 }
 
@@ -143,11 +160,19 @@ struct Listing {
     proxy_answers: bool,
     /// Whether all frontends are of one Service, which was asked for by its name.
     is_one_service: bool,
+    /// Why this Service has the endpoints that it has.
+    causes: Causes,
 }
 
 impl Listing {
     fn read(args: &Args) -> Result<Self> {
-        Self::of(View::read()?, args.running.problems(), args)
+        let mut listing = Self::of(View::read()?, args.running.problems(), args)?;
+        // A proxy that is stopped would answer this neither.
+        let is_silent = listing.problems.iter().any(|problem| problem.kind == ProblemKind::ProxySilent);
+        if listing.is_one_service && !is_silent {
+            listing.causes = Causes::ask(running::metrics_address(args.metrics_bind_address), &listing.view.frontends);
+        }
+        Ok(listing)
     }
 
     /// The frontends that the arguments ask for.
@@ -183,7 +208,7 @@ impl Listing {
             [Wanted::Frontend(_)] => true,
             _ => false,
         };
-        Ok(Self { view, problems, proxy_answers, is_one_service })
+        Ok(Self { view, problems, proxy_answers, is_one_service, causes: Causes::default() })
     }
 
     /// The positions of all frontends in `view.frontends`, which is sorted by Service, then by kind and frontend.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 
+use super::causes::Cause;
 use super::stats::{Numbers, Stats};
 use super::{Args, Listing, frontend_name};
 use crate::output::{Cell, Column, Format, Output, Table, Tone};
@@ -72,7 +73,10 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
         );
         table.row(row);
         if with_endpoints {
-            endpoints(&mut table, texts, position, view, stats);
+            let cause = listing.causes.of(view);
+            let sentences = cause.into_iter().flat_map(|cause| &cause.texts);
+            sentences.for_each(|text| table.line(Tone::Plain, format_args!("  {text}")));
+            endpoints(&mut table, texts, (position, view), cause, stats);
         }
     }
     table
@@ -99,11 +103,20 @@ impl Shown {
 }
 
 /// A row for each endpoint of a frontend, under it and indented. `texts` is the number of columns before the numbers.
-fn endpoints(table: &mut Table, texts: usize, position: usize, view: &FrontendView, stats: Option<&Stats>) {
+fn endpoints(
+    table: &mut Table,
+    texts: usize,
+    (position, view): (usize, &FrontendView),
+    cause: Option<&Cause>,
+    stats: Option<&Stats>,
+) {
     for endpoint in &view.endpoints {
         let mut row = vec![Cell::from(""); texts];
         row[0] = Cell::from(format!("  {}", endpoint.address));
-        row[1] = Cell::from(if endpoint.local { "local" } else { "" });
+        let is_terminating = cause.is_some_and(|cause| cause.is_terminating(endpoint));
+        let marks = [(endpoint.local, "local"), (is_terminating, "(terminating)")];
+        let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+        row[1] = Cell::from(marks.join(" "));
         let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint), stats.has_rates());
         row.extend(stats.into_iter().flat_map(numbers));
         table.row(row);
@@ -207,6 +220,9 @@ fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
         let text = out.styled(Tone::Bad, component::logging::escaped(&problem.text));
         out.text(format_args!("{text}\n"))?;
     }
+    if let Some(note) = &listing.causes.note {
+        out.text(format_args!("{}\n", out.styled(Tone::Faint, note)))?;
+    }
     match listing.view.unreadable {
         0 => Ok(()),
         count => out
@@ -259,7 +275,9 @@ struct Services<'a> {
 impl Serialize for Services<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let frontends = self.listing.view.frontends.iter().enumerate();
-        serializer.collect_seq(frontends.map(|(position, view)| service(position, view, self.stats)))
+        serializer.collect_seq(
+            frontends.map(|(position, view)| service(position, view, self.listing.causes.of(view), self.stats)),
+        )
     }
 }
 
@@ -276,6 +294,7 @@ struct ServiceFields<'a> {
     restricted: bool,
     source_ranges: Vec<String>,
     endpoints: Vec<EndpointFields>,
+    cause: Option<&'a Cause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<Numbers>,
 }
@@ -294,16 +313,23 @@ struct EndpointFields {
     address: IpAddr,
     port: u16,
     local: bool,
+    terminating: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<Numbers>,
 }
 
-fn service<'a>(position: usize, view: &'a FrontendView, stats: Option<&Stats>) -> ServiceFields<'a> {
+fn service<'a>(
+    position: usize,
+    view: &'a FrontendView,
+    cause: Option<&'a Cause>,
+    stats: Option<&Stats>,
+) -> ServiceFields<'a> {
     let name = frontend_name(&view.frontend);
     let endpoint = |endpoint: &crate::tables::EndpointView| EndpointFields {
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,
+        terminating: cause.map(|cause| cause.is_terminating(endpoint)),
         stats: stats.map(|stats| stats.of_endpoint(position, endpoint)),
     };
     ServiceFields {
@@ -322,6 +348,7 @@ fn service<'a>(position: usize, view: &'a FrontendView, stats: Option<&Stats>) -
         restricted: view.sources.is_some(),
         source_ranges: view.sources.iter().flatten().map(ToString::to_string).collect(),
         endpoints: view.endpoints.iter().map(endpoint).collect(),
+        cause,
         stats: stats.map(|stats| stats.of_frontend(position, view)),
     }
 }

@@ -125,9 +125,10 @@ fn json_has_the_documented_fields_in_any_case() {
             "restricted": false,
             "sourceRanges": [],
             "endpoints": [
-                {"address": "10.244.1.10", "port": 8080, "local": true},
-                {"address": "10.244.2.10", "port": 8080, "local": false},
+                {"address": "10.244.1.10", "port": 8080, "local": true, "terminating": null},
+                {"address": "10.244.2.10", "port": 8080, "local": false, "terminating": null},
             ],
+            "cause": null,
         })
     );
     assert_eq!(services[3]["front"]["address"], Value::Null);
@@ -136,6 +137,19 @@ fn json_has_the_documented_fields_in_any_case() {
     assert_eq!((&document["quarantinedServices"], &document["unreadableObjects"]), (&Value::Null, &json!(0)));
     let yaml: Value = serde_saphyr::from_str(&printed(&["-o", "yaml"])).unwrap();
     assert_eq!(yaml, document);
+}
+
+#[test]
+fn a_proxy_that_is_not_there_is_one_line_with_the_way_to_name_another() {
+    // The port is bound for UDP, so that no program listens on it for TCP.
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let causes = Causes::ask(address, &view().frontends);
+    assert_eq!(causes.note, Some(format!("Causes need the running proxy: none at {address} (--metrics-bind-address)")));
+    assert_eq!(causes.of(&view().frontends[0]), None);
+    // A name that the tables cut is not asked about.
+    let cut = [frontend("shop/a-very-long-na...", Some("10.96.0.10"), 80, Kind::ClusterIP, &[])];
+    assert_eq!(Causes::ask(address, &cut).note, None);
 }
 
 /// What a running proxy reports of three Services, and of the API server.

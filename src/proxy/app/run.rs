@@ -16,6 +16,7 @@ use super::source::Source;
 use super::sync_loop::{self, SyncLoop};
 use crate::history::History;
 use crate::metrics::Metrics;
+use crate::metrics::server::questions;
 use cluster::events::{self, Recorder, ReportedEvent};
 use cluster::settings::client;
 use cluster::source::api;
@@ -62,7 +63,8 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         return Err(error.into());
     }
     let servers = Servers { config: &config, metrics: &metrics, recorder: &recorder, supervisor: &supervisor };
-    let reporter = servers.start(verbosity, changes.clone(), open_files);
+    let (asker, questions) = questions::queue();
+    let reporter = servers.start(verbosity, changes.clone(), asker, open_files);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
     let source = Source::spawn(&config, sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
@@ -79,6 +81,7 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         metrics,
         reporter,
         changes,
+        questions,
         recorder: recorder_of_sync,
         first_sync,
         localhost: feed,

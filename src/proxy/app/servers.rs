@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::health::{self, ListenFailure, Observer, Page, Reporter};
 use crate::history::History;
+use crate::metrics::server::questions::Asker;
 use crate::metrics::server::{self, Pages, Versions};
 use crate::metrics::{Build, Metrics};
 use cluster::events::{Recorder, ReportedEvent};
@@ -84,11 +85,12 @@ pub(super) struct Servers<'a> {
 
 impl Servers<'_> {
     /// Starts all servers. Together they use at most `open_files` file descriptors, less [`OTHER_FILES`] for other purposes.
-    pub(super) fn start(&self, verbosity: Verbosity, changes: History, open_files: u64) -> Reporter {
+    pub(super) fn start(&self, verbosity: Verbosity, changes: History, causes: Asker, open_files: u64) -> Reporter {
         // The listener takes one more file descriptor.
         let metrics = METRICS_CONNECTIONS + 1;
         let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES + metrics);
-        self.serve_metrics(pages(self.config, verbosity, changes), ConnectionLimit::new(METRICS_CONNECTIONS, metrics));
+        let pages = pages(self.config, verbosity, changes, causes);
+        self.serve_metrics(pages, ConnectionLimit::new(METRICS_CONNECTIONS, metrics));
         self.serve_health(ConnectionLimit::new(HEALTH_CONNECTIONS, health))
     }
 
@@ -118,7 +120,7 @@ impl Servers<'_> {
 }
 
 /// Makes the contents of the metrics server's pages.
-fn pages(config: &Config, verbosity: Verbosity, changes: History) -> Pages {
+fn pages(config: &Config, verbosity: Verbosity, changes: History, causes: Asker) -> Pages {
     let binary = config.version.trim_start_matches('v').to_owned();
     let versions = Versions { binary, emulation: format!("1.{KUBERNETES_MINOR}") };
     Pages {
@@ -126,6 +128,7 @@ fn pages(config: &Config, verbosity: Verbosity, changes: History) -> Pages {
         flagz: config.flagz.then(|| config.flags.clone()),
         statusz: config.statusz.then_some(versions),
         changes,
+        causes,
         debug: config.profiling.then(|| Arc::new(move |level| verbosity.set(level)) as server::SetVerbosity),
     }
 }

@@ -16,6 +16,7 @@ use crate::health::Reporter;
 use crate::history::History;
 use crate::localhost::Feed;
 use crate::metrics::Metrics;
+use crate::metrics::server::questions::Questions;
 use crate::sync::{CleanupStep, Engine, LostClaims, RefusedService, Schedule, Sync};
 use cluster::events::{Recorder, ReportedEvent};
 use component::config::{Config, Counters, Flowtable};
@@ -46,6 +47,8 @@ pub(super) struct SyncLoop {
     pub(super) reporter: Reporter,
     /// The history of what the loop did, which `kube-proxy changes` shows.
     pub(super) changes: History,
+    /// The questions of the metrics server's pages.
+    pub(super) questions: Questions,
     pub(super) recorder: Recorder,
     /// A message to this channel starts the flowtable's thread; `None` without a flowtable.
     pub(super) first_sync: Option<SyncSender<()>>,
@@ -61,8 +64,19 @@ impl SyncLoop {
     /// # Errors
     /// When a socket cannot be opened, and when the node cannot be served at all.
     pub(super) fn run(self, events: &Receiver<Event>) -> Result<()> {
-        let Self { config, lock, clean_up, metrics, reporter, changes, recorder, first_sync, localhost, own_writes } =
-            self;
+        let Self {
+            config,
+            lock,
+            clean_up,
+            metrics,
+            reporter,
+            changes,
+            questions,
+            recorder,
+            first_sync,
+            localhost,
+            own_writes,
+        } = self;
         let fast_path = first_sync.is_some().then(ruleset::flowtable::table);
         let kernel = Netfilter::open().context("cannot open the netfilter netlink socket")?;
         let kernel = kernel.with_fast_path(fast_path).watching_addresses().with_lock(lock).with_own_writes(own_writes);
@@ -82,6 +96,7 @@ impl SyncLoop {
         let (refused, lost, another) = (record(&recorder), record(&recorder), record(&recorder));
         Sync::new(engine, schedule, metrics, reporter, check_node)
             .telling(changes)
+            .answering(questions)
             .on_refused_service(Box::new(move |RefusedService { service, reason }| {
                 refused(ReportedEvent::ServiceNotProgrammed { service, error: reason });
             }))

@@ -56,6 +56,7 @@ pub use settings::layout;
 use crate::health::Reporter;
 use crate::history::History;
 use crate::metrics::Metrics;
+use crate::metrics::server::questions::{Answer, Questions};
 use addresses::AddressChecks;
 use cleanup::Cleanup;
 use component::logging::once::Once;
@@ -65,7 +66,8 @@ use inspect::history::Program;
 use node::kernel::{Kernel, WriterLockState};
 use problems::LostFrontends;
 use repairs::Repairs;
-use rules::model::{Event, Node};
+use rules::endpoints::Gathered;
+use rules::model::{Event, Node, ObjectName};
 use writer_lock::{LockNews, WriterLock};
 
 /// The most events taken before a sync that is due: a flood of events must not put the sync off for ever.
@@ -112,6 +114,8 @@ pub struct Sync<K> {
     writer_lock: WriterLock,
     /// The history of what the loop did, which `kube-proxy changes` shows.
     changes: History,
+    /// The questions of the metrics server's pages, if there are such pages.
+    questions: Option<Questions>,
     /// The number of syncs so far, including the one under way.
     syncs: u64,
 }
@@ -165,6 +169,7 @@ impl<K: Kernel> Sync<K> {
             on_other_proxy: None,
             writer_lock: WriterLock::default(),
             changes: History::new(SystemTime::now()),
+            questions: None,
             syncs: 0,
         }
     }
@@ -173,6 +178,13 @@ impl<K: Kernel> Sync<K> {
     #[must_use]
     pub fn telling(mut self, changes: History) -> Self {
         self.changes = changes;
+        self
+    }
+
+    /// Answers these questions about the state.
+    #[must_use]
+    pub(crate) fn answering(mut self, questions: Questions) -> Self {
+        self.questions = Some(questions);
         self
     }
 
@@ -227,6 +239,7 @@ impl<K: Kernel> Sync<K> {
             self.report_lost_claims();
             self.check_what_no_event_reports();
             self.cleanup.run_if_due(Instant::now());
+            self.answer_question();
             let eligible = self.node_eligible();
             self.health.node(eligible);
         }
@@ -258,6 +271,19 @@ impl<K: Kernel> Sync<K> {
             has_previous_rules
         });
         has_previous_rules.then_some(true)
+    }
+
+    /// Answers a question about the state, if one waits.
+    fn answer_question(&mut self) {
+        let state = &self.engine.state;
+        let answer = |service: &ObjectName| {
+            if state.is_complete() {
+                Gathered::of(state, service).causes().map_or(Answer::Unknown, Answer::Known)
+            } else {
+                Answer::NotYet
+            }
+        };
+        self.questions.iter_mut().for_each(|questions| questions.answer_one(answer));
     }
 
     /// Whether all initial objects have arrived (G1), and no other process holds the writer lock.

@@ -5,22 +5,22 @@
 
 use std::net::SocketAddr;
 
-use crate::model::{Endpoint, Family, PortSlice, Service, ServicePort, TrafficPolicy};
+use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
 
 use super::topology::{NodeTopology, Topology};
 
 /// An endpoint of a service port, with its address and port number.
 pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 
-/// Merges the endpoints of a service port from all slices, which come sorted by name (B4). Returns them sorted by IP and port number,
-/// each pair of IP and port number once.
+/// Merges the endpoints of slices, which come sorted by name, each with the number of its port (B4). Returns them sorted by IP and port
+/// number, each pair of IP and port number once.
 ///
 /// Of two entries with the same IP and port number, the one from the later slice wins, unless that one is terminating: then the earlier one
 /// stays (B10). Each slice can give a named port a different number, so entries with the same IP and different port numbers all stay.
-pub(super) fn merge<'a>(slices: &[PortSlice<'a>]) -> Vec<Entry<'a>> {
-    let mut merged = Vec::with_capacity(slices.iter().map(|one| one.slice.endpoints.len()).sum());
-    for PortSlice { slice, port, .. } in slices {
-        merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, *port), endpoint)));
+pub(super) fn merge<'a>(slices: impl Iterator<Item = (&'a EndpointSlice, u16)> + Clone) -> Vec<Entry<'a>> {
+    let mut merged = Vec::with_capacity(slices.clone().map(|(slice, _)| slice.endpoints.len()).sum());
+    for (slice, port) in slices {
+        merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, port), endpoint)));
     }
     // A stable sort: duplicates stay in the order of their slices.
     merged.sort_by_key(|(address, _)| *address);
@@ -50,6 +50,17 @@ impl Uses {
     }
 }
 
+/// Which endpoints a list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// The Ready ones.
+    Ready,
+    /// Those that serve while they terminate, because none is Ready.
+    Terminating,
+    /// None, because none is usable.
+    Nothing,
+}
+
 /// The endpoints that a service port may use.
 pub(super) struct Lists {
     /// The endpoints for traffic policy Cluster (C3).
@@ -60,48 +71,67 @@ pub(super) struct Lists {
     pub(super) hairpin: Vec<SocketAddr>,
     /// Whether any endpoint on any node is usable (C6).
     pub(super) has_any: bool,
+    /// Why the lists are what they are.
+    pub(super) reasons: Reasons,
+}
+
+/// Why the lists of a service port are what they are; `None` for a list that no frontend uses (A15).
+#[derive(Clone, Copy)]
+pub(super) struct Reasons {
+    /// The category of [`Lists::cluster`], and how topology hints restrict it.
+    pub(super) cluster: Option<(Category, Topology)>,
+    /// The category of [`Lists::local`].
+    pub(super) local: Option<Category>,
 }
 
 impl Lists {
     pub(super) fn new(endpoints: &[Entry<'_>], uses: Uses, node: NodeTopology<'_>) -> Self {
-        let cluster = if uses.cluster { cluster_list(endpoints, node) } else { Vec::new() };
-        let local = if uses.local { local_list(endpoints, node) } else { Vec::new() };
+        let (cluster, by_hints) = uses.cluster.then(|| cluster_list(endpoints, node)).unzip();
+        let (cluster, from) = cluster.unzip();
+        // Topology hints do not restrict the endpoints on this node.
+        let local = uses.local.then(|| ready_or_terminating(endpoints, |endpoint| node.is_local(endpoint)));
+        let (local, local_from) = local.unzip();
+        let reasons = Reasons { cluster: from.zip(by_hints), local: local_from };
+        let (cluster, local) = (cluster.unwrap_or_default(), local.unwrap_or_default());
         // Independent of `uses`: a needed cluster list is empty only if no endpoint is usable.
-        let has_any = endpoints.iter().any(|(_, endpoint)| usable(endpoint));
+        let has_any = endpoints.iter().any(|(_, endpoint)| category(endpoint) != Category::Nothing);
         let reachable =
             |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
         let here = endpoints.iter().filter(|(_, endpoint)| node.is_local(endpoint));
         let hairpin = here.map(|(address, _)| *address).filter(reachable).collect();
-        Self { cluster, local, hairpin, has_any }
+        Self { cluster, local, hairpin, has_any, reasons }
     }
 }
+
+type List = (Vec<SocketAddr>, Category);
 
 /// The Ready endpoints that the topology hints allow; if no endpoint is Ready, the endpoints that still serve while they terminate.
 ///
 /// If there are Ready endpoints, the hints allow at least one of them. If there are none, the hints are ignored.
-fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> Vec<SocketAddr> {
+fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> (List, Topology) {
     let ready = endpoints.iter().map(|(_, endpoint)| *endpoint).filter(|endpoint| endpoint.conditions.ready);
     let topology = Topology::of(ready, node);
-    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node))
+    (ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node)), topology)
 }
 
-/// The Ready endpoints on this node; if there is none, the endpoints on this node that still serve while they terminate. Topology hints
-/// are ignored.
-fn local_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> Vec<SocketAddr> {
-    ready_or_terminating(endpoints, |endpoint| node.is_local(endpoint))
-}
-
-fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
-    let ready = addresses(endpoints, |endpoint| endpoint.conditions.ready && wanted(endpoint));
-    if !ready.is_empty() {
-        return ready;
+/// The wanted endpoints that are Ready; if there is none, those that still serve while they terminate.
+fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> List {
+    for of in [Category::Ready, Category::Terminating] {
+        let list = addresses(endpoints, |endpoint| category(endpoint) == of && wanted(endpoint));
+        if !list.is_empty() {
+            return (list, of);
+        }
     }
-    addresses(endpoints, |endpoint| endpoint.conditions.serving_terminating() && wanted(endpoint))
+    (Vec::new(), Category::Nothing)
 }
 
-/// Whether an endpoint may be used at all: it is ready, or serves while it terminates (C8).
-const fn usable(endpoint: &Endpoint) -> bool {
-    endpoint.conditions.ready || endpoint.conditions.serving_terminating()
+/// The category of one endpoint: whether it may be used at all, and only if none is Ready (C8).
+pub(super) const fn category(endpoint: &Endpoint) -> Category {
+    match endpoint.conditions {
+        conditions if conditions.ready => Category::Ready,
+        conditions if conditions.serving_terminating() => Category::Terminating,
+        _ => Category::Nothing,
+    }
 }
 
 fn addresses(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {

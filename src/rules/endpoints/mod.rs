@@ -8,6 +8,7 @@
 //! is not empty; IPv4 and IPv6 never mix (D24).
 
 mod categories;
+pub mod causes;
 pub mod health;
 pub mod size;
 mod sources;
@@ -30,7 +31,9 @@ use categories::{Lists, Uses};
 use health::{Counting, HealthCheck};
 use topology::NodeTopology;
 
+pub use categories::Category;
 pub(crate) use sources::allowed_sources;
+pub use topology::{Hint, Ignored, Topology};
 
 /// The endpoints and actions that were selected for one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +107,8 @@ pub enum Action {
     Drop,
 }
 
-/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection and the UDP check.
+/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection, the causes and the UDP
+/// check.
 pub struct Gathered<'a> {
     state: &'a State,
     /// `None` when the Service is unknown.
@@ -138,7 +142,8 @@ impl<'a> Gathered<'a> {
         let mut ports = Vec::with_capacity(service.ports.len() * families.len());
         for (index, port) in service.ports.iter().enumerate() {
             for (family, _) in &families {
-                let endpoints = categories::merge(self.slices.get(port, *family));
+                let slices = self.slices.get(port, *family);
+                let endpoints = categories::merge(slices.iter().map(|one| (one.slice, one.port)));
                 health.add(*family, &endpoints);
                 let sources = if *family == Family::V4 { v4 } else { v6 };
                 let lists = Lists::new(&endpoints, Uses::of(service, port, *family), node);

@@ -1,4 +1,6 @@
-//! Finds the endpoints that topology hints allow for this node (C2).
+//! Finds the endpoints that topology hints allow for this node, and why hints are used or ignored (C2).
+//!
+//! Takes the Ready endpoints with their hints, the node's name and its zone; gives a [`Topology`].
 
 use crate::model::{Endpoint, State};
 
@@ -34,36 +36,96 @@ impl<'a> NodeTopology<'a> {
 }
 
 /// How topology hints restrict the Ready endpoints for traffic policy Cluster.
-#[derive(Clone, Copy)]
-pub(super) enum Topology {
-    /// Hints are ignored.
-    Anywhere,
-    /// Only endpoints hinted for this node's zone.
-    SameZone,
-    /// Only endpoints hinted for this node.
-    SameNode,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Only endpoints hinted for this node or this zone are used.
+    Used(Hint),
+    /// Hints are ignored, for this reason.
+    Ignored(Ignored),
+}
+
+/// What a hint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// A node (`hints.forNodes`).
+    Node,
+    /// A zone (`hints.forZones`).
+    Zone,
+}
+
+/// Why hints are ignored. If there are hints for zones, the reason is that these cannot be used, else that those for nodes cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    /// No endpoint is Ready.
+    NoneReady,
+    /// No Ready endpoint has any.
+    NoHints,
+    /// Some Ready endpoints have none of this kind.
+    Missing {
+        /// The kind.
+        hint: Hint,
+        /// The number of these endpoints.
+        without: usize,
+    },
+    /// The zone of this node is not known.
+    NoZone,
+    /// No Ready endpoint is hinted for this node or this zone.
+    NotHere(Hint),
+}
+
+/// How many Ready endpoints have hints of one kind.
+#[derive(Clone, Copy, Default)]
+struct Hinted {
+    /// With a hint, whatever node or zone it names.
+    any: usize,
+    /// With a hint for this node or zone.
+    here: usize,
+}
+
+impl Hinted {
+    fn add(&mut self, has_any: bool, is_here: bool) {
+        self.any += usize::from(has_any);
+        self.here += usize::from(is_here);
+    }
+
+    /// Whether hints of this kind apply: every Ready endpoint has some, and at least one endpoint is hinted for this node or zone.
+    const fn apply(self, ready: usize) -> bool {
+        self.any == ready && self.here > 0
+    }
 }
 
 impl Topology {
-    /// Chooses the mode: hints for nodes (or else for zones) apply only if every Ready endpoint has a hint of this kind and at least one
-    /// Ready endpoint is hinted for this node (or its zone).
-    pub(super) fn of<'a>(ready: impl Iterator<Item = &'a Endpoint> + Clone, node: NodeTopology<'_>) -> Self {
-        let has_nodes = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.nodes.is_empty());
-        let has_zones = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.zones.is_empty());
-        if ready.clone().all(has_nodes) && ready.clone().any(|endpoint| node.node_hinted(endpoint)) {
-            Self::SameNode
-        } else if ready.clone().all(has_zones) && ready.clone().any(|endpoint| node.zone_hinted(endpoint)) {
-            Self::SameZone
-        } else {
-            Self::Anywhere
+    /// Chooses the mode: hints for nodes, or else for zones, if they apply.
+    pub(super) fn of<'a>(ready: impl Iterator<Item = &'a Endpoint>, node: NodeTopology<'_>) -> Self {
+        let (mut nodes, mut zones, mut count) = (Hinted::default(), Hinted::default(), 0);
+        for endpoint in ready {
+            count += 1;
+            if let Some(hints) = &endpoint.hints {
+                nodes.add(!hints.nodes.is_empty(), node.node_hinted(endpoint));
+                zones.add(!hints.zones.is_empty(), node.zone_hinted(endpoint));
+            }
         }
+        if nodes.apply(count) {
+            return Self::Used(Hint::Node);
+        }
+        if zones.apply(count) {
+            return Self::Used(Hint::Zone);
+        }
+        let (hint, hinted) = if zones.any > 0 { (Hint::Zone, zones) } else { (Hint::Node, nodes) };
+        Self::Ignored(match hint {
+            _ if count == 0 => Ignored::NoneReady,
+            _ if hinted.any == 0 => Ignored::NoHints,
+            hint if hinted.any < count => Ignored::Missing { hint, without: count - hinted.any },
+            Hint::Zone if node.zone.is_none() => Ignored::NoZone,
+            hint => Ignored::NotHere(hint),
+        })
     }
 
     pub(super) fn allows(self, endpoint: &Endpoint, node: NodeTopology<'_>) -> bool {
         match self {
-            Self::Anywhere => true,
-            Self::SameZone => node.zone_hinted(endpoint),
-            Self::SameNode => node.node_hinted(endpoint),
+            Self::Ignored(_) => true,
+            Self::Used(Hint::Zone) => node.zone_hinted(endpoint),
+            Self::Used(Hint::Node) => node.node_hinted(endpoint),
         }
     }
 }

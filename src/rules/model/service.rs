@@ -24,6 +24,10 @@ pub struct Service {
     pub external_ips: Vec<IpAddr>,
     /// Whether the Service has external IPs that are ignored because feature gate AllowServiceExternalIPs is off.
     pub ignores_external_ips: bool,
+    /// Whether the Service asks the control plane for topology hints (`spec.trafficDistribution`, or the annotation
+    /// `service.kubernetes.io/topology-mode`). Hints on the endpoints are used whether it does or not (C2), so this only explains why there
+    /// are none.
+    pub asks_for_hints: bool,
     /// Load balancer IPs with `ipMode` VIP (A8).
     pub load_balancer_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges`, parsed (A9).

@@ -27,6 +27,7 @@ pub fn service(service_name: &str, cluster_ips: &[&str]) -> Service {
         },
         external_ips: Vec::new(),
         ignores_external_ips: false,
+        asks_for_hints: false,
         load_balancer_ips: Vec::new(),
         source_ranges: Vec::new(),
         external_policy: TrafficPolicy::Cluster,

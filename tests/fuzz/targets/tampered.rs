@@ -92,6 +92,7 @@ fn events() -> [Event; 3] {
     let port = |port| ServicePort { name: "http".into(), protocol: Protocol::Tcp, port, node_port: Some(30_080) };
     let service = Service {
         ignores_external_ips: false,
+        asks_for_hints: false,
         name: name.clone(),
         created: 0,
         cluster_ips: ClusterIps { v4: Some(Ipv4Addr::new(10, 96, 0, 1)), v6: None },

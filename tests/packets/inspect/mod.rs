@@ -1,5 +1,6 @@
 //! The commands that look at a node, beside a running proxy, and beside tables that nft has loaded.
 
+mod causes;
 mod explain;
 mod probe;
 mod services;

@@ -91,6 +91,7 @@ const SERVICE: &[(&str, &[&str])] = &[
     ("restricted", &["boolean"]),
     ("sourceRanges", &["array"]),
     ("endpoints", &["array"]),
+    ("cause", &["object", "null"]),
     ("stats", &["object"]),
 ];
 const FRONTEND: &[(&str, &[&str])] = &[
@@ -100,8 +101,13 @@ const FRONTEND: &[(&str, &[&str])] = &[
     ("kind", &["string", "null"]),
     ("family", &["string"]),
 ];
-const ENDPOINT: &[(&str, &[&str])] =
-    &[("address", &["string"]), ("port", &["number"]), ("local", &["boolean"]), ("stats", &["object"])];
+const ENDPOINT: &[(&str, &[&str])] = &[
+    ("address", &["string"]),
+    ("port", &["number"]),
+    ("local", &["boolean"]),
+    ("terminating", &["boolean", "null"]),
+    ("stats", &["object"]),
+];
 const STATS: &[(&str, &[&str])] = &[
     ("open", &["number"]),
     ("unanswered", &["number"]),

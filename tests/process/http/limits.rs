@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::client::{PATIENCE, ask, cluster, config, get, get_until, node_namespace};
+use crate::support::netns::Namespace;
 use crate::support::nft::list_ruleset;
-use crate::support::objects::{service, slices};
+use crate::support::objects::{service, slice, slices};
 use crate::support::plan::Family;
 use crate::support::probe::Proto;
 use crate::support::proxy::{Proxy, binary};
@@ -186,4 +187,64 @@ fn with_hard_fail_an_address_in_use_ends_the_process() {
         let port = &taken["127.0.0.1".len()..];
         assert!(log.contains("cannot listen for ") && log.contains(port), "{log}");
     }
+}
+
+/// How long clients ask without a pause for a Service with many endpoints.
+const FLOOD: Duration = Duration::from_secs(4);
+
+// Questions about one Service cost a tenth of the sync thread's time at most, and are answered or refused at once (Q12).
+#[test]
+fn a_flood_of_questions_about_a_large_service_delays_no_sync() {
+    let node = node_namespace();
+    let big = service("shop", "big").cluster_ip(Family::V4.cluster_ip(3)).port("http", Proto::Tcp, 80).json();
+    let addresses = |third: u8| (1..=250).map(move |last| std::net::Ipv4Addr::new(10, 245, third, last).into());
+    let big_slices = (0..80).map(|n| {
+        slice("shop", "big", &format!("big-{n}"), &addresses(n).collect::<Vec<_>>(), &[("http", Proto::Tcp, 8080)])
+    });
+    let proxy = Proxy::start(&node, &config(), &[cluster(), checked(), vec![big], big_slices.collect()].concat());
+    let page = get(&node, METRICS, "/debug/endpoints/shop/big");
+    assert_eq!(page.json()["ports"][0]["internal"]["withPort"]["all"], 20_000, "{}", page.body);
+    let end = Instant::now() + FLOOD;
+    let answers: Vec<String> = thread::scope(|scope| {
+        let client = || {
+            let mut statuses = Vec::new();
+            while Instant::now() < end {
+                statuses.push(get(&node, METRICS, "/debug/endpoints/shop/big").status);
+            }
+            statuses
+        };
+        let clients: Vec<_> = (0..16).map(|_| scope.spawn(client)).collect();
+        thread::sleep(FLOOD / 4);
+        let start = Instant::now();
+        proxy.manifests().apply(&service("shop", "other").cluster_ips(2).port("http", Proto::Tcp, 80).json());
+        while !list_ruleset(&node).contains("shop/other") {
+            assert!(start.elapsed() < FLOOD / 2, "not synced: {}", proxy.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        clients.into_iter().flat_map(|client| client.join().expect("it ends")).collect()
+    });
+    let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
+    let (answered, refused) = (count("HTTP/1.1 200 OK"), count("HTTP/1.1 503 Service Unavailable"));
+    assert!(answered > 0 && refused > 0 && answered + refused == answers.len(), "{answered}, {refused}: {answers:?}");
+}
+
+#[test]
+fn the_page_about_endpoints_answers_this_host_only_and_names_what_is_wrong() {
+    let node = node_namespace();
+    let other = Namespace::new("other");
+    node.ip(&["link add to-other type veth peer name to-node netns ".to_owned() + other.name()]);
+    node.ip(&["address add 198.18.7.1/24 dev to-other".to_owned(), "link set to-other up".to_owned()]);
+    other.ip(&["address add 198.18.7.2/24 dev to-node".to_owned(), "link set to-node up".to_owned()]);
+    let _proxy = Proxy::start(&node, &config(), &[cluster(), checked()].concat());
+    let status = |from: &Namespace, address: &str, path: &str| get(from, address, path).status;
+    let page = "/debug/endpoints/shop/web";
+    assert_eq!(status(&node, METRICS, page), "HTTP/1.1 200 OK");
+    assert_eq!(status(&node, "198.18.7.1:10249", page), "HTTP/1.1 200 OK", "from the same host");
+    assert_eq!(status(&other, "198.18.7.1:10249", "/proxyMode"), "HTTP/1.1 200 OK");
+    assert_eq!(status(&other, "198.18.7.1:10249", page), "HTTP/1.1 404 Not Found");
+    assert_eq!(status(&node, HEALTHZ, page), "HTTP/1.1 404 Not Found", "the health server names no endpoints");
+    let unknown = get(&node, METRICS, "/debug/endpoints/shop/none");
+    assert_eq!(unknown.status, "HTTP/1.1 404 Not Found");
+    assert!(unknown.body.starts_with("the proxy serves no Service shop/none: "), "{}", unknown.body);
+    assert_eq!(status(&node, METRICS, "/debug/endpoints/shop"), "HTTP/1.1 400 Bad Request");
 }

@@ -73,6 +73,7 @@ impl Converter {
             cluster_ips,
             external_ips: if self.options.allow_external_ips { external_ips(spec, fields) } else { Vec::new() },
             ignores_external_ips: !self.options.allow_external_ips && !spec.external_ips.is_empty(),
+            asks_for_hints: asks_for_hints(object, spec),
             load_balancer_ips,
             source_ranges,
             external_policy,
@@ -305,6 +306,12 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
         fields.problem("spec.sessionAffinityConfig.clientIP.timeoutSeconds", text);
     }
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation is matched as the control plane does.
+fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
+    let mode = object.metadata.annotation(objects::TOPOLOGY_MODE);
+    !spec.traffic_distribution.is_empty() || mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
 }
 
 /// Returns the scheduler that the Service's annotation names, which decides how an endpoint is chosen for a connection.

@@ -54,10 +54,12 @@ pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Annotation of a Service with the scheduler, which chooses an endpoint for each connection.
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
+/// Annotation of a Service: it asks for topology hints, if its value is `Auto`.
+pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// The labels and annotations that are read; others are not kept.
-const USED: [&str; 7] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, INITIAL_END];
+const USED: [&str; 8] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, TOPOLOGY_MODE, INITIAL_END];
 
 impl Metadata<'_> {
     /// Returns `namespace/name`, or only the name if there is no namespace.
@@ -135,9 +137,10 @@ pub(super) struct ServiceSpec<'a> {
     pub(super) internal_traffic_policy: Text<'a>,
     pub(super) ip_family_policy: Text<'a>,
     pub(super) allocate_load_balancer_node_ports: Option<bool>,
+    pub(super) traffic_distribution: Text<'a>,
 }
 
-message!(ServiceSpec<'a> { 1 => ports, 3 => cluster_ip, 4 => type_, 5 => external_ips, 7 => session_affinity, 9 => load_balancer_source_ranges, 11 => external_traffic_policy, 12 => health_check_node_port, 14 => session_affinity_config, 17 => ip_family_policy, 18 => cluster_ips, 19 => ip_families, 20 => allocate_load_balancer_node_ports, 22 => internal_traffic_policy });
+message!(ServiceSpec<'a> { 1 => ports, 3 => cluster_ip, 4 => type_, 5 => external_ips, 7 => session_affinity, 9 => load_balancer_source_ranges, 11 => external_traffic_policy, 12 => health_check_node_port, 14 => session_affinity_config, 17 => ip_family_policy, 18 => cluster_ips, 19 => ip_families, 20 => allocate_load_balancer_node_ports, 22 => internal_traffic_policy, 23 => traffic_distribution });
 
 /// One port of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]

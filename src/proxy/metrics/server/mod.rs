@@ -3,12 +3,14 @@
 //! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
 //! page exists only with profiling.
 //!
-//! `/debug/changes` always answers clients on this host; clients on other hosts, and all other pages below `/debug`, need profiling. The
-//! page names Services, endpoints and programs, which the pages outside `/debug` do not.
+//! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host; clients on other hosts, and all other pages
+//! below `/debug`, need profiling. The two pages name Services, endpoints and programs, which the pages outside `/debug` do not.
 //!
 //! `/debug/pprof` only says why it is empty: upstream's profiles are those of the Go runtime.
 
+mod causes;
 mod negotiate;
+pub(crate) mod questions;
 mod slis;
 mod zpages;
 
@@ -28,6 +30,7 @@ use super::text;
 use crate::history::History;
 use component::http::{self, ConnectionLimit, Ends, JSON, Limits, PLAIN, Request, Response, Server};
 use inspect::history::Query;
+use questions::Asker;
 use slis::Slis;
 use zpages::{Flagz, Statusz};
 
@@ -50,6 +53,8 @@ pub(crate) struct Pages {
     pub(crate) statusz: Option<Versions>,
     /// The history for `/debug/changes`.
     pub(crate) changes: History,
+    /// Asks the sync thread, for `/debug/endpoints`.
+    pub(crate) causes: Asker,
     /// Sets the log's verbosity, for the rest of `/debug`; `None` without `enableProfiling`.
     pub(crate) debug: Option<SetVerbosity>,
 }
@@ -96,22 +101,24 @@ struct Router {
     flagz: Option<Flagz>,
     statusz: Option<Statusz>,
     changes: History,
+    causes: Asker,
     debug: Option<SetVerbosity>,
 }
 
 impl Router {
     fn new(metrics: Metrics, pages: Pages) -> Self {
-        let Pages { configz, flagz, statusz, changes, debug } = pages;
+        let Pages { configz, flagz, statusz, changes, causes, debug } = pages;
         let flagz = flagz.map(Flagz::new);
         let paths = [("/configz", true), ("/flagz", flagz.is_some()), ("/healthz", true), ("/metrics", true)];
         let paths = paths.into_iter().chain([("/proxyMode", true)]).filter(|(_, there)| *there);
         let paths = paths.map(|(path, _)| path).collect();
         let statusz = statusz.map(|versions| Statusz::new(versions, paths, SystemTime::now(), Instant::now()));
-        Self { metrics, slis: Slis::new(), configz, flagz, statusz, changes, debug }
+        Self { metrics, slis: Slis::new(), configz, flagz, statusz, changes, causes, debug }
     }
 
     async fn respond(self: Arc<Self>, request: Request) -> Response {
         let headers = request.headers();
+        let ends = request.extensions().get().copied();
         match request.uri().path() {
             "/metrics" => exposition(headers, self.metrics.open_metrics()),
             "/metrics/slis" => self.slis(&request),
@@ -124,9 +131,8 @@ impl Router {
                 .statusz
                 .as_ref()
                 .map_or_else(http::not_found, |statusz| statusz.respond(accepted(headers), Instant::now())),
-            "/debug/changes" => {
-                self.changes(request.extensions().get().copied(), request.uri().query().unwrap_or_default())
-            }
+            "/debug/changes" => self.changes(ends, request.uri().query().unwrap_or_default()),
+            path if path.starts_with(causes::PATH) && self.may_see(ends) => causes::respond(&self.causes, path).await,
             path => match &self.debug {
                 Some(set_verbosity) if path.starts_with("/debug/") => debug(request, set_verbosity).await,
                 _ => http::not_found(),
@@ -142,10 +148,14 @@ impl Router {
         exposition(request.headers(), self.slis.open_metrics())
     }
 
+    /// Whether a client may see pages that name Services and endpoints: it is on this host, or there is profiling.
+    fn may_see(&self, ends: Option<Ends>) -> bool {
+        ends.is_some_and(Ends::are_on_one_host) || self.debug.is_some()
+    }
+
     /// The history page: what the proxy did lately.
     fn changes(&self, ends: Option<Ends>, query: &str) -> Response {
-        let is_local = ends.is_some_and(Ends::are_on_one_host);
-        if !is_local && self.debug.is_none() {
+        if !self.may_see(ends) {
             return http::not_found();
         }
         match Query::parse(query) {

@@ -1,6 +1,7 @@
 //! Tests of the selection, as tables of cases. Endpoints are written as for [`endpoint`](crate::model::testing::endpoint), but with only
 //! the last byte of their address 10.244.0.x. Lists of endpoints are written as these bytes.
 
+mod causes;
 mod frontends;
 mod merging;
 mod properties;

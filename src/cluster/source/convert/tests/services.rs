@@ -307,6 +307,16 @@ fn health_checks_are_for_load_balancers_with_policy_local() {
 }
 
 #[test]
+fn a_service_asks_for_hints_by_its_spec_or_its_annotation() {
+    let asks = |value| service(value).0.asks_for_hints;
+    assert!(!asks(web()));
+    assert!(asks(with(web(), "/spec/trafficDistribution", json!("PreferClose"))));
+    let annotated =
+        |mode: &str| with(web(), "/metadata/annotations", json!({ "service.kubernetes.io/topology-mode": mode }));
+    assert_eq!(["Auto", "auto", "Disabled"].map(|mode| asks(annotated(mode))), [true, true, false]);
+}
+
+#[test]
 fn the_creation_time_is_in_seconds() {
     let (service, _) = service(with(web(), "/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")));
     assert_eq!(service.created, 1_767_225_600);

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ipnet::IpNet;
 use proptest::prelude::*;
 
-use crate::endpoints::{ServiceSelection, select};
+use crate::endpoints::causes::{Counts, Taken};
+use crate::endpoints::{Action, Category, Gathered, ServiceSelection, Topology, select};
 use crate::model::testing::{NODE, name};
 use crate::model::{
     Conflict, Destination, Dirty, Event, Family, Frontend, FrontendKind, Node, ObjectName, State, Winner,
@@ -47,6 +48,15 @@ fn take_conflicts(state: &mut State) -> Vec<Conflict> {
 
 fn select_all(state: &State) -> Selections {
     state.services().map(|service| (service.name.clone(), select(state, &service.name).unwrap())).collect()
+}
+
+/// The endpoints that are taken from these, if hints do not restrict them.
+fn taken(from: Counts) -> Taken {
+    match from {
+        Counts { ready: 0, terminating: 0, .. } => Taken { category: Category::Nothing, count: 0 },
+        Counts { ready: 0, terminating, .. } => Taken { category: Category::Terminating, count: terminating },
+        Counts { ready, .. } => Taken { category: Category::Ready, count: ready },
+    }
 }
 
 /// Kind and name of the object that an event changes.
@@ -185,6 +195,37 @@ proptest! {
             prop_assert_eq!(&follower.selections, &select_all(&state));
             prop_assert_eq!(&follower.node, &state.node().cloned());
             prop_assert_eq!(&follower.service_cidrs, &state.service_cidrs());
+        }
+    }
+
+    // What is said of the endpoints of a port is what was selected (C3, C4, C5, C6, A15).
+    #[test]
+    fn the_causes_are_those_of_the_selection(history in world::history()) {
+        let mut state = State::new(NODE);
+        history.into_iter().for_each(|event| { state.apply(event); });
+        for (name, selection) in select_all(&state) {
+            let causes = Gathered::of(&state, &name).causes().unwrap();
+            prop_assert!(causes.is_complete && causes.ports.len() == selection.ports.len());
+            let of_family = |family| selection.ports.iter().filter(move |port| port.family == family);
+            let ports = Family::BOTH.into_iter().flat_map(of_family);
+            for (cause, port) in causes.ports.iter().zip(ports) {
+                prop_assert_eq!((cause.family, &cause.label, cause.protocol), (port.family, &port.label, port.protocol));
+                let counts = [cause.cluster.map_or(0, |(taken, _)| taken.count), cause.local.map_or(0, |taken| taken.count)];
+                prop_assert_eq!(counts, [port.cluster.len(), port.local.len()]);
+                prop_assert_eq!(cause.local.unwrap_or(taken(cause.here)), taken(cause.here));
+                let expected = taken(cause.endpoints);
+                match cause.cluster {
+                    Some((found, Topology::Ignored(_))) => prop_assert_eq!(found, expected),
+                    Some((found, Topology::Used(_))) => {
+                        prop_assert_eq!((found.category, expected.category), (Category::Ready, Category::Ready));
+                        prop_assert!((1..=expected.count).contains(&found.count));
+                    }
+                    None => {}
+                }
+                for frontend in &port.frontends {
+                    prop_assert_eq!(frontend.action == Action::Reject, expected.count == 0);
+                }
+            }
         }
     }
 

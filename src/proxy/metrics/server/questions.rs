@@ -1,0 +1,146 @@
+//! Questions to the sync thread: why a Service has its endpoints. Only that thread knows the cluster's state.
+//!
+//! A page asks through an [`Asker`]; the sync thread answers from its [`Questions`] between two waits for events. The answer is a value, which
+//! the page formats.
+//!
+//! Invariants: nothing is kept for a Service that nobody asks about. At most [`QUEUE`] questions wait, further ones are refused at once.
+//! Answers take at most a tenth of the sync thread's time, however many clients ask, and none is made for a client that has gone.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use rules::endpoints::causes::Causes;
+use rules::model::ObjectName;
+
+/// The most questions that wait for the sync thread.
+const QUEUE: usize = 4;
+/// How long a client waits: longer than the sync thread waits for events, which is a second, and less than clients wait for the page.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After an answer, the sync thread answers nothing for this many times as long as the answer took.
+const PAUSE: u32 = 9;
+
+/// The state of a Service, as the sync thread knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Objects of the first lists are missing, so nothing can be said yet.
+    NotYet,
+    /// There is no such Service, or it has no cluster IP, or another proxy serves it.
+    Unknown,
+    /// Why its ports have their endpoints.
+    Known(Causes),
+}
+
+struct Question {
+    service: ObjectName,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Asks the sync thread.
+#[derive(Clone)]
+pub(crate) struct Asker(SyncSender<Question>);
+
+/// The questions that wait for the sync thread.
+pub(crate) struct Questions {
+    waiting: Receiver<Question>,
+    /// When the next one may be answered.
+    next: Instant,
+}
+
+/// Makes a queue of questions.
+pub(crate) fn queue() -> (Asker, Questions) {
+    let (sender, waiting) = sync_channel(QUEUE);
+    (Asker(sender), Questions { waiting, next: Instant::now() })
+}
+
+impl Asker {
+    /// Asks about a Service; `None` when too many questions wait, or when the sync thread does not answer in time.
+    pub(super) async fn ask(&self, service: ObjectName) -> Option<Answer> {
+        let (sender, answer) = oneshot::channel();
+        self.0.try_send(Question { service, answer: sender }).ok()?;
+        timeout(PATIENCE, answer).await.ok()?.ok()
+    }
+}
+
+impl Questions {
+    /// Answers one question, if one waits and the last answer is long enough ago.
+    pub(crate) fn answer_one(&mut self, answer: impl FnOnce(&ObjectName) -> Answer) {
+        let start = Instant::now();
+        if start < self.next {
+            return;
+        }
+        let Some(question) = self.waiting.try_iter().find(|question| !question.answer.is_closed()) else { return };
+        // Fails only if the client has gone meanwhile.
+        let _ = question.answer.send(answer(&question.service));
+        let end = Instant::now();
+        self.next = end + (end - start) * PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web() -> ObjectName {
+        ObjectName::new("shop", "web")
+    }
+
+    #[tokio::test]
+    async fn a_question_is_answered_for_its_service() {
+        let (asker, mut questions) = queue();
+        let asked = tokio::spawn(async move { asker.ask(web()).await });
+        tokio::task::yield_now().await;
+        questions.answer_one(|service| if *service == web() { Answer::NotYet } else { Answer::Unknown });
+        assert_eq!(asked.await.unwrap(), Some(Answer::NotYet));
+    }
+
+    #[tokio::test]
+    async fn more_questions_than_fit_are_refused_at_once_and_the_others_after_a_while() {
+        let (asker, mut questions) = queue();
+        let start = Instant::now();
+        let waiting: Vec<_> = (0..QUEUE)
+            .map(|_| {
+                let asker = asker.clone();
+                tokio::spawn(async move { asker.ask(web()).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!(asker.ask(web()).await, None);
+        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+        for asked in waiting {
+            assert_eq!(asked.await.unwrap(), None);
+        }
+        assert!(start.elapsed() >= PATIENCE, "{:?}", start.elapsed());
+        questions.answer_one(|_| panic!("nobody waits for an answer"));
+    }
+
+    #[tokio::test]
+    async fn answers_take_a_tenth_of_the_time_at_most() {
+        let (asker, mut questions) = queue();
+        let ask = || {
+            let asker = asker.clone();
+            tokio::spawn(async move { asker.ask(web()).await })
+        };
+        let (first, second) = (ask(), ask());
+        tokio::task::yield_now().await;
+        let took = Duration::from_millis(20);
+        let start = Instant::now();
+        questions.answer_one(|_| {
+            std::thread::sleep(took);
+            Answer::Unknown
+        });
+        assert_eq!(first.await.unwrap(), Some(Answer::Unknown));
+        let mut answered = false;
+        while !answered {
+            questions.answer_one(|_| {
+                answered = true;
+                Answer::NotYet
+            });
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(start.elapsed() >= took * 10, "{:?}", start.elapsed());
+        assert_eq!(second.await.unwrap(), Some(Answer::NotYet));
+    }
+}
