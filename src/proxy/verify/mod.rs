@@ -20,7 +20,7 @@ use self::objects::Objects;
 use self::report::DescribedDifference;
 use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
-use component::config::{Config, ProxyArgs};
+use component::config::{AUTOMATIC_LIMIT, Config, ProxyArgs};
 use inspect::CommandOutcome;
 use inspect::output::{FormatArgs, Output};
 use node::kernel::{self, families};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let mut config = args.proxy.config()?;
     // Table ownership does not change what the rules do, so it is not compared.
     config.own_tables = false;
-    let settle = config.min_sync_period + MOMENT;
+    let settle = config.min_sync_period.unwrap_or(AUTOMATIC_LIMIT) + MOMENT;
     let mut look = Verification::begin(config, Duration::from_secs(args.timeout))?;
     let mut told = look.look()?;
     if !told.is_empty() {
