@@ -48,7 +48,7 @@ fn told(layout: Layout, steps: Vec<Vec<Event>>) -> Vec<Vec<Entry>> {
     });
     let engine = Engine::new(config(), layout, &Family::BOTH, Recorder::default());
     // The next sync waits until long after a step was sent, so that it takes all of it, also where this thread gets no processor.
-    let schedule = Schedule::new(Duration::from_secs(2), Duration::from_secs(4));
+    let schedule = Schedule::new(Some(Duration::from_secs(2)), Duration::from_secs(4));
     let (reporter, _health) = health::new(Duration::from_secs(60));
     let sync = Sync::new(engine, schedule, Metrics::new(), reporter, Box::new(|_| Ok(())));
     sync.telling(changes).run(&events).expect("the loop ends with its source");

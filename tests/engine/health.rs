@@ -107,7 +107,7 @@ fn a_refused_service_answers_with_the_number_of_the_rules_in_force() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(servers.run(health::Listen::default(), Arc::new(Nobody))).expect("it runs");
     });
-    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
+    let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, Metrics::new(), reporter, Box::new(|_| Ok(())));
     let (sender, source) = channel();
     let test = thread::spawn(move || follow(&sender, [a, b, c]));

@@ -35,6 +35,9 @@ pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;
 
+/// The most time between two syncs if `nftables.minSyncPeriod` is not set: upstream's default for it.
+pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
+
 /// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
@@ -86,8 +89,9 @@ pub struct Config {
     pub manifests: Option<PathBuf>,
     /// The longest time from a failed sync to the next one (G5); more than zero.
     pub sync_period: Duration,
-    /// The shortest time from one sync to the next (G3); at most `sync_period`.
-    pub min_sync_period: Duration,
+    /// The shortest time from one sync to the next (G3); at most `sync_period`. `None`: it follows from how long syncs take, and is at most
+    /// [`AUTOMATIC_LIMIT`].
+    pub min_sync_period: Option<Duration>,
     /// The bit of the packet mark that requests masquerading, `0..=31`.
     pub masquerade_bit: u8,
     /// Whether to masquerade all traffic to cluster IPs.

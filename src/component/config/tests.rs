@@ -44,7 +44,7 @@ fn defaults_without_file_or_flags() {
         node_name: os_hostname(),
         manifests: None,
         sync_period: Duration::from_secs(30),
-        min_sync_period: Duration::from_secs(1),
+        min_sync_period: None,
         masquerade_bit: 14,
         masquerade_all: false,
         ruleset_layout: RulesetLayout::Maps,
@@ -128,7 +128,7 @@ fn the_file_of_a_conformance_case_works() {
     assert_eq!(config.node_name, "node-1");
     assert_eq!(config.manifests, Some(PathBuf::from("/some/dir")));
     assert_eq!(config.sync_period, Duration::from_secs(10));
-    assert_eq!(config.min_sync_period, Duration::from_millis(10));
+    assert_eq!(config.min_sync_period, Some(Duration::from_millis(10)));
     assert!(config.masquerade_all);
     let (v4, v6) = ("10.244.0.0/16".parse().ok(), "fd00:10:244::/56".parse().ok());
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4, v6 });

@@ -91,7 +91,7 @@ impl Loop {
 fn in_two_minutes_with_five_changes_a_second_all_that_happens_now_and_then_happens() {
     let start = Instant::now();
     let mut all = Loop {
-        schedule: Schedule::new(Duration::from_secs(1), Duration::from_secs(30)).comparing_every(COMPARISON),
+        schedule: Schedule::new(Some(Duration::from_secs(1)), Duration::from_secs(30)).comparing_every(COMPARISON),
         addresses: AddressChecks::default(),
         cleanup: Cleanup::new(Box::new(|| Some(Duration::from_secs(60)))),
         checks: ClientChecks::default(),

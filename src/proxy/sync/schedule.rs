@@ -4,6 +4,10 @@
 //! asked for and the start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up
 //! to the sync period (G5); the next full comparison, which reads the tables back, follows about an hour after the last one (G4).
 //!
+//! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the duration of the last run
+//! that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and long runs use
+//! a twentieth of the time.
+//!
 //! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
 //! as a first sync, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the next run.
 //!
@@ -11,6 +15,8 @@
 //! that an event asks for. A clean-up keeps the minimum interval from every run before it; a repair and a run for addresses do not.
 
 use std::time::{Duration, Instant};
+
+use component::config::AUTOMATIC_LIMIT;
 
 /// Time between two full comparisons (G4), before jitter of a quarter. Upstream does a full sync once an hour.
 const COMPARISON: Duration = Duration::from_secs(3600);
@@ -25,10 +31,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
+/// How many times the duration of a run the next one waits, if the configuration has no minimum interval: runs use 5 % of the time.
+const INTERVAL_PER_COST: u32 = 20;
+
 /// When the next run is due.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    min_interval: Duration,
+    /// The configured minimum interval; `None`: it follows from `last_cost`.
+    min_interval: Option<Duration>,
     max_retry: Duration,
     /// The time between two full comparisons.
     comparison: Duration,
@@ -38,6 +48,10 @@ pub struct Schedule {
     last_end: Option<Instant>,
     /// The end of the last run that an event asked for.
     last_asked: Option<Instant>,
+    /// How long that run took.
+    last_cost: Duration,
+    /// When the run under way started.
+    started_at: Option<Instant>,
     /// The end of the last run that compared everything.
     last_compared: Option<Instant>,
     /// Failed runs in a row.
@@ -67,9 +81,10 @@ pub enum End {
 }
 
 impl Schedule {
-    /// Makes a schedule from `nftables.minSyncPeriod` and `nftables.syncPeriod`, with a full comparison once an hour.
+    /// Makes a schedule from `nftables.minSyncPeriod`, `None` for the automatic one, and `nftables.syncPeriod`, with a full comparison once an
+    /// hour.
     #[must_use]
-    pub fn new(min_interval: Duration, max_retry: Duration) -> Self {
+    pub fn new(min_interval: Option<Duration>, max_retry: Duration) -> Self {
         let (wanted, running) = (Wanted::default(), Wanted::default());
         Self {
             min_interval,
@@ -79,6 +94,8 @@ impl Schedule {
             running,
             last_end: None,
             last_asked: None,
+            last_cost: Duration::ZERO,
+            started_at: None,
             last_compared: None,
             failures: 0,
         }
@@ -131,14 +148,20 @@ impl Schedule {
     #[must_use]
     pub fn due(&self, now: Instant) -> Instant {
         let Some(end) = self.last_end else { return now };
-        let spaced = self.last_asked.map_or(end, |asked| asked + self.min_interval);
+        let interval = self.interval();
+        let spaced = self.last_asked.map_or(end, |asked| asked + interval);
         let retry = (self.failures > 0).then(|| (end + self.retry_delay()).max(spaced));
         let event = self.wanted.event.then_some(spaced);
-        let cleanup_step = self.wanted.cleanup_step.then_some(end + self.min_interval);
+        let cleanup_step = self.wanted.cleanup_step.then_some(end + interval);
         let urgent = self.wanted.urgent.filter(|_| self.failures == 0);
         // A retry compares everything itself, and an event goes first.
         let comparison = self.comparison_due().filter(|_| self.failures == 0 && !self.wanted.event);
         [retry, event, cleanup_step, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
+    }
+
+    /// Returns the least time between the end of a run that an event asked for and the start of the next such run.
+    fn interval(&self) -> Duration {
+        self.min_interval.unwrap_or_else(|| self.last_cost.saturating_mul(INTERVAL_PER_COST).min(AUTOMATIC_LIMIT))
     }
 
     /// Returns when the next full comparison is due; `None` before the first run, which compares everything.
@@ -152,13 +175,15 @@ impl Schedule {
         let is_over = |due: Instant| now >= if self.wanted.event { due + PATIENCE } else { due };
         let compares = self.failures == 0 && self.comparison_due().is_some_and(is_over);
         self.running = std::mem::take(&mut self.wanted);
+        self.started_at = Some(now);
         compares
     }
 
     /// Notes the end of a run.
     pub fn finished(&mut self, now: Instant, how: End) {
+        let started_at = self.started_at.take().unwrap_or(now);
         if self.running.event || self.last_end.is_none() {
-            self.last_asked = Some(now);
+            (self.last_asked, self.last_cost) = (Some(now), now.saturating_duration_since(started_at));
         }
         self.running = Wanted::default();
         self.last_end = Some(now);
@@ -186,7 +211,7 @@ mod tests {
     /// Returns a schedule after its first run, which reads everything back, and the time at which that run ended.
     fn after_a_run(how: End) -> (Schedule, Instant) {
         let now = Instant::now();
-        let mut schedule = Schedule::new(MIN, MAX);
+        let mut schedule = Schedule::new(Some(MIN), MAX);
         schedule.request();
         assert!(!schedule.started(now), "the first run compares everything by itself");
         schedule.finished(now, how);
@@ -197,10 +222,46 @@ mod tests {
     #[test]
     fn the_first_run_is_not_delayed_and_later_ones_keep_their_distance() {
         let now = Instant::now();
-        assert_eq!(Schedule::new(MIN, MAX).due(now), now);
+        assert_eq!(Schedule::new(Some(MIN), MAX).due(now), now);
         let (mut schedule, end) = after_a_run(End::Compared);
         schedule.request();
         assert_eq!(schedule.due(end + MAX), end + MIN);
+    }
+
+    /// Returns how long after the end of a run of this duration the next run may start, without a configured interval.
+    fn automatic(cost: Duration) -> Duration {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(None, MAX);
+        schedule.request();
+        schedule.started(start);
+        schedule.finished(start + cost, End::Compared);
+        schedule.request();
+        schedule.due(start + cost) - (start + cost)
+    }
+
+    // Without a configured interval runs use a twentieth of the time, and no change waits for more than a second (G3).
+    #[test]
+    fn the_automatic_interval_is_twenty_times_the_last_run_and_at_most_a_second() {
+        let ms = Duration::from_millis;
+        assert_eq!(automatic(Duration::from_micros(400)), ms(8));
+        assert_eq!(automatic(ms(49)), ms(980));
+        assert_eq!(automatic(ms(50)), AUTOMATIC_LIMIT);
+        assert_eq!(automatic(Duration::from_secs(7)), AUTOMATIC_LIMIT);
+    }
+
+    // A comparison takes long, and its duration delays no change (G3, G4).
+    #[test]
+    fn the_automatic_interval_follows_from_runs_that_events_asked_for_and_from_no_other() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(None, MAX);
+        schedule.request();
+        schedule.started(start);
+        schedule.finished(start, End::Compared);
+        let late = start + 2 * HOUR;
+        assert!(schedule.started(late), "the hourly comparison");
+        schedule.finished(late + MIN, End::Compared);
+        schedule.request();
+        assert!(schedule.due(late + MIN) <= late + MIN);
     }
 
     // At most one request is pending (G2).
@@ -261,7 +322,7 @@ mod tests {
     /// comparison before it ended, and whether an event was waiting.
     fn live(min: Duration, every: Duration, takes: Duration, lasts: Duration, chance: f64) -> Vec<(Duration, bool)> {
         let start = Instant::now();
-        let mut schedule = Schedule::new(min, MAX).with_jitter(chance);
+        let mut schedule = Schedule::new(Some(min), MAX).with_jitter(chance);
         schedule.finished(start, End::Compared);
         let (mut now, mut next_event, mut compared, mut found) = (start, start + every, start, Vec::new());
         while now < start + lasts {

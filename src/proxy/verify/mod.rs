@@ -21,7 +21,7 @@ use self::objects::Objects;
 use self::report::DescribedDifference;
 use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
-use component::config::{Config, ProxyArgs};
+use component::config::{AUTOMATIC_LIMIT, Config, ProxyArgs};
 use inspect::CommandOutcome;
 use inspect::output::{FormatArgs, Output};
 use node::configured::{Origin, Settings};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let Settings { mut config, origin, elsewhere } = Settings::of(&args.proxy)?;
     // Table ownership does not change what the rules do, so it is not compared.
     config.own_tables = false;
-    let settle = config.min_sync_period + MOMENT;
+    let settle = config.min_sync_period.unwrap_or(AUTOMATIC_LIMIT) + MOMENT;
     let says = |flag: &str| says(&args.proxy, &origin, flag);
     if let Some(found) = form(&mut config, says, settle)? {
         report::print(out, args.format.format, &[found], "", "")?;

@@ -294,7 +294,7 @@ fn run_proxy(layout: Layout, age: Age, events: Receiver<Event>) -> Outcome {
     let kernel = Aged::open(age);
     let engine = Engine::new(config(), layout, &[Family::V4], kernel.clone());
     let (metrics, (reporter, _servers)) = (Metrics::new(), health::new(Duration::from_secs(60)));
-    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(10));
+    let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(10));
     let (sender, receiver) = channel();
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
     let sync = sync.on_refused_service(Box::new(move |service| sender.send(service).expect("the test listens")));

@@ -263,7 +263,7 @@ fn udp_flows_that_cannot_be_listed_are_listed_again_without_any_change() {
     kernel.orders.borrow_mut().flow_errors = [ENOMEM; 4].into();
     let before = kernel.orders.borrow().flow_lists;
     let (reporter, _health) = health::new(Duration::from_secs(60));
-    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(60));
+    let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(60));
     let sync = Sync::new(engine, schedule, Metrics::new(), reporter, Box::new(|_| Ok(())));
     let (sender, source) = channel();
     let end = thread::spawn(move || {
@@ -282,7 +282,7 @@ fn run_with_faults(cluster: Cluster, steps: Vec<Vec<Event>>, faults: Vec<Fault>)
     let _known = events;
     kernel.orders.borrow_mut().commits.extend([Fault::Fine].into_iter().chain(faults));
     let (metrics, (reporter, _health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
-    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
+    let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(1));
     let changes = History::new(SystemTime::now());
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(()))).telling(changes.clone());
     let (sender, source) = channel();

@@ -248,7 +248,7 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     let (metrics, (reporter, health)) = (Metrics::new(), health::new(Duration::from_secs(60)));
     let address = serve(health);
     let (report, reports) = channel();
-    let schedule = Schedule::new(Duration::from_millis(10), Duration::from_secs(1));
+    let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
     let sync = sync.on_refused_service(Box::new(move |refused| report.send(refused).expect("the test listens")));
     let changes = History::new(SystemTime::now());

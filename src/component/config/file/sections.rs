@@ -27,7 +27,7 @@ pub(crate) struct Nftables {
     pub(crate) masquerade_all: bool,
     /// The longest time until a failed sync is tried again (G5); 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// The shortest time between two syncs (G3); 0 stands for 1 s.
+    /// The shortest time between two syncs (G3). 0: 20 times the duration of the last sync, at most 1 s. Upstream replaces 0 with 1 s.
     pub(crate) min_sync_period: GoDuration,
     /// How the rules of Services are laid out: `maps` or `chains`. Upstream has neither this field nor the fields of this section below it.
     pub(crate) ruleset_layout: RulesetLayout,
@@ -197,7 +197,7 @@ impl Default for Nftables {
             masquerade_bit: MASQUERADE_BIT,
             masquerade_all: false,
             sync_period: SYNC_PERIOD,
-            min_sync_period: MIN_SYNC_PERIOD,
+            min_sync_period: GoDuration::ZERO,
             ruleset_layout: RulesetLayout::default(),
             endpoint_chains: true,
             relist_removal_limit: RELIST_REMOVAL_LIMIT,
@@ -217,7 +217,6 @@ impl Default for Nftables {
 impl Nftables {
     pub(super) fn fill_defaults(&mut self) {
         fill_duration(&mut self.sync_period, SYNC_PERIOD);
-        fill_duration(&mut self.min_sync_period, MIN_SYNC_PERIOD);
     }
 }
 

@@ -48,7 +48,7 @@ fn documented_defaults() -> Value {
             "tcpTimeout": "0s", "tcpFinTimeout": "0s", "udpTimeout": "0s"
         },
         "nftables": {
-            "masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "1s",
+            "masqueradeBit": 14, "masqueradeAll": false, "syncPeriod": "30s", "minSyncPeriod": "0s",
             // Upstream does not have the following fields.
             "rulesetLayout": "maps", "endpointChains": true, "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
             "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",

@@ -118,7 +118,7 @@ fn check(
     Some(Config {
         node_name: node_name?,
         sync_period,
-        min_sync_period,
+        min_sync_period: Some(min_sync_period).filter(|period| !period.is_zero()),
         masquerade_bit: masquerade_bit?,
         masquerade_all: file.nftables.masquerade_all,
         ruleset_layout: file.nftables.ruleset_layout,

@@ -162,8 +162,10 @@ fn periods_are_positive_and_in_order() {
         error("nftables: {syncPeriod: 5s, minSyncPeriod: 6s}"),
         "nftables.minSyncPeriod: must not exceed nftables.syncPeriod (5s), but is 6s"
     );
+    let automatic = ["", "nftables: {minSyncPeriod: 0s}"].map(|text| good(text).min_sync_period);
+    assert_eq!(automatic, [None, None], "a period that is not set, or 0, follows from how long syncs take");
     let equal = good("nftables: {syncPeriod: 5s, minSyncPeriod: 5s}");
-    assert_eq!((equal.sync_period, equal.min_sync_period), (Duration::from_secs(5), Duration::from_secs(5)));
+    assert_eq!((equal.sync_period, equal.min_sync_period), (Duration::from_secs(5), Some(Duration::from_secs(5))));
 }
 
 // The bind address must be an IP (M6).
