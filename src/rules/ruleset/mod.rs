@@ -13,6 +13,7 @@ mod endpoint_sets;
 pub mod flowtable;
 pub mod kinds;
 pub mod localhost;
+pub mod map_steps;
 pub mod maps;
 pub mod names;
 pub mod notes;
