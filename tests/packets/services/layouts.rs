@@ -131,17 +131,30 @@ fn a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection(layout
     let wanted = |maps| if layout == Layout::Chains { 1 } else { maps };
     let mut config = config_in(layout);
     config["nftables"]["counters"] = json!("endpoints");
-    // The Service has 16 elements in the map `endpoints`; 16 maps have eight times as many.
-    let mut proxy = Proxy::start_under(&["env", "KUBE_PROXY_NFT_SPLIT_ELEMENTS=16"], &world.node, &config, &objects());
+    let sticky = service("shop", "sticky").cluster_ips(9).port("http", Proto::Tcp, 80).client_ip_affinity(600);
+    let mut objects = objects();
+    objects.push(sticky.json());
+    objects.extend(slices("shop", "sticky", &[0, 1, 2, 3], &PORTS[..1]));
+    // These Services have 20 elements in the map `endpoints`; 16 maps take eight times as many.
+    let mut proxy = Proxy::start_under(&["env", "KUBE_PROXY_NFT_SPLIT_ELEMENTS=20"], &world.node, &config, &objects);
+    let remembered = || {
+        let flow = |family: Family| Flow::new(Proto::Tcp, family.client(), family.cluster_ip(9), 80);
+        Family::ALL.map(|family| match probe_served(&world.client, flow(family)) {
+            Outcome::Reached(answer) => answer.endpoint,
+            other => panic!("{other:?}"),
+        })
+    };
+    let before = remembered();
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
     assert_eq!(maps(), 1);
-    for (name, number, addresses, expected) in [("more", 2, 1, 16), ("most", 3, 30, 64)] {
+    for (name, number, addresses, expected) in [("more", 2, 1, 16), ("most", 3, 36, 64)] {
         assert_served_during(&world, || {
             proxy.apply(&large(name, number, addresses));
             proxy.wait_until_quiet();
         });
         assert_eq!(maps(), wanted(expected), "{}", proxy.log());
         assert_serving(&world, &held);
+        assert!((0..4).all(|_| remembered() == before), "session affinity goes on");
         let flow = Flow::new(Proto::Tcp, Family::V6.client(), Family::V6.cluster_ip(number), 80);
         assert!(matches!(probe_served(&world.client, flow), Outcome::Reached(_)));
         let (code, text, errors) = outcome(&mut command(&world.node, &["verify"]));

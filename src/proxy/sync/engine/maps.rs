@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nft::{ReadError, TableDump};
 use tracing::{info, warn};
 
+use super::commit::Failed;
 use super::{Engine, Report};
 use crate::sync::failure::SyncError;
 use crate::sync::tables::Before;
@@ -103,20 +104,34 @@ impl<K: Kernel> Engine<K> {
         let tables = self.tables.set_maps(maps);
         self.plan_others(&[]);
         self.tables.take_outdated();
-        let commands = self.tables.replacement();
-        let start = Instant::now();
-        let result = self.kernel.commit(&commands);
-        report.timing.computing += start - now;
-        report.kernel_time += start.elapsed();
-        match result {
-            Ok(committed) => {
-                self.tables.committed(&commands, Instant::now());
-                report.add_committed(committed);
+        report.timing.computing += now.elapsed();
+        match self.commit_split(report) {
+            Ok(()) => {
                 let elapsed = duration(now.elapsed());
                 info!(before, maps, elements, %elapsed, "Split the maps of endpoints, because the table has grown");
             }
-            Err(error) => self.keep_maps(tables, &SyncError::commit(error, &commands), now),
+            Err(failed) => self.keep_maps(tables, &failed.into(), now),
         }
+    }
+
+    /// Reads the tables and commits the difference to the present records, in one transaction.
+    fn commit_split(&mut self, report: &mut Report) -> Result<(), Failed> {
+        let start = Instant::now();
+        self.kernel.reading();
+        self.tables.read_back(&mut self.kernel)?;
+        let read = Instant::now();
+        let commands = self.tables.transaction(false);
+        let computed = Instant::now();
+        let result = self.kernel.commit(&commands);
+        report.timing.reading += read - start;
+        report.timing.computing += computed - read;
+        report.kernel_time += computed.elapsed();
+        match result {
+            Ok(committed) => report.add_committed(committed),
+            Err(error) => return Err(Failed::Commit(error, commands)),
+        }
+        self.tables.committed(&commands, Instant::now());
+        Ok(())
     }
 
     fn keep_maps(&mut self, before: Before, error: &SyncError, now: Instant) {

@@ -2,12 +2,9 @@
 //!
 //! The names of these maps are part of the rules that do not depend on Services, so another number means other records for everything.
 
-use nft::Command;
-
 use super::Tables;
 use super::family::FamilyTable;
 use super::owner::Owner;
-use super::read_back::unread;
 use rules::diff::Records;
 use rules::ruleset::{Settings, map_steps};
 
@@ -55,15 +52,6 @@ impl Tables {
         self.maps = maps;
         self.outdated = true;
         before
-    }
-
-    /// Returns the commands that replace each table, in the kernel's one transaction, by one with the present records, whatever it holds.
-    pub(in crate::sync) fn replacement(&mut self) -> Vec<Command> {
-        for table in &mut self.tables {
-            table.read = Some(Some(unread(table.records.static_rules().table.clone())));
-        }
-        self.known = true;
-        self.transaction(false)
     }
 
     /// Returns to the tables of before, because the kernel did not commit those with another number of maps.

@@ -52,7 +52,7 @@ impl Tables {
 }
 
 /// Returns a dump that stands for a table whose content is unknown.
-pub(super) fn unread(table: nft::Table) -> TableDump {
+fn unread(table: nft::Table) -> TableDump {
     let error = DecodeError { object: "table", name: Some(Arc::clone(&table.name.name)), attribute: "content" };
     TableDump { unreadable: vec![error], ..TableDump::empty(table) }
 }
