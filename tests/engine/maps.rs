@@ -102,7 +102,8 @@ fn a_table_that_has_grown_gets_more_maps_in_one_transaction() {
         let mut proxy = proxy(&kernel, layout, 2);
         assert_eq!(sync(&mut proxy).transactions, 1);
         assert_eq!(maps(&kernel), [Some(1); 2]);
-        (sent(&kernel), reads(&kernel));
+        sent(&kernel);
+        reads(&kernel);
 
         let report = grow(&mut proxy, 2..3);
         let transactions = sent(&kernel);
@@ -138,7 +139,8 @@ fn the_number_of_maps_never_falls_and_the_next_process_takes_it_over() {
         sync(&mut first);
         sync(&mut first);
         assert_eq!(maps(&kernel), [Some(16); 2]);
-        (sent(&kernel), reads(&kernel));
+        sent(&kernel);
+        reads(&kernel);
 
         let report = sync(&mut proxy(&kernel, layout, 1));
         assert_eq!((report.committed, report.full, sent(&kernel).len()), (None, true, 0), "a restart writes nothing");
@@ -152,7 +154,8 @@ fn a_process_that_finds_too_few_maps_writes_more_in_its_first_transaction() {
         let kernel = empty();
         sync(&mut proxy_with(&kernel, layout, 1_000, 3));
         assert_eq!(maps(&kernel), [Some(1); 2]);
-        (sent(&kernel), reads(&kernel));
+        sent(&kernel);
+        reads(&kernel);
         assert_eq!(sync(&mut proxy(&kernel, layout, 3)).transactions, 1);
         assert_eq!((maps(&kernel), reads(&kernel)), (vec![Some(16); 2], 2));
         assert_as_started_now(&kernel, layout, 3);

@@ -12,7 +12,7 @@
 //!
 //! No chain, rule or set exists for an endpoint, so replacing an endpoint changes one element, whatever the size of the table.
 //!
-//! With `nftables.endpointMaps` above 1, each map is split into that many maps (`endpoints.0` and so on), and each service port has its
+//! In a large table ([`map_steps`](super::map_steps)) each map is split into several (`endpoints.0` and so on), and each service port has its
 //! endpoints in one of them (`part_of`). The kernel lists a map in pieces of 32 KiB and walks from its first element to each piece
 //! (`nft_hash_walk` in `net/netfilter/nft_set_hash.c`), so the time to read a map grows with the square of its size.
 
