@@ -147,7 +147,7 @@ fn a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection(layout
     let before = remembered();
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
     assert_eq!(maps(), 1);
-    for (name, number, addresses, expected) in [("more", 2, 1, 16), ("most", 3, 36, 64)] {
+    for (name, number, addresses, expected) in [("bigger", 2, 1, 16), ("biggest", 3, 36, 64)] {
         assert_served_during(&world, || {
             proxy.apply(&large(name, number, addresses));
             proxy.wait_until_quiet();
