@@ -6,7 +6,7 @@
 //!
 //! Invariants: only what the holder of the lock says counts, which takes CAP_NET_ADMIN. A process or a server of an unprivileged user
 //! could name a kubeconfig that runs a program. So `/configz` is not asked. No read waits for another program, and none takes more than
-//! [`MOST`] bytes.
+//! `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -1,9 +1,9 @@
 //! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are used.
 //!
 //! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and the
-//! reasons come from [`Lists`], from which the selection is made too, so a cause never says anything else than what was selected.
+//! reasons come from `Lists`, from which the selection is made too, so a cause never says anything else than what was selected.
 //!
-//! Invariant: the time is bounded by [`MOST_WORK`], whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
+//! Invariant: the time is bounded by `MOST_WORK`, whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
 //! so.
 
 use std::sync::Arc;
