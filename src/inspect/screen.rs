@@ -35,34 +35,23 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The keys that commands use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// A character.
     Char(char),
     /// Ctrl-C.
     Interrupt,
-    /// Up.
     Up,
-    /// Down.
     Down,
-    /// Page up.
     PageUp,
-    /// Page down.
     PageDown,
-    /// Home.
     Home,
-    /// End.
     End,
-    /// Enter.
     Enter,
-    /// Escape.
     Escape,
-    /// Backspace.
     Backspace,
 }
 
 /// The result of `Screen::wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// A key.
     Key(Key),
     /// The terminal was resized.
     Resized,
@@ -146,7 +135,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Columns and rows.
+    /// Returns the columns and rows of the terminal.
     ///
     /// # Errors
     /// When the terminal does not report its size.
@@ -183,7 +172,7 @@ impl Screen {
         out.flush().context("cannot write to the terminal")
     }
 
-    /// Waits at most this long for something to happen.
+    /// Waits at most `time` for a key, a new size of the terminal, or a signal.
     ///
     /// # Errors
     /// When the terminal cannot be read.

@@ -174,7 +174,7 @@ impl ThisHost {
         Ok(Self { routes, interfaces })
     }
 
-    /// The interface with a name.
+    /// Finds an interface by its name.
     pub(crate) fn interface(&self, name: &str) -> Option<Link> {
         let (index, name) = self.interfaces.iter().find(|(_, known)| &**known == name)?;
         Some(Link::Known(*index, Arc::clone(name)))
@@ -191,7 +191,7 @@ impl ThisHost {
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
     }
 
-    /// The interface with an index.
+    /// Finds an interface by its index; [`Link::Unknown`] when there is none.
     pub(crate) fn link(&self, index: Option<u32>) -> Link {
         let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
         known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))

@@ -130,7 +130,8 @@ pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Re
     tell(args, (&packet, None), &explanation, out)
 }
 
-/// Prints an explanation. The exit code says whether it is good news, or whether it is what the user expects.
+/// Prints an explanation. Returns `Found` when the packet does not get through or something is wrong; with `--expect`, when the verdict is
+/// not an expected one.
 fn tell(
     args: &Args,
     (packet, pod): (&Packet, Option<&str>),

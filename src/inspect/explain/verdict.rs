@@ -81,7 +81,7 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// The share of such connections that it gets, from 0 to 1.
+    /// The share of connections like this one that the endpoint gets, from 0 to 1.
     pub probability: f64,
     /// Whether the connection is masqueraded, so that the endpoint does not see the client's address.
     pub masquerade: bool,
@@ -286,7 +286,7 @@ impl Teller<'_> {
         told
     }
 
-    /// Tells the first of these steps; the others follow it.
+    /// Describes `steps[0]`; the next step shows whether a rule of the chain that it leads to had an effect.
     fn tell(&self, steps: &[Step], is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
         let step = &steps[0];
         let sentence = words::sentence(&Seen {

@@ -194,7 +194,7 @@ pub struct Endpoints {
 pub struct SyncRun {
     /// What triggered it.
     pub trigger: Trigger,
-    /// The number of Services whose rules were computed anew.
+    /// The number of Services whose rules were computed.
     pub services: usize,
     /// The number of Services that changed and have no entry of their own.
     pub unlisted: usize,

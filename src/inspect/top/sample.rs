@@ -232,7 +232,6 @@ pub(super) struct EndpointRow {
     pub(super) address: SocketAddr,
     /// Whether the tables have the endpoint. If not, it was removed and only has older connections.
     pub(super) listed: bool,
-    /// Its numbers.
     pub(super) row: Row,
 }
 

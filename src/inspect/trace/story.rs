@@ -63,7 +63,7 @@ pub(super) trait Book {
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
 }
 
-/// Describes what became of a packet. Of the reports of `own`, our table that sets `nftrace`, uses only the headers. Returns `None` if no
+/// Describes what became of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
 /// report has the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);

@@ -28,7 +28,7 @@ pub(crate) enum Tracking {
 pub(crate) struct Conntrack {
     /// The state in connection tracking.
     pub(crate) tracking: Tracking,
-    /// The destination before any translation, once it is tracked.
+    /// The destination before any translation, once the connection is tracked.
     pub(crate) original: Option<SocketAddr>,
     /// The status bits (`IPS_*` in `nf_conntrack_common.h`).
     pub(crate) status: u32,
@@ -115,7 +115,7 @@ impl Step {
         verdicts.into_iter().any(|target| **target == *chain)
     }
 
-    /// Whether both are the same rule with the same effects.
+    /// Whether both steps are the same rule with the same effects on the same packet.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.table, &self.chain, self.index, &self.effects, &self.packet)
             == (&other.table, &other.chain, other.index, &other.effects, &other.packet)
@@ -134,7 +134,6 @@ pub(crate) struct Found {
 /// An effect of a rule on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// A verdict.
     Verdict(Verdict),
     /// The packet is discarded, and the sender gets an error.
     Refuse,
@@ -210,7 +209,7 @@ impl Branch {
             (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv6, IpAddr::V6(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv4 | CtKey::OriginalDstIpv6, _) => Loaded::Nothing,
-            // Of an echo request, conntrack keeps type and code in the place of the port.
+            // For an echo request, conntrack keeps type and code in place of the port.
             (CtKey::OriginalDstPort, _) => Loaded::Bytes(match self.packet.protocol {
                 protocol::ICMP => vec![8, 0],
                 protocol::ICMPV6 => vec![128, 0],
