@@ -1,7 +1,7 @@
-//! Whose the tables are, and in which form their rules are written: layout, chains of endpoints, number of maps.
+//! Finds out which kube-proxy wrote the tables, and their form: layout, whether each endpoint has a chain, number of maps.
 //!
-//! `read` asks the kernel for the few objects that tell; the rest takes what was read and gives what contradicts a configuration. Tables
-//! in another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one sentence.
+//! `read` asks the kernel for the few objects that show the form; the other functions compare the form with a configuration. Tables in
+//! another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one sentence.
 
 use anyhow::{Context as _, Result};
 use nft::{Connection, TableName};
@@ -31,7 +31,7 @@ enum Form {
     /// This program wrote it.
     Ours {
         layout: RulesetLayout,
-        /// Whether it has a chain for each endpoint; `None` when no endpoint tells.
+        /// Whether it has a chain for each endpoint; `None` in layout `maps`, and when there is no endpoint that shows it.
         endpoint_chains: Option<bool>,
         /// The number of maps of endpoints of each kind.
         maps: u8,
@@ -85,7 +85,7 @@ fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Fo
     Ok(Some(Form::Ours { layout, endpoint_chains, maps }))
 }
 
-/// Has the configuration ask for the form of the tables, in what `says` knows no one to ask for.
+/// Copies the form of the tables to the fields of `config` for whose flags `says` names no source.
 pub(super) fn adopt(written: &[Written], config: &mut Config, says: impl Fn(&str) -> Option<String>) {
     let ours = written.iter().find(|written| written.form != Form::Upstreams);
     let Some(Written { form: Form::Ours { layout, endpoint_chains, maps }, .. }) = ours else { return };
@@ -100,7 +100,8 @@ pub(super) fn adopt(written: &[Written], config: &mut Config, says: impl Fn(&str
     }
 }
 
-/// One sentence when tables are upstream's, or in another form than the configuration asks for; `says` names who asks, by the flag.
+/// Returns one sentence if the tables are upstream's, or have another form than the configuration asks for. `says` names what sets the
+/// value of a flag.
 pub(super) fn contradiction(
     written: &[Written],
     config: &Config,

@@ -1,10 +1,11 @@
-//! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are used.
+//! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are
+//! used.
 //!
-//! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and the
-//! reasons come from [`Lists`], from which the selection is made too, so a cause never says anything else than what was selected.
+//! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and
+//! the reasons come from [`Lists`], from which the selection is made too, so a cause never says anything else than what was selected.
 //!
-//! Invariant: the time is bounded by [`MOST_WORK`], whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
-//! so.
+//! Invariant: the time is bounded by [`MOST_WORK`], whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`]
+//! says so.
 
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub struct PortCause {
     pub protocol: Protocol,
     /// The endpoints of all slices of the Service, whatever their ports are.
     pub pods: Counts,
-    /// Those in slices with this port.
+    /// The endpoints in slices with this port.
     pub endpoints: Counts,
     /// Those of `endpoints` that are on this node.
     pub here: Counts,
@@ -62,11 +63,11 @@ pub struct PortCause {
 /// How many endpoints there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All.
+    /// All endpoints.
     pub all: usize,
-    /// The Ready ones.
+    /// The Ready endpoints.
     pub ready: usize,
-    /// Those that are not Ready, but serve while they terminate.
+    /// The endpoints that are not Ready, but serve while they terminate.
     pub terminating: usize,
 }
 
@@ -75,7 +76,7 @@ pub struct Counts {
 pub struct Taken {
     /// Which endpoints these are.
     pub category: Category,
-    /// How many.
+    /// The number of endpoints.
     pub count: usize,
 }
 
@@ -125,7 +126,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Takes this much of the work that is left. Returns whether there was enough.
+/// Subtracts `work` from the work that is left. Returns whether enough was left.
 fn take(left: &mut usize, work: usize) -> bool {
     left.checked_sub(work).map(|rest| *left = rest).is_some()
 }

@@ -50,7 +50,7 @@ fn select_all(state: &State) -> Selections {
     state.services().map(|service| (service.name.clone(), select(state, &service.name).unwrap())).collect()
 }
 
-/// The endpoints that are taken from these, if hints do not restrict them.
+/// The endpoints that are taken from endpoints with these counts, if hints do not restrict them.
 fn taken(from: Counts) -> Taken {
     match from {
         Counts { ready: 0, terminating: 0, .. } => Taken { category: Category::Nothing, count: 0 },
