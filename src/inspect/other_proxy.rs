@@ -14,7 +14,6 @@ use super::client::Client;
 use component::config::Config;
 use node::kernel::Holder;
 
-/// The name of the process.
 const NAME: &str = "kube-proxy";
 /// The possible answers of `/proxyMode`.
 const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];

@@ -257,7 +257,6 @@ impl<T: Display> Display for Styled<T> {
     }
 }
 
-/// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     heading: &'static str,
@@ -276,7 +275,6 @@ impl Column {
     }
 }
 
-/// A cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -305,7 +303,6 @@ impl<T: Display> From<T> for Cell {
     }
 }
 
-/// Rows under headings.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     columns: Vec<Column>,
@@ -313,7 +310,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table without rows.
     pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Self {
         Self { columns: columns.into(), rows: Vec::new() }
     }

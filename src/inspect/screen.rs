@@ -70,12 +70,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A line in a tone.
     pub(crate) fn new(tone: Tone, text: impl Into<String>) -> Self {
         Self { text: text.into(), tone, selected: false }
     }
 
-    /// The line, marked as the selected one or not.
     pub(crate) fn selected(self, selected: bool) -> Self {
         Self { selected, ..self }
     }
@@ -88,13 +86,11 @@ impl Line {
         self
     }
 
-    /// The text of the line.
     #[cfg(test)]
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the line is marked as selected.
     #[cfg(test)]
     pub(crate) const fn is_selected(&self) -> bool {
         self.selected

@@ -72,7 +72,7 @@ pub(crate) struct Count {
     pub unanswered: u64,
     /// Closed connections that the kernel still keeps.
     pub ended: u64,
-    /// Packets and bytes of all these connections, in both directions; `None` when the kernel counts none.
+    /// Packets and bytes of the open, unanswered and ended connections, in both directions; `None` when the kernel counts none.
     pub counters: Option<Counters>,
     /// The traffic since the previous walk; `None` in the first walk.
     pub since: Option<Since>,

@@ -75,8 +75,8 @@ pub enum NoSettings {
 }
 
 impl Settings {
-    /// The configuration for a command with these flags: that of `--config`; else that of the running proxy, in which each flag that is
-    /// given wins; else, when no proxy runs, the flags.
+    /// The configuration for a command with these flags: the file of `--config`, if it is given; else the configuration of the running
+    /// proxy, over which each given flag wins; else, when no proxy runs, the flags.
     ///
     /// # Errors
     /// See [`NoSettings`].

@@ -36,7 +36,6 @@ impl<'a> Live<'a> {
         Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() }
     }
 
-    /// All tables of all families.
     pub(crate) fn tables(&mut self) -> Result<Vec<TableHead>> {
         self.connection.tables().context("cannot list the tables of nf_tables")
     }
@@ -180,7 +179,6 @@ impl ThisHost {
         Some(Link::Known(*index, Arc::clone(name)))
     }
 
-    /// The names of all interfaces.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.interfaces.iter().map(|(_, name)| name)
     }

@@ -9,8 +9,9 @@
 //!
 //! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
-//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: when a rule cannot be
-//! evaluated, nothing is guessed. Both outcomes are followed, and the verdict is `unknown` unless they agree.
+//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: nothing is guessed. When a
+//! rule cannot be evaluated, the packet is followed both as if the rule matched and as if it did not match; if the outcomes differ, the
+//! verdict is `unknown`.
 
 mod around;
 pub(crate) mod kernel;

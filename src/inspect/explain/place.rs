@@ -1,8 +1,8 @@
 //! Where a packet comes from and goes to, as the user names it: by addresses, or by the names of a pod and of a Service.
 //!
-//! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service are
-//! those of the frontends in the kernel's tables. The address of a pod comes from the API server, which is asked as the running proxy asks
-//! it: for EndpointSlices, because the role of a proxy may not read pods.
+//! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service come
+//! from the kernel's tables. The address of a pod comes from the EndpointSlices in the API server, because the role of a proxy may not read
+//! pods; the API server is reached with the configuration of the running proxy.
 //!
 //! Invariant: both addresses of a pair are of one family.
 
@@ -83,7 +83,6 @@ impl FromStr for Target {
 /// The argument `--from`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FromArg {
-    /// An address.
     Address(Source),
     /// A pod, as `namespace/name`.
     Pod(String),
@@ -92,7 +91,6 @@ pub(crate) enum FromArg {
 /// The argument `--to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToArg {
-    /// An address.
     Address(Target),
     /// The cluster IP of a Service. The port of the name is a name or a number; `None` stands for the only port.
     Service(ServiceName, Option<Protocol>),

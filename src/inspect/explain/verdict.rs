@@ -20,7 +20,7 @@ use super::words::{self, Seen, Sentence};
 pub enum Verdict {
     /// It goes to an endpoint.
     Translated,
-    /// It goes to an endpoint, and some of those that may get it cannot be reached.
+    /// It goes to an endpoint, and some of the endpoints that it may go to cannot be reached.
     Partly,
     /// It is answered with a refusal.
     Refused,
@@ -263,7 +263,7 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    /// The steps that all branches have in common, then those of each class of branches.
+    /// The steps that all branches have in common, then the steps of each class of branches.
     fn steps(&self, branches: &[&Branch]) -> Vec<(EffectiveRule, Sentence)> {
         let Some((first, others)) = branches.split_first() else { return Vec::new() };
         let is_common = |index: usize| {

@@ -25,7 +25,6 @@ pub(crate) struct Seen<'a> {
     pub(crate) chain: &'a str,
     /// The rule; `None` for the policy of a base chain.
     pub(crate) rule: Option<&'a RuleDump>,
-    /// Its effects.
     pub(crate) effects: &'a [Effect],
     /// The packet before the rule.
     pub(crate) packet: &'a Packet,

@@ -53,7 +53,7 @@ pub struct Cause {
     pub with_port: Counts,
     /// The endpoints in `with_port` that are on this node.
     pub on_node: Counts,
-    /// The endpoints that are used for all clients, or with external policy Local for those in the cluster; `None` with internal policy
+    /// The endpoints that are used for all clients, or with external policy Local for clients in the cluster; `None` with internal policy
     /// Local.
     pub cluster: Option<Taken>,
     /// The endpoints on this node that are used with policy Local.

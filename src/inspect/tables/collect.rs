@@ -47,10 +47,11 @@ pub(super) struct Record {
     pub(super) is_refused: bool,
     /// The number of new connections, if counters are on.
     pub(super) counted: Option<u64>,
-    /// Its endpoints in the whole cluster (`cluster`) and on this node (`local`).
+    /// The endpoints for policy Cluster.
     pub(super) cluster: Vec<Slot>,
+    /// The endpoints on this node, for policy Local.
     pub(super) local: Vec<Slot>,
-    /// Whether only some sources may connect, and these sources (layout `maps`).
+    /// Whether only the addresses in `sources` may connect (layout `maps`).
     pub(super) is_restricted: bool,
     pub(super) sources: Vec<IpNet>,
     /// The chain that remembers its clients, for session affinity.

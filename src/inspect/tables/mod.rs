@@ -54,7 +54,6 @@ pub(crate) struct FrontendView {
 /// An endpoint of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EndpointView {
-    /// Its address and port.
     pub(crate) address: SocketAddr,
     /// Whether it is on this node.
     pub(crate) local: bool,
@@ -63,7 +62,6 @@ pub(crate) struct EndpointView {
     pub(crate) counted: Option<u64>,
 }
 
-/// The kind of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub(crate) enum Kind {
     /// The Service's own address.

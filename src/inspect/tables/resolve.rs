@@ -107,8 +107,9 @@ struct Way {
     only_local: bool,
     policy: Option<Policy>,
     sources: Option<Vec<IpNet>>,
-    /// The chains that choose among all endpoints, and among those on this node (layout `chains`).
+    /// The chain that chooses among the endpoints for policy Cluster (layout `chains`).
     cluster: Option<Arc<str>>,
+    /// The chain that chooses among the endpoints on this node (layout `chains`).
     local: Option<Arc<str>>,
 }
 

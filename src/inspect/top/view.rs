@@ -214,7 +214,7 @@ impl View {
         lines.extend(notes(sample).into_iter().map(|note| Line::new(Tone::Warning, note)));
         let columns = columns(sample, width);
         lines.push(Line::new(Tone::Strong, heading("SERVICE", width, &columns)));
-        // The endpoints get what they need, up to half of what is left; one line is the footer's.
+        // The endpoints get the lines that they need, up to half of the lines that are left; one line is for the footer.
         let left = height.saturating_sub(lines.len() + 1);
         let below = if left < 6 || rows.is_empty() { 0 } else { (endpoints.len() + 2).min(left / 2) };
         self.page = (left - below).max(1);

@@ -39,7 +39,6 @@ const BUFFER: usize = 4 << 20;
 
 /// The table that sets `nftrace`, which makes the kernel report packets. Dropping this value removes the table.
 pub(super) struct Mark {
-    /// The name of the table.
     pub(super) table: TableName,
     /// The socket that owns the table.
     _owner: Connection,

@@ -195,7 +195,7 @@ struct Packets {
 struct Open {
     reports: Vec<Traced>,
     last: Instant,
-    /// Whether another packet has the same trace number now.
+    /// Whether a later packet has the trace number of this one, so that no more reports of this one can come.
     is_over: bool,
 }
 

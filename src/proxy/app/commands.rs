@@ -8,7 +8,7 @@ use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, 
 use super::{bundle, render};
 use crate::verify;
 
-/// The nice value of a command above that of the proxy: the command gets about a tenth of a processor for which both compete.
+/// How much higher the nice value of a command is than the proxy's. If both compete for a processor, the command gets about a tenth of it.
 const NICENESS: i32 = 10;
 
 /// The commands, in the order of the help text.

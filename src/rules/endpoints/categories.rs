@@ -114,7 +114,7 @@ fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> (List, Topol
     (ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node)), topology)
 }
 
-/// The wanted endpoints that are Ready; if there is none, those that still serve while they terminate.
+/// The wanted endpoints that are Ready; if there is none, the wanted endpoints that still serve while they terminate.
 fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> List {
     for of in [Category::Ready, Category::Terminating] {
         let list = addresses(endpoints, |endpoint| category(endpoint) == of && wanted(endpoint));

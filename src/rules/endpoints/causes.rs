@@ -48,7 +48,7 @@ pub struct PortCause {
     pub pods: Counts,
     /// The endpoints in slices with this port.
     pub endpoints: Counts,
-    /// Those of `endpoints` that are on this node.
+    /// The endpoints in `endpoints` that are on this node.
     pub here: Counts,
     /// The policy of the cluster IP.
     pub internal: TrafficPolicy,

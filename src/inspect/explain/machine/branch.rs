@@ -26,7 +26,6 @@ pub(crate) enum Tracking {
 /// The connection of the packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conntrack {
-    /// The state in connection tracking.
     pub(crate) tracking: Tracking,
     /// The destination before any translation, once the connection is tracked.
     pub(crate) original: Option<SocketAddr>,
@@ -65,7 +64,6 @@ pub(crate) enum Fate {
 pub(crate) struct Branch {
     /// The packet as it is now.
     pub(crate) packet: Packet,
-    /// Its connection.
     pub(crate) connection: Conntrack,
     /// The share of packets that take this path, given the assumptions in `worlds`.
     pub(crate) probability: f64,
@@ -84,9 +82,7 @@ pub(crate) struct Branch {
 /// A rule that had an effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// Its table.
     pub(crate) table: TableName,
-    /// Its chain.
     pub(crate) chain: Arc<str>,
     /// The rules of the chain.
     pub(super) rules: Arc<[RuleHead]>,
@@ -125,7 +121,6 @@ impl Step {
 /// An element that a look-up found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The set.
     pub(crate) set: Arc<str>,
     /// The comment of the element.
     pub(crate) comment: Option<Arc<str>>,
@@ -171,7 +166,7 @@ impl Branch {
         }
     }
 
-    /// Whether both differ in their last assumption only.
+    /// Whether the two branches differ only in their last assumption.
     pub(super) fn is_twin(&self, other: &Self) -> bool {
         let ([mine @ .., (a, x)], [theirs @ .., (b, y)]) = (&self.worlds[..], &other.worlds[..]) else { return false };
         mine == theirs

@@ -5,7 +5,7 @@
 //! each in a world of its own: in one world the rule matches, in the other it does not. Worlds with the same result are merged at the end
 //! of the base chain, so that a rule without consequences for this packet does not matter.
 //!
-//! The semantics are those of `net/netfilter/nf_tables_core.c` and the `nft_*.c` beside it.
+//! Follows the semantics of `net/netfilter/nf_tables_core.c` in the kernel, and of the files `nft_*.c` in the same directory.
 
 mod act;
 mod assume;

@@ -16,7 +16,7 @@ use inspect::running::Problem;
 use node::kernel::{Lock, connections::Phase, each_connection, process};
 use rules::ruleset::names::TABLE;
 
-/// Sysctls beside those of connection tracking that decide about packets to Services, below `/proc/sys/net`.
+/// Sysctls below `/proc/sys/net` that decide about packets to Services, except those of [`CONNTRACK`].
 const SYSCTLS: [&str; 9] = [
     "bridge/bridge-nf-call-ip6tables",
     "bridge/bridge-nf-call-iptables",

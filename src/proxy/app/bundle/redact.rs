@@ -5,7 +5,7 @@
 
 /// The text that replaces a secret.
 const HIDDEN: &str = "***";
-/// A value behind one of these is a secret.
+/// The words before a secret value.
 const KEYS: [&str; 4] = ["token=", "password=", "passwd=", "secret="];
 /// The shortest JSON web token. A shorter word only begins like one.
 const SHORTEST_TOKEN: usize = 40;

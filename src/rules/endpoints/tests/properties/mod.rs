@@ -198,7 +198,7 @@ proptest! {
         }
     }
 
-    // What is said of the endpoints of a port is what was selected (C3, C4, C5, C6, A15).
+    // The causes of the endpoints of a port agree with the selection (C3, C4, C5, C6, A15).
     #[test]
     fn the_causes_are_those_of_the_selection(history in world::history()) {
         let mut state = State::new(NODE);
