@@ -33,7 +33,7 @@ const REMEDY: &str =
 pub struct Settings {
     /// The configuration.
     pub config: Config,
-    /// Where it is from.
+    /// Where the configuration is from.
     pub origin: Origin,
     /// Why this command cannot read the source of objects of the running proxy, with the remedy; `None` if it can.
     pub elsewhere: Option<String>,

@@ -121,7 +121,6 @@ const VALUES: [&str; 6] = [
 ];
 
 impl Facts {
-    /// Gathers all facts.
     pub(super) fn gather(args: &ProxyArgs) -> Self {
         let proc = Path::new("/proc");
         let settings = Settings::of(args);

@@ -125,7 +125,7 @@ pub struct Explanation {
     pub steps: Vec<EffectiveRule>,
     /// Warnings about things outside the evaluated rules that may change the verdict.
     pub warnings: Vec<String>,
-    /// Whether something is wrong, whatever the verdict is.
+    /// Whether the command exits with 1, whatever the verdict is, because something is wrong with the node.
     #[serde(skip)]
     pub(crate) is_wrong: bool,
 }

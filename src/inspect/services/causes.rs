@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Page {
     /// The ports, each once for each family.
     pub ports: Vec<PortCauses>,
-    /// Whether all ports are there; further ones are left out when the Service is too large.
+    /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
 

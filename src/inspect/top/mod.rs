@@ -36,7 +36,7 @@ use view::{Answer, Order, View};
 const SHORTEST: Duration = Duration::from_millis(100);
 /// The shortest time between two requests to the running proxy.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
-/// How many times longer than it took to read the tables the next reading waits.
+/// After the tables were read, they are not read again for this many times as long as reading them took.
 const READINGS_APART: u32 = 20;
 /// The sysctl that makes the kernel count packets and bytes of new connections.
 const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";

@@ -46,7 +46,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<CommandOutcome> {
     Ok(outcome)
 }
 
-/// Runs a command from its words, without the program's name; for the bundle.
+/// Runs the command that `words` name, a command line without the program's name. Used by `bundle`.
 ///
 /// # Errors
 /// As [`run`], and when the words are no command.

@@ -29,7 +29,7 @@ pub struct Causes {
     pub zone: Option<Arc<str>>,
     /// Whether the Service asks for topology hints. Hints are used whether it does or not; see [`Service::asks_for_hints`].
     pub asks_for_hints: bool,
-    /// Whether all ports are there: further ones are left out when the Service is too large.
+    /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct PortCause {
     pub here: Counts,
     /// The policy of the cluster IP.
     pub internal: TrafficPolicy,
-    /// The policy of the other frontends, if there is one.
+    /// The policy of all frontends other than the cluster IP; `None` if there are none.
     pub external: Option<TrafficPolicy>,
     /// The endpoints for traffic policy Cluster, and how hints restrict them; `None` when no frontend uses them (A15).
     pub cluster: Option<(Taken, Topology)>,

@@ -1,5 +1,5 @@
-//! Property tests of the model and the selection together: the selection depends only on the last content of each
-//! object, and the dirty set names every Service whose selection changes.
+//! Property tests of the model and the selection together: the selection depends only on the last content of each object, and the dirty
+//! set (the changes that [`State::take_dirty`] reports) names every Service whose selection changes.
 
 mod world;
 
