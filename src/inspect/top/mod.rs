@@ -202,7 +202,7 @@ impl Sampler {
         Ok(sample)
     }
 
-    /// Returns the problems of the node. Asks the running proxy if the last request is [`ASKED_EVERY`] ago.
+    /// Returns the problems of the node. Asks the running proxy if the last request was at least [`ASKED_EVERY`] ago.
     fn problems(&mut self, now: Instant) -> Vec<String> {
         if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASKED_EVERY) {
             let problems = self.running.problems().unwrap_or_default();
