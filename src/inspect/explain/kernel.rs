@@ -36,7 +36,6 @@ impl<'a> Live<'a> {
         Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() }
     }
 
-    /// All tables of all families.
     pub(crate) fn tables(&mut self) -> Result<Vec<TableHead>> {
         self.connection.tables().context("cannot list the tables of nf_tables")
     }
@@ -69,6 +68,12 @@ impl<'a> Live<'a> {
             Ok(all) => among(head, all, key, unknown),
         }
     }
+}
+
+/// One bit for each byte of a key.
+pub(crate) fn bits_of(key: &Data) -> u64 {
+    // A shift by all 64 bits, for the longest key of nf_tables, would overflow.
+    1_u64.checked_shl(u32::try_from(key.len()).unwrap_or(u32::MAX)).unwrap_or_default().wrapping_sub(1)
 }
 
 /// Finds the element that holds a key. `Unreadable` if some bytes of the key are unknown and an element may hold it.
@@ -140,7 +145,7 @@ impl Ruleset for Live<'_> {
         let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
             return Ok(Lookup::Unreadable("its keys are too long".to_owned()));
         };
-        let unknown = unknown & ((1 << key.len()) - 1);
+        let unknown = unknown & bits_of(&key);
         if head.is_interval || unknown != 0 {
             return Ok(self.search(table, &head, &key, unknown));
         }
@@ -174,13 +179,12 @@ impl ThisHost {
         Ok(Self { routes, interfaces })
     }
 
-    /// The interface with a name.
+    /// Finds an interface by its name.
     pub(crate) fn interface(&self, name: &str) -> Option<Link> {
         let (index, name) = self.interfaces.iter().find(|(_, known)| &**known == name)?;
         Some(Link::Known(*index, Arc::clone(name)))
     }
 
-    /// The names of all interfaces.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.interfaces.iter().map(|(_, name)| name)
     }
@@ -191,7 +195,7 @@ impl ThisHost {
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
     }
 
-    /// The interface with an index.
+    /// Finds an interface by its index; [`Link::Unknown`] when there is none.
     pub(crate) fn link(&self, index: Option<u32>) -> Link {
         let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
         known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))

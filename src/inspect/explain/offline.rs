@@ -1,8 +1,8 @@
 //! Explains a packet by the rules that manifests lead to, without a kernel and without root.
 //!
 //! Takes the tables as values and the addresses of the node; implements [`Ruleset`], [`Host`] and [`Routes`] for them. Pure. The tables are
-//! read as if the kernel listed them, so that the verdict is the one on a node with these rules and no rules of other programs. A packet
-//! goes out at an unknown interface, and arrives at one unless `--iface` names it: a rule that depends on it makes the verdict unknown.
+//! read as if the kernel listed them, so that the verdict is the one on a node with these rules and no rules of other programs. The output
+//! interface is unknown, and without `--iface` the input interface too: a rule that depends on an unknown one makes the verdict unknown.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use nft::decode::{ChainHead, RuleHead, SetHead};
 use nft::{Data, TableDump, TableName};
 
-use super::kernel::among;
+use super::kernel::{among, bits_of};
 use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Link, Packet};
 use super::path::{Next, Routes, walk};
@@ -27,7 +27,7 @@ use rules::ruleset::reading;
 pub struct ManifestNode {
     /// The tables of the proxy, one for each family.
     pub tables: Vec<TableDump>,
-    /// The cluster IPs with their ports, each with its service port as `namespace/name:port`.
+    /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     pub cluster_ips: Vec<(String, Frontend)>,
     /// The addresses of the node, without those of `lo`.
     pub addresses: Vec<IpAddr>,
@@ -99,7 +99,7 @@ impl Ruleset for Rules<'_> {
         let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
             bail!("set {} has keys that are too long", set.name)
         };
-        Ok(among(&head, elements, &key, unknown & ((1 << key.len()) - 1)))
+        Ok(among(&head, elements, &key, unknown & bits_of(&key)))
     }
 
     fn addresses(&mut self, _: &TableName, set: &str) -> Result<Vec<IpAddr>> {
