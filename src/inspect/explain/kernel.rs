@@ -70,12 +70,6 @@ impl<'a> Live<'a> {
     }
 }
 
-/// One bit for each byte of a key.
-pub(crate) fn bits_of(key: &Data) -> u64 {
-    // A shift by all 64 bits, for the longest key of nf_tables, would overflow.
-    1_u64.checked_shl(u32::try_from(key.len()).unwrap_or(u32::MAX)).unwrap_or_default().wrapping_sub(1)
-}
-
 /// Finds the element that holds a key. `Unreadable` if some bytes of the key are unknown and an element may hold it.
 pub(crate) fn among(head: &SetHead, elements: &[Element], key: &Data, unknown: u64) -> Lookup {
     match elements.iter().find(|element| holds(head, element, key, unknown)) {
@@ -145,7 +139,7 @@ impl Ruleset for Live<'_> {
         let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
             return Ok(Lookup::Unreadable("its keys are too long".to_owned()));
         };
-        let unknown = unknown & bits_of(&key);
+        let unknown = unknown & ((1 << key.len()) - 1);
         if head.is_interval || unknown != 0 {
             return Ok(self.search(table, &head, &key, unknown));
         }

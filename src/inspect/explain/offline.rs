@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use nft::decode::{ChainHead, RuleHead, SetHead};
 use nft::{Data, TableDump, TableName};
 
-use super::kernel::{among, bits_of};
+use super::kernel::among;
 use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Link, Packet};
 use super::path::{Next, Routes, walk};
@@ -99,7 +99,7 @@ impl Ruleset for Rules<'_> {
         let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
             bail!("set {} has keys that are too long", set.name)
         };
-        Ok(among(&head, elements, &key, unknown & bits_of(&key)))
+        Ok(among(&head, elements, &key, unknown & ((1 << key.len()) - 1)))
     }
 
     fn addresses(&mut self, _: &TableName, set: &str) -> Result<Vec<IpAddr>> {

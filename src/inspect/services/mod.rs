@@ -37,7 +37,6 @@ Examples:
   kube-proxy services 30080                      a node port
   kube-proxy services -n shop --not-served       what is not served in a namespace
   kube-proxy services 10.244.1.7                 what leads to this pod
-  kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
 Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out,
@@ -70,7 +69,7 @@ pub struct Args {
     interval: u64,
     #[command(flatten)]
     running: RunningArgs,
-    /// Where the metrics server of the running proxy is, which says why one Service has its endpoints [default: where it listens]
+    /// Where the running proxy says why one Service has its endpoints [default: where it listens]
     #[arg(long, value_name = "IP[:PORT]", value_parser = running::metrics)]
     metrics_bind_address: Option<SocketAddr>,
     /// Print only names, for completion
