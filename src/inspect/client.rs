@@ -19,10 +19,10 @@ const MOST: usize = 4 << 20;
 /// How long [`page`] waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The body of a page of the running proxy, whatever its status is.
+/// Returns the body of a page of the running proxy. A health page has its body with every status, so only 404 Not Found is an error.
 ///
 /// # Errors
-/// When the server does not answer within three seconds.
+/// When the server does not answer within three seconds, or has no such page.
 pub fn page(address: SocketAddr, path: &str) -> Result<Bytes> {
     let client = Client::new(address, PATIENCE)?;
     let url = format!("http://{}{path}", client.address);
@@ -47,7 +47,7 @@ impl Client {
         Ok(Self { address: reachable(address), patience, runtime })
     }
 
-    /// Gets a page: its status and its body.
+    /// Gets the status and the body of a page.
     ///
     /// # Errors
     /// When the server does not answer in time.
@@ -76,7 +76,6 @@ impl Client {
         }
     }
 
-    /// Sleeps for `time`.
     pub(super) fn wait(&self, time: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
@@ -94,7 +93,7 @@ async fn fetch(address: SocketAddr, path: &str) -> Result<(StatusCode, Bytes)> {
     };
     tokio::select! {
         outcome = exchange => outcome,
-        // The connection fails first only when it breaks. Return its error, because the exchange may have none.
+        // The connection ends before the exchange only when it breaks. Its error says why; the exchange may not have failed yet.
         Err(error) = connection => Err(error.into()),
     }
 }

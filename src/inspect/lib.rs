@@ -55,7 +55,7 @@ impl CommandOutcome {
     }
 }
 
-/// Says what is missing when the kernel does not let this process read nf_tables.
+/// Adds the missing privilege to an error, when the kernel does not let this process read nf_tables.
 pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
     if error.chain().any(is_about_rights) {
         return error.context(
@@ -66,7 +66,7 @@ pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
     error
 }
 
-/// Whether an error is that a privilege is missing.
+/// Whether an error means that this process lacks a privilege.
 pub(crate) fn is_about_rights(error: &(dyn std::error::Error + 'static)) -> bool {
     let is_denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     match error.downcast_ref::<nft::ReadError>() {

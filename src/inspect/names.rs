@@ -29,7 +29,7 @@ pub(crate) enum Wanted {
     Frontend(FrontendName),
 }
 
-/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A name without a slash parses too: it is that of a namespace.
+/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A name without a slash means a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceName {
     /// The namespace and the name, as `namespace/name`.
@@ -44,7 +44,7 @@ impl ServiceName {
         !self.service.contains('/')
     }
 
-    /// Whether it names this service port, which is written as in the comments of the tables: `namespace/name`, or `namespace/name:port`
+    /// Whether it includes `service_port`, which has the form of the comments in the tables: `namespace/name`, or `namespace/name:port`
     /// when the port has a name.
     pub(crate) fn names(&self, service_port: &str) -> bool {
         let (service, port) = split_port(service_port);
@@ -57,7 +57,7 @@ pub(crate) fn is_in(service: &str, namespace: &str) -> bool {
     service.split_once('/').is_some_and(|(its, _)| its == namespace)
 }
 
-/// A service port without and with the name of its port, from `namespace/name[:port]`.
+/// Splits `namespace/name[:port]` into `namespace/name` and the name of the port.
 pub(crate) fn split_port(service_port: &str) -> (&str, Option<&str>) {
     service_port.split_once(':').map_or((service_port, None), |(service, port)| (service, Some(port)))
 }
@@ -135,7 +135,7 @@ impl FromStr for Wanted {
             let port = text.parse().ok().filter(|port| *port != 0).ok_or(PORT)?;
             return Ok(Self::Frontend(FrontendName { address: None, port, protocol: None }));
         }
-        // A frontend has its colon before the slash, a Service has none or one behind it.
+        // IP:PORT/PROTO has a colon before the slash; NAMESPACE/NAME[:PORT] can only have one after it.
         let is_frontend = text.split('/').next().is_some_and(|head| head.contains(':'));
         if is_frontend { text.parse().map(Self::Frontend) } else { text.parse().map(Self::Service) }
     }
@@ -150,7 +150,7 @@ impl FromStr for ServiceName {
             let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
             !label.is_empty() && label.chars().all(is_part)
         };
-        // A name without a namespace matches no Service; the error of the look-up suggests similar names.
+        // Without a slash it means a namespace, or a Service if `in_namespace` adds the namespace.
         let Some((namespace, name)) = service.split_once('/') else {
             let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
             return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);
@@ -163,7 +163,7 @@ impl FromStr for ServiceName {
 }
 
 impl Wanted {
-    /// The same name, with the namespace if it is a Service's and has none.
+    /// Returns a copy of this name. A Service's name without a namespace gets `namespace`, if there is one.
     pub(crate) fn in_namespace(&self, namespace: Option<&str>) -> Self {
         match (self, namespace) {
             (Self::Service(name), Some(namespace)) if name.is_namespace() => {

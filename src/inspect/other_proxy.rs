@@ -1,9 +1,9 @@
-//! Detects whether a kube-proxy runs on this node, this one or upstream's. Upstream's holds no lock that could be checked.
+//! Detects whether a kube-proxy runs on this node: this program or upstream's. Upstream's holds no lock, so only signs of it can be found.
 //!
 //! Takes the addresses of kube-proxy's servers, returns a text for each sign of a running proxy. Signs are a process named `kube-proxy`
 //! in this network namespace (if /proc shows the node's processes), a metrics server that answers `/proxyMode` with a known mode, and a
-//! health page in kube-proxy's format. Not found is a proxy whose servers have other addresses, when this process runs in a container
-//! that hides other processes.
+//! health page in kube-proxy's format. A process in a container that hides other processes does not find a proxy whose servers have other
+//! addresses.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,7 +14,6 @@ use super::client::Client;
 use component::config::Config;
 use node::kernel::Holder;
 
-/// The name of the process.
 const NAME: &str = "kube-proxy";
 /// The possible answers of `/proxyMode`.
 const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
@@ -25,23 +24,23 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// At most this many characters of a command line are shown.
 const SHOWN: usize = 100;
 
-/// A kube-proxy that holds no lock.
+/// A running kube-proxy that does not hold the lock of this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherProxy {
-    /// Whose it is.
+    /// Which program it is.
     pub(crate) program: Program,
     /// Each sign of it, in words; not empty.
     pub(crate) signs: Vec<String>,
 }
 
-/// Whose a kube-proxy is.
+/// Which program a kube-proxy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// Upstream's, in this mode.
     Upstream(&'static str),
     /// This program.
     Own,
-    /// That is not known, because its servers do not answer.
+    /// Unknown, because its servers do not answer or were not asked.
     Unknown,
 }
 
@@ -53,8 +52,8 @@ pub fn signs(config: &Config) -> Vec<String> {
     signs
 }
 
-/// The kube-proxy that runs beside the one that holds the lock; when none holds it, the one that runs. With a holder only processes count,
-/// because what answers at the addresses of `config` may be the holder.
+/// Finds a running kube-proxy other than `holder`, the process that holds the lock of this program. With a holder only processes count as
+/// signs, because the holder itself may answer at the addresses of `config`.
 pub(crate) fn beside(holder: Option<&Holder>, config: Option<&Config>) -> Option<OtherProxy> {
     let signs = match (holder, config) {
         (None, Some(config)) => signs(config),
@@ -65,7 +64,7 @@ pub(crate) fn beside(holder: Option<&Holder>, config: Option<&Config>) -> Option
     (!signs.is_empty()).then_some(OtherProxy { program, signs })
 }
 
-/// Whose the kube-proxy at this address is: upstream's configuration lacks the fields that only this program has.
+/// Tells which program answers at this address: only the configuration of this program has the field `rulesetLayout`.
 fn program(address: SocketAddr) -> Program {
     let page = || Client::new(address, PATIENCE).ok()?.get("/configz").ok();
     let page = page().and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
@@ -77,8 +76,8 @@ fn program(address: SocketAddr) -> Program {
     }
 }
 
-/// Describes the kube-proxy processes in this network namespace, except this process, the one with the directory `known`, subcommands, and
-/// those that exit by themselves.
+/// Describes the kube-proxy processes in this network namespace, except this process, the process whose /proc directory is `known`,
+/// subcommands, and processes that exit by themselves.
 fn processes(proc: &Path, known: Option<&Path>) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();

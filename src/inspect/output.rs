@@ -1,9 +1,9 @@
 //! What commands print: aligned tables for people, JSON and YAML for programs.
 //!
 //! Takes `Table`s and serializable values, writes text. Uses colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or
-//! the terminal is `dumb`. Never truncates, neither for a terminal nor for a pipe. On a terminal, lines of words are broken at its width; what
-//! is to be copied (JSON, YAML, rules, commands) is not. Escapes text that comes from the kernel or the API, so
-//! that no name can move the cursor of a terminal.
+//! the terminal is `dumb`. Never truncates, neither for a terminal nor for a pipe. On a terminal, sentences are broken at its width; JSON,
+//! YAML, rules and commands are not, because users copy them. Escapes text that comes from the kernel or the API, so that no name can move
+//! the cursor of a terminal.
 
 use std::fmt::{self, Display};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
@@ -108,7 +108,7 @@ impl<'a> Output<'a> {
         self.text(words + "\n")
     }
 
-    /// Breaks words that begin at the column `at`.
+    /// Breaks words that begin at the column `at` into lines; all but the first are indented by `hang`.
     fn broken(&self, words: &str, mut at: usize, hang: usize) -> String {
         let Some(width) = self.width else { return words.to_owned() };
         let mut lines = String::new();
@@ -151,8 +151,8 @@ impl<'a> Output<'a> {
         table.rows.iter().try_for_each(|row| self.row(&table.columns, widths, row))
     }
 
-    /// Prints a row. On a terminal its last cell, which in many tables is a sentence, is broken into lines; when it would begin in the
-    /// right half, below the others.
+    /// Prints a row. On a terminal the last cell, in many tables a sentence, is broken into lines. If it would begin in the right half of
+    /// the terminal, it gets lines of its own below the row.
     fn row(&mut self, columns: &[Column], widths: &[usize], row: &[Cell]) -> Result<()> {
         let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
         let (mut line, mut at) = (String::new(), 0);
@@ -161,7 +161,7 @@ impl<'a> Output<'a> {
             let is_number = columns[index].is_number;
             let (before, after) = if is_number { (missing, 0) } else { (0, missing) };
             let text = self.styled(cell.tone, &cell.text).to_string();
-            // No line ends with spaces.
+            // Only cells before the last one are padded, so that no line ends with spaces.
             if index < last {
                 line += &format!("{:before$}{text}{:after$}", "", "", after = after + GAP);
                 at += before + cell.width() + after + GAP;
@@ -201,7 +201,7 @@ impl<'a> Output<'a> {
 
 /// The number of spaces between two columns.
 const GAP: usize = 2;
-/// The indentation of a cell that stands below its row.
+/// The indentation of a last cell that is printed below its row.
 const BELOW: usize = 4;
 /// Lines are not broken for a terminal with fewer columns.
 const LEAST: usize = 40;
@@ -257,7 +257,6 @@ impl<T: Display> Display for Styled<T> {
     }
 }
 
-/// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     heading: &'static str,
@@ -276,7 +275,6 @@ impl Column {
     }
 }
 
-/// A cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -305,7 +303,6 @@ impl<T: Display> From<T> for Cell {
     }
 }
 
-/// Rows under headings.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     columns: Vec<Column>,
@@ -313,7 +310,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table without rows.
     pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Self {
         Self { columns: columns.into(), rows: Vec::new() }
     }
@@ -328,7 +324,7 @@ impl Table {
         self.rows.push(vec![Cell::new(tone, text)]);
     }
 
-    /// The width of the widest cell of each column; a line across the columns is in none.
+    /// The width of the widest cell of each column, without the lines across the columns.
     pub(crate) fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.columns.iter().map(|column| column.heading.chars().count()).collect();
         for row in self.rows.iter().filter(|row| row.len() > 1) {

@@ -1,8 +1,8 @@
-//! What is wrong on this node that the kernel's tables do not show: the one source of it for all commands.
+//! The problems of this node that the kernel's tables do not show. All commands get them here.
 //!
-//! The running proxy lists [`Problem`]s on its health pages, each with a sentence. The commands ask for them and print these sentences, so
-//! that all say the same. The commands find a dormant table themselves. When no proxy listens, that is no error, because the commands work
-//! without one; a proxy that takes the connection and does not answer within three seconds is a problem.
+//! The running proxy lists [`Problem`]s on its health pages, each with a sentence, which the commands print. The commands find a dormant
+//! table themselves. It is no error when no proxy listens, because the commands work without one; a proxy that takes the connection and
+//! does not answer within three seconds is a problem.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,10 +17,10 @@ use component::config::{self, Invocation};
 use node::configured;
 use rules::model::Family;
 
-/// How long the answer may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Something that is wrong, in words, and what it is about.
+/// A problem in words, with the Service and the addresses that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
@@ -44,9 +44,9 @@ pub struct Problem {
 pub enum ProblemKind {
     /// A Service is not programmed, because it is too large.
     Oversized,
-    /// The kernel refuses a Service; what stood for it before stays.
+    /// The kernel refuses the rules of a Service; its previous rules stay.
     Quarantined,
-    /// A Service does not get a frontend, because something else has it.
+    /// A Service does not get a frontend that it claims, because the frontend belongs to another Service or to the node.
     LostFrontend,
     /// The API server does not answer.
     ApiServerLost,
@@ -56,7 +56,7 @@ pub enum ProblemKind {
     TableDormant,
     /// The running proxy takes connections and does not answer.
     ProxySilent,
-    /// One that this version does not know.
+    /// A kind that this version does not know.
     #[serde(other)]
     Other,
 }
@@ -64,7 +64,7 @@ pub enum ProblemKind {
 /// What to do when the API server has no Node of the proxy's name.
 pub const NODE_REMEDY: &str = "give the name of this node with --hostname-override or hostnameOverride";
 
-/// That the API server has no Node of this name, in words.
+/// Returns the sentence that the API server has no Node of this name.
 #[must_use]
 pub fn no_such_node(name: &str) -> String {
     format!("there is no Node {name}: node ports listen nowhere by default, and no endpoint is local")
@@ -174,7 +174,7 @@ pub(crate) fn metrics_address(given: Option<SocketAddr>) -> SocketAddr {
 }
 
 impl MetricsArgs {
-    /// The address.
+    /// Returns the address of the metrics server: from the configuration file if one was given, else from [`metrics_address`].
     ///
     /// # Errors
     /// When the configuration file cannot be used.

@@ -35,34 +35,23 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The keys that commands use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// A character.
     Char(char),
     /// Ctrl-C.
     Interrupt,
-    /// Up.
     Up,
-    /// Down.
     Down,
-    /// Page up.
     PageUp,
-    /// Page down.
     PageDown,
-    /// Home.
     Home,
-    /// End.
     End,
-    /// Enter.
     Enter,
-    /// Escape.
     Escape,
-    /// Backspace.
     Backspace,
 }
 
 /// The result of `Screen::wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// A key.
     Key(Key),
     /// The terminal was resized.
     Resized,
@@ -81,12 +70,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A line in a tone.
     pub(crate) fn new(tone: Tone, text: impl Into<String>) -> Self {
         Self { text: text.into(), tone, selected: false }
     }
 
-    /// The line, marked as the selected one or not.
     pub(crate) fn selected(self, selected: bool) -> Self {
         Self { selected, ..self }
     }
@@ -99,13 +86,11 @@ impl Line {
         self
     }
 
-    /// The text of the line.
     #[cfg(test)]
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the line is marked as selected.
     #[cfg(test)]
     pub(crate) const fn is_selected(&self) -> bool {
         self.selected
@@ -146,7 +131,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Columns and rows.
+    /// Returns the columns and rows of the terminal.
     ///
     /// # Errors
     /// When the terminal does not report its size.
@@ -183,7 +168,7 @@ impl Screen {
         out.flush().context("cannot write to the terminal")
     }
 
-    /// Waits at most this long for something to happen.
+    /// Waits at most `time` for a key, a new size of the terminal, or a signal.
     ///
     /// # Errors
     /// When the terminal cannot be read.

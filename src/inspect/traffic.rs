@@ -72,7 +72,7 @@ pub(crate) struct Count {
     pub unanswered: u64,
     /// Closed connections that the kernel still keeps.
     pub ended: u64,
-    /// Packets and bytes of all these connections, in both directions; `None` when the kernel counts none.
+    /// Packets and bytes of the open, unanswered and ended connections, in both directions; `None` when the kernel counts none.
     pub counters: Option<Counters>,
     /// The traffic since the previous walk; `None` in the first walk.
     pub since: Option<Since>,
@@ -92,7 +92,7 @@ pub(crate) struct Since {
 pub(crate) struct TrafficSample {
     /// The count of each frontend, in the order of [`Frontends::new`].
     pub frontends: Vec<Count>,
-    /// The count of each endpoint that has connections, by the frontend's index.
+    /// The count of each endpoint that has connections, by the index of its frontend in `frontends` and its address.
     pub endpoints: HashMap<(usize, SocketAddr), Count>,
     /// The sampling factor of [`Count::since`]: one in this many connections is compared, and the result is multiplied by it.
     pub(crate) one_in: u32,
@@ -177,7 +177,7 @@ impl<'a> Walk<'a> {
         self.memory.add(Remembered { id: connection.id, packets, bytes }, REMEMBERED);
     }
 
-    /// The numbers, and the memory for the next walk.
+    /// Returns the numbers of this walk, and the memory for the next walk.
     #[must_use]
     pub(crate) fn finish(mut self) -> (TrafficSample, Memory) {
         self.memory.connections.sort_unstable();
@@ -200,7 +200,6 @@ fn since(before: &Memory, id: u32, total: Option<Counters>) -> Since {
 }
 
 impl Count {
-    /// Adds another count to this one.
     pub(crate) fn add(&mut self, other: Self) {
         self.open += other.open;
         self.unanswered += other.unanswered;
@@ -318,7 +317,7 @@ mod tests {
         assert_eq!(third.frontends[0].since, Some(Since::default()), "an end is not a negative number");
     }
 
-    // `None` and not 0, which shows the reader that accounting is off.
+    // The counters are `None` and not 0: this tells the user that accounting is off.
     #[test]
     fn without_accounting_packets_and_bytes_are_absent() {
         let old = connection(1, "10.96.0.10:80", "10.244.0.1:8080", None);

@@ -1,12 +1,12 @@
-//! How the proxy that runs in this network namespace is configured: the one source of it for all commands.
+//! Finds the configuration of the proxy that runs in this network namespace, for all commands.
 //!
-//! The process that holds the writer lock is the running proxy, whatever addresses it listens on. Its command line and the configuration
-//! file that this names are read from /proc, so that a proxy in another container or one that is stopped is no exception. What a flag of
-//! the command says wins. Without a running proxy, or when /proc does not show its process, defaults take its place.
+//! The process that holds the writer lock is the running proxy, whatever addresses it listens on. Its command line and its configuration
+//! file are read from /proc, which also works if the proxy runs in another container or is stopped. A flag of the command wins over the
+//! proxy's configuration. Without a running proxy, or when /proc does not show its process, defaults apply.
 //!
 //! Invariants: only what the holder of the lock says counts, which takes CAP_NET_ADMIN. A process or a server of an unprivileged user
 //! could name a kubeconfig that runs a program. So `/configz` is not asked. No read waits for another program, and none takes more than
-//! [`MOST`] bytes.
+//! `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -33,9 +33,9 @@ const REMEDY: &str =
 pub struct Settings {
     /// The configuration.
     pub config: Config,
-    /// Where it is from.
+    /// Where the configuration is from.
     pub origin: Origin,
-    /// Why the objects cannot be read as the running proxy reads them, with the remedy.
+    /// Why this command cannot read the source of objects of the running proxy, with the remedy; `None` if it can.
     pub elsewhere: Option<String>,
 }
 
@@ -66,17 +66,17 @@ impl std::fmt::Display for Origin {
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSettings {
-    /// It is not valid.
+    /// The configuration is not valid.
     #[error("{0}: {1:#}")]
     Invalid(Origin, anyhow::Error),
-    /// That of the running proxy cannot be read.
+    /// The configuration of the running proxy cannot be read.
     #[error("{0:#}")]
     Unseen(anyhow::Error),
 }
 
 impl Settings {
-    /// The configuration for a command with these flags: that of `--config`; else that of the running proxy, in which each flag that is
-    /// given wins; else, when no proxy runs, the flags.
+    /// The configuration for a command with these flags: the file of `--config`, if it is given; else the configuration of the running
+    /// proxy, over which each given flag wins; else, when no proxy runs, the flags.
     ///
     /// # Errors
     /// See [`NoSettings`].
@@ -113,7 +113,7 @@ pub fn running() -> Option<Config> {
 /// Parses `IP[:PORT]`, with this port when the text has none.
 ///
 /// # Errors
-/// When it is neither; says what is expected.
+/// A text that says what is expected.
 pub fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let with_port = |_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
     text.parse().or_else(with_port).map_err(|_| "expected IP or IP:PORT ([IP]:PORT for IPv6)".to_owned())
@@ -128,7 +128,7 @@ struct RunningProxy {
 }
 
 impl RunningProxy {
-    /// Finds it; `None` when none runs, or this process may not ask.
+    /// Finds the running proxy; `None` when none runs, or this process may not read the lock.
     fn find() -> Option<Self> {
         let holder = Holder::find().ok().flatten()?;
         Some(Self { name: holder.to_string(), process: holder.process() })
@@ -144,7 +144,7 @@ impl RunningProxy {
         CommandLine::of_running(words, |path| read(process, path)).with_context(unknown)
     }
 
-    /// Why the kubeconfig or the directory of manifests of the proxy is not the one that has this path here.
+    /// Why the path of the proxy's kubeconfig or manifests is not the same file for this process; `None` if it is.
     fn source_elsewhere(&self, config: &Config) -> Option<String> {
         let path = config.manifests.as_ref().or(config.client.kubeconfig.as_ref())?;
         let there = open(self.process.as_deref()?, path, OFlags::PATH).and_then(|file| file.metadata()).ok()?;
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A directory in the place of that of a process in /proc, with a root and a working directory.
+    /// A directory that stands for the directory of a process in /proc, with a root and a working directory.
     fn process() -> tempfile::TempDir {
         let process = tempfile::tempdir().unwrap();
         fs::create_dir_all(process.path().join("root/etc/..data")).unwrap();

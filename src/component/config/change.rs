@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Time between two reads.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The time after which new content is read again. It counts only if it has not changed since, because its writer may not have finished
-/// before.
+/// The time after which new content is read again. It is returned only if both reads agree, because at the first read its writer may not
+/// have finished.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// A file and its content at the last read.

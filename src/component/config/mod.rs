@@ -35,7 +35,7 @@ pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;
 
-/// The most time between two syncs if `nftables.minSyncPeriod` is not set: upstream's default for it.
+/// The upper limit of the least time between two syncs if `nftables.minSyncPeriod` is not set: upstream's default for this field.
 pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
 
 /// The action that the command line requests.
@@ -141,8 +141,8 @@ pub struct Config {
     /// Whether the rules handle packets to node ports on loopback addresses, that is, serve or refuse them (feature gate
     /// KubeProxyNFTablesLocalhostNodePorts, off by default). If it is off, no rule matches such packets (R1).
     pub localhost_node_ports: bool,
-    /// What to tell the operator if the configuration has no proxy mode or iptables. One line of the log at each start, and no event: an
-    /// event at each start of each node would repeat what nobody has to act on.
+    /// What to tell the operator if the configuration has no proxy mode or mode iptables. It is logged at each start, but not reported as
+    /// an event, because nobody has to act on it.
     pub mode_note: Option<String>,
     /// The text of the event to report if the configured proxy mode is ipvs.
     pub mode_warning: Option<String>,
@@ -432,8 +432,8 @@ impl ProxyArgs {
         self.0.arguments()
     }
 
-    /// Returns the configuration of the running proxy that was started with this command line, with these flags in place of its own: a flag here
-    /// wins over the flags and the file there.
+    /// Returns the configuration of the running proxy that was started with the command line `running`, changed by these flags: each wins
+    /// over the flags and the file of the running proxy.
     ///
     /// # Errors
     /// Fails when values are wrong; see [`Error`].
@@ -484,7 +484,7 @@ impl CommandLine {
         Ok(Self { flags, file, content, warnings })
     }
 
-    /// Returns this command line with these flags in place of its own.
+    /// Returns this command line with the flags that are in `flags` replaced.
     fn with(mut self, flags: &cli::Flags) -> Result<Self, Error> {
         self.warnings.extend(flags.warnings());
         flags.overrule(&mut self.file).map_err(Error::Usage)?;
@@ -492,7 +492,8 @@ impl CommandLine {
         Ok(self)
     }
 
-    /// Returns the validated configuration, and the file's fields with the flags applied. `hostname` is called only if no node name is configured.
+    /// Returns the validated configuration, and the file's fields with the flags applied. Calls `hostname` only if no node name is
+    /// configured.
     fn config(self, hostname: impl FnOnce() -> io::Result<String>) -> Result<(Config, KubeProxyConfiguration), Error> {
         let Self { flags, mut file, content, warnings } = self;
         if flags.is_on("cleanup") {

@@ -326,7 +326,7 @@ fn a_flag_of_a_command_wins_over_file_and_flags_of_the_running_proxy() {
     assert_eq!(changed.detect_local, DetectLocal::ClusterCidr { v4: "10.2.0.0/16".parse().ok(), v6: None });
     assert_eq!((changed.node_name.as_str(), changed.healthz_bind_address), ("there", "0.0.0.0:8".parse().ok()));
     assert_eq!(changed.ruleset_layout, RulesetLayout::Chains, "what is not given stays");
-    // The source of objects that is given is the one that is used.
+    // If the command names a source of objects, that source is used, and not the source of the running proxy.
     let source = |config: Config| (config.manifests, config.client.kubeconfig, config.client.master);
     let path = |text: &str| Some(PathBuf::from(text));
     assert_eq!(source(with_file(&["--kubeconfig=/k"])), (None, path("/k"), None));

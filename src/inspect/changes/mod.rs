@@ -1,6 +1,7 @@
 //! `kube-proxy changes`: shows what the running proxy did, from its page `/debug/changes`.
 //!
-//! Asks the running proxy, or the one that flags name; prints the entries of the proxy's ring buffer of changes ([`crate::history`]). Needs a running proxy, but no privilege.
+//! Asks the running proxy, or the one that flags name; prints the entries of the proxy's ring buffer of changes ([`crate::history`]).
+//! Needs a running proxy, but no privilege.
 
 use std::time::Duration;
 
@@ -134,7 +135,7 @@ fn all(client: &Client, query: &mut Query) -> Result<Page> {
     Ok(all)
 }
 
-/// Prints the kept entries and then new ones as they come, until the user or the reader of the output ends it. Waits for a proxy that
+/// Prints the kept entries and then new ones as they come, until the user ends the command or the output is closed. Waits for a proxy that
 /// restarts.
 fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (mut seen, mut is_gone) = (page(client, query)?, false);
@@ -168,13 +169,13 @@ fn follow(client: &Client, query: &mut Query, format: Format, out: &mut Output<'
         if next.first > before + 1 {
             notice(&format!("{} changes are missing: too many came at once", next.first - before - 1), format, out)?;
         }
-        // After the last kept entry all entries are new, so `--since` must not hide one.
+        // Once the kept entries are printed, all further entries are new: `--since` must not hide them.
         query.since = if next.more { since } else { None };
         seen = next;
     }
 }
 
-/// The least widths of the first columns while entries are followed: longer names may come later.
+/// The least widths of the first columns with `--follow`: longer names may come later.
 const FOLLOWED: [usize; 4] = [24, 4, 20, 24];
 
 /// Prints entries as rows, as lines of JSON, or as YAML documents. The first call prints the headings of the rows; the widths of the
@@ -222,7 +223,6 @@ fn table(entries: &[Entry], is_wide: bool) -> Table {
     table
 }
 
-/// The cells of an entry's row.
 fn cells(entry: &Entry, is_wide: bool) -> Vec<Cell> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let (service, latency, in_cluster) = match &entry.what {

@@ -56,7 +56,7 @@ pub(super) struct OfConfig {
     pub(super) node_name: String,
     pub(super) layout: String,
     pub(super) warnings: Vec<String>,
-    /// What is to be said of the proxy mode, though nothing is wrong with it.
+    /// A note about the proxy mode in the configuration, which is not a problem.
     pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
     pub(super) source: Source,
@@ -71,7 +71,7 @@ pub(super) enum Source {
     Manifests(PathBuf, Result<Vec<String>, String>),
     /// An API server: its report, or why it cannot be asked.
     Api(Result<api::ServerReport, String>),
-    /// One that the running proxy reads in a file system which is not that of this command.
+    /// A source that the running proxy reads in its own file system, where this command does not see it; with the remedy.
     Elsewhere(String),
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Kernel {
     pub(super) release: String,
     /// Why its version is too old; `None` when it is new enough.
     pub(super) too_old: Option<String>,
-    /// For each IP family, whether the kernel accepts our rules.
+    /// For each IP family, whether the kernel accepts the rules of this program.
     pub(super) families: Vec<(Family, Result<(), NoLook>)>,
     /// Sysctls as (path below `/proc/sys/net`, value); those that do not exist are left out.
     pub(super) values: Vec<(&'static str, String)>,
@@ -99,9 +99,9 @@ pub(super) struct Privileges {
 /// Facts about other programs on the node.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
-    /// The running kube-proxy of this program, which holds the lock; `None` when none runs.
+    /// The process of this program that holds the proxy's lock; `None` when none does.
     pub(super) proxy: Result<Option<String>, NoLook>,
-    /// Another kube-proxy that runs.
+    /// A running kube-proxy that does not hold the lock.
     pub(super) other: Option<OtherProxy>,
     pub(super) left: Result<Left, NoLook>,
     /// The base chains of all programs.
@@ -121,7 +121,6 @@ const VALUES: [&str; 6] = [
 ];
 
 impl Facts {
-    /// Gathers all facts.
     pub(super) fn gather(args: &ProxyArgs) -> Self {
         let proc = Path::new("/proc");
         let settings = Settings::of(args);

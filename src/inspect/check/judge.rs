@@ -430,7 +430,7 @@ fn hooks(chains: &[HookedChain]) -> Vec<Line> {
     lines
 }
 
-/// The priority at which our rules translate destinations.
+/// The priority at which our rules translate destinations (`NF_IP_PRI_NAT_DST`).
 const DSTNAT: i32 = -100;
 
 fn hook(chain: &HookedChain) -> Vec<Line> {

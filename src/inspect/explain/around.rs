@@ -1,7 +1,7 @@
-//! What the rules on a packet's way do not show: who has its frontend, a dormant table, an address that takes no node ports, a Service that
-//! is left out, the userspace proxy for loopback addresses, and tables that are not evaluated.
+//! What the rules that a packet meets do not show: the Service that has its frontend, a dormant table, an address that takes no node ports,
+//! a Service that is left out, the userspace proxy for loopback addresses, and tables that are not evaluated.
 //!
-//! Takes an [`Explanation`] by the rules; corrects its reason, says whether something is wrong, and adds warnings.
+//! Takes an [`Explanation`] made from the rules; corrects its reason, says whether something is wrong, and adds warnings.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -92,7 +92,7 @@ pub(super) fn userspace(explanation: &mut Explanation, packet: &Packet, service:
     };
 }
 
-/// Takes over what the running proxy reports.
+/// Adds the problems that the running proxy reports, as the reason or as warnings.
 pub(super) fn report(explanation: &mut Explanation, packet: &Packet, problems: &[Problem]) {
     for problem in problems {
         let is_at = problem.is_at(Some(packet.destination), None)
@@ -116,14 +116,14 @@ pub(super) fn report(explanation: &mut Explanation, packet: &Packet, problems: &
     }
 }
 
-/// The service port that has the packet's frontend, by the maps of either layout.
+/// The service port that has the packet's frontend, from the maps of either table layout (`maps` or `chains`).
 pub(crate) fn owner(packet: &Packet, table: &TableName, rules: &mut impl Ruleset) -> Result<Option<String>> {
     const MAPS: [&str; 4] = [set::SERVICES, set::NO_ENDPOINTS, set::CHAINS_SERVICES, set::NO_ENDPOINTS_EXTERNAL];
     let key = Data::from(packet.destination).then(packet.protocol).then(packet.port);
     named(&key, &MAPS, table, rules)
 }
 
-/// The service port that has the packet's node port, by the maps of either layout.
+/// The service port that has the packet's node port, from the maps of either table layout (`maps` or `chains`).
 pub(crate) fn owner_of_node_port(
     packet: &Packet,
     table: &TableName,
@@ -133,7 +133,7 @@ pub(crate) fn owner_of_node_port(
     named(&Data::from(packet.protocol).then(packet.port), &MAPS, table, rules)
 }
 
-/// The service port that the first of these maps has for a key.
+/// The service port in the comment of the first element with this key, in the order of `maps`.
 fn named(key: &Data, maps: &[&str], table: &TableName, rules: &mut impl Ruleset) -> Result<Option<String>> {
     let key = [key.as_slice(), &[0; 64]].concat();
     for map in maps {
@@ -149,7 +149,7 @@ fn named(key: &Data, maps: &[&str], table: &TableName, rules: &mut impl Ruleset)
 
 /// Warns of tables that may stop or change the packet and are not evaluated.
 pub(super) fn beyond(tables: &[TableHead], family: Family) -> Vec<String> {
-    /// `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`.
+    /// The families whose chains see a packet before those of IP, with their numbers (`NFPROTO_NETDEV`, `NFPROTO_BRIDGE`).
     const EARLIER: [(u8, &str); 2] = [(5, "netdev"), (7, "bridge")];
     let earlier = EARLIER.into_iter().flat_map(|(number, name)| {
         let of_family = tables.iter().filter(move |table| table.family == number && !table.dormant);

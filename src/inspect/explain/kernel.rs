@@ -36,7 +36,6 @@ impl<'a> Live<'a> {
         Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() }
     }
 
-    /// All tables of all families.
     pub(crate) fn tables(&mut self) -> Result<Vec<TableHead>> {
         self.connection.tables().context("cannot list the tables of nf_tables")
     }
@@ -174,13 +173,12 @@ impl ThisHost {
         Ok(Self { routes, interfaces })
     }
 
-    /// The interface with a name.
+    /// Finds an interface by its name.
     pub(crate) fn interface(&self, name: &str) -> Option<Link> {
         let (index, name) = self.interfaces.iter().find(|(_, known)| &**known == name)?;
         Some(Link::Known(*index, Arc::clone(name)))
     }
 
-    /// The names of all interfaces.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.interfaces.iter().map(|(_, name)| name)
     }
@@ -191,7 +189,7 @@ impl ThisHost {
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
     }
 
-    /// The interface with an index.
+    /// Finds an interface by its index; [`Link::Unknown`] when there is none.
     pub(crate) fn link(&self, index: Option<u32>) -> Link {
         let known = index.and_then(|index| self.interfaces.iter().find(|(known, _)| *known == index));
         known.map_or(Link::Unknown, |(index, name)| Link::Known(*index, Arc::clone(name)))

@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
-/// The process name of kube-proxy.
 const KUBE_PROXY: &str = "kube-proxy";
 
 /// A program that listens.

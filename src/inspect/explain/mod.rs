@@ -9,8 +9,9 @@
 //!
 //! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
-//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: when a rule cannot be
-//! evaluated, nothing is guessed. Both outcomes are followed, and the verdict is `unknown` unless they agree.
+//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: nothing is guessed. When a
+//! rule cannot be evaluated, the packet is followed both as if the rule matched and as if it did not match; if the outcomes differ, the
+//! verdict is `unknown`.
 
 mod around;
 pub(crate) mod kernel;
@@ -54,19 +55,12 @@ pub use verdict::{EffectiveRule, Endpoint, Explanation, Verdict};
 
 const EXAMPLES: &str = "\
 Examples:
-  A client outside connects to a load balancer IP:
-    kube-proxy explain --from 203.0.113.7 --to 192.0.2.10:443
-  A pod asks the DNS Service, and the rules are wanted as well:
-    kube-proxy explain --from 10.244.1.5 --to 10.96.0.10:53/udp -o wide
-  The same by names:
-    kube-proxy explain --from shop/web-abc12 --to kube-system/kube-dns:dns
-  A process of this node, for a script:
-    kube-proxy explain --from 192.168.0.2 --to 10.96.0.1:443 -o json |
-      jq -r .verdict
-  A ping:
-    kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
-  An assertion about manifests, without root and without a node:
-    helm template . | kube-proxy explain --manifests - --from 203.0.113.7 --to 192.0.2.10:443 --expect dropped:shop/admin
+  kube-proxy explain --from 203.0.113.7 --to 192.0.2.10:443
+  kube-proxy explain --from 10.244.1.5 --to 10.96.0.10:53/udp -o wide
+  kube-proxy explain --from shop/web-abc12 --to kube-system/kube-dns:dns
+  kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
+  helm template . | kube-proxy explain --manifests - --from 203.0.113.7 \\
+    --to shop/admin --expect dropped
 
 Exit codes: 0 the packet is translated, or passes; 1 it is dropped or refused,
 or that cannot be told, or only some endpoints can be reached, or something is
@@ -76,19 +70,16 @@ wrong with the node; 2 could not look, or no kube-proxy has written rules.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where the packet comes from: IP, an address of this host when it is sent here, any other when it arrives; IP:PORT of a connection
-    /// that the kernel tracks; or NAMESPACE/POD, which is looked up in EndpointSlices
+    /// Where the packet comes from: an address, with a port for a tracked connection, or NAMESPACE/POD
     #[arg(long, value_name = "IP|POD")]
     from: FromArg,
-    /// Where it goes: IP:PORT, with /udp or /sctp if it is not tcp; IP/icmp; or NAMESPACE/NAME[:PORT] of a Service, whose PORT is a name or
-    /// a number, and needed when there are several
+    /// Where it goes: IP:PORT[/udp|/sctp], IP/icmp, or NAMESPACE/NAME[:PORT] of a Service
     #[arg(long, value_name = "IP:PORT|SERVICE")]
     to: ToArg,
-    /// The interface at which the packet arrives; by default the one through which this host routes packets to --from
+    /// The interface at which it arrives [default: the one towards --from]
     #[arg(long, value_name = "NAME")]
     iface: Option<String>,
-    /// Exit with 0 if the verdict is one of these, and with 1 otherwise: translated, partly, refused, dropped, passed, proxied or
-    /// unknown, with :NAMESPACE/NAME if the packet has to be that Service's; comma-separated
+    /// Exit with 0 only if the verdict is one of these: translated, partly, refused, dropped, passed, proxied, unknown
     #[arg(long, value_name = "VERDICT[:SERVICE]", value_delimiter = ',')]
     expect: Vec<Expectation>,
     /// The manifests to explain the packet by, if not by the kernel's tables
@@ -130,7 +121,8 @@ pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Re
     tell(args, (&packet, None), &explanation, out)
 }
 
-/// Prints an explanation. The exit code says whether it is good news, or whether it is what the user expects.
+/// Prints an explanation. Returns `Found` when the packet does not get through or something is wrong; with `--expect`, when the verdict is
+/// not an expected one.
 fn tell(
     args: &Args,
     (packet, pod): (&Packet, Option<&str>),

@@ -1,8 +1,8 @@
 //! Explains a packet by the rules that manifests lead to, without a kernel and without root.
 //!
 //! Takes the tables as values and the addresses of the node; implements [`Ruleset`], [`Host`] and [`Routes`] for them. Pure. The tables are
-//! read as if the kernel listed them, so that the verdict is the one on a node with these rules and no rules of other programs. A packet
-//! goes out at an unknown interface, and arrives at one unless `--iface` names it: a rule that depends on it makes the verdict unknown.
+//! read as if the kernel listed them, so that the verdict is the one on a node with these rules and no rules of other programs. The output
+//! interface is unknown, and without `--iface` the input interface too: a rule that depends on an unknown one makes the verdict unknown.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use rules::ruleset::reading;
 pub struct ManifestNode {
     /// The tables of the proxy, one for each family.
     pub tables: Vec<TableDump>,
-    /// The cluster IPs with their ports, each with its service port as `namespace/name:port`.
+    /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     pub cluster_ips: Vec<(String, Frontend)>,
     /// The addresses of the node, without those of `lo`.
     pub addresses: Vec<IpAddr>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nft::expr::PayloadBase;
 
-/// Numbers of protocols (RFC 790, RFC 8200).
+/// Numbers of protocols (IANA registry "Protocol Numbers").
 pub(crate) mod protocol {
     pub(crate) const ICMP: u8 = 1;
     pub(crate) const TCP: u8 = 6;
@@ -31,17 +31,14 @@ pub(crate) enum Link {
 /// A packet at one point of its path through the hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// The source address.
     pub(crate) source: IpAddr,
     /// The source port, if it is known.
     pub(crate) source_port: Option<u16>,
-    /// The destination address.
     pub(crate) destination: IpAddr,
     /// The destination port; 0 for an ICMP echo request.
     pub(crate) port: u16,
     /// The number of the protocol.
     pub(crate) protocol: u8,
-    /// The packet mark.
     pub(crate) mark: u32,
     /// The interface at which it arrived.
     pub(crate) input: Link,
@@ -66,12 +63,11 @@ impl Packet {
         [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&self.protocol)
     }
 
-    /// Its destination with the port.
     pub(crate) fn target(&self) -> SocketAddr {
         SocketAddr::new(self.destination, self.port)
     }
 
-    /// Bytes of a header.
+    /// Loads `len` bytes at `offset` of a header.
     pub(crate) fn payload(&self, base: PayloadBase, offset: u32, len: u32) -> Loaded {
         let header = match base {
             PayloadBase::Network => self.network_header(),
@@ -169,7 +165,7 @@ impl Link {
 
 const UNKNOWN_LINK: &str = "the interface of the packet";
 
-/// The name of a protocol, such as `tcp`; its number if it is not one of ours.
+/// The name of a protocol, such as `tcp`; the number as text if it is none of [`protocol`].
 pub(crate) fn protocol_name(number: u8) -> String {
     match number {
         protocol::ICMP => "icmp".to_owned(),

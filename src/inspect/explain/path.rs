@@ -61,16 +61,13 @@ pub(crate) trait Routes: Host {
     /// Routes a packet. A packet without an input interface is one that this host sends.
     fn next(&mut self, packet: &Packet) -> Result<Next>;
 
-    /// The loopback interface.
     fn loopback(&mut self) -> Result<Link>;
 }
 
 /// A chain of another program that sees the packet before our first chain does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
-    /// The hook.
     pub(crate) hook: Hook,
-    /// The chain.
     pub(crate) chain: ChainHead,
 }
 

@@ -1,8 +1,8 @@
 //! Where a packet comes from and goes to, as the user names it: by addresses, or by the names of a pod and of a Service.
 //!
-//! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service are
-//! those of the frontends in the kernel's tables. The address of a pod comes from the API server, which is asked as the running proxy asks
-//! it: for EndpointSlices, because the role of a proxy may not read pods.
+//! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service come
+//! from the kernel's tables. The address of a pod comes from the EndpointSlices in the API server, because the role of a proxy may not read
+//! pods; the API server is reached with the configuration of the running proxy.
 //!
 //! Invariant: both addresses of a pair are of one family.
 
@@ -24,7 +24,6 @@ use rules::model::{Destination, Frontend, Protocol};
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// The address.
     pub(crate) address: IpAddr,
     /// The port; `None` if the user gave none.
     pub(crate) port: Option<u16>,
@@ -33,7 +32,6 @@ pub(crate) struct Source {
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The address.
     pub(crate) address: IpAddr,
     /// The port; 0 for ICMP.
     pub(crate) port: u16,
@@ -85,7 +83,6 @@ impl FromStr for Target {
 /// The argument `--from`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FromArg {
-    /// An address.
     Address(Source),
     /// A pod, as `namespace/name`.
     Pod(String),
@@ -94,7 +91,6 @@ pub(crate) enum FromArg {
 /// The argument `--to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToArg {
-    /// An address.
     Address(Target),
     /// The cluster IP of a Service. The port of the name is a name or a number; `None` stands for the only port.
     Service(ServiceName, Option<Protocol>),
@@ -140,9 +136,7 @@ impl FromStr for ToArg {
 /// The addresses that the arguments stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// The source.
     pub(crate) source: Source,
-    /// The destination.
     pub(crate) target: Target,
     /// The pod that was named.
     pub(crate) pod: Option<String>,
@@ -152,7 +146,8 @@ pub(crate) struct Pair {
 /// IPv4 comes first.
 ///
 /// # Errors
-/// Fails when a name is unknown or stands for several ports, when the program that knows it cannot be asked, or when the families differ.
+/// Fails when a name is unknown or stands for several ports, when the kernel or the API server cannot be asked, or when the families
+/// differ.
 pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Result<Pair> {
     let targets = match to {
         ToArg::Address(target) => vec![*target],
@@ -186,7 +181,7 @@ pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, cluster_ips: &[(String
     pair(&[source], &targets, None)
 }
 
-/// Chooses the first pair of one family.
+/// Chooses the first target and source of the same family.
 fn pair(sources: &[Source], targets: &[Target], pod: Option<String>) -> Result<Pair> {
     let pairs = targets.iter().flat_map(|target| sources.iter().map(move |source| (*source, *target)));
     let pairs: Vec<(Source, Target)> = pairs.collect();

@@ -10,11 +10,13 @@ use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
 
-/// The indentation of the second line of a sentence, and of what stands below a step.
+/// The indentation of the second line of a sentence.
 const HANG: usize = 2;
+/// The indentation of lines below a step.
 const STEP: usize = 5;
 
-/// Prints the packet, with the pod that it comes from if that was named, the verdict with its reason, the endpoints and the steps; with `is_wide` the rules too.
+/// Prints the packet, with the pod that it comes from if the user named one, the verdict with its reason, the endpoints and the steps; with
+/// `is_wide` the rules too.
 pub(super) fn print(
     out: &mut Output<'_>,
     packet: &Packet,

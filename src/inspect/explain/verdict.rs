@@ -20,7 +20,7 @@ use super::words::{self, Seen, Sentence};
 pub enum Verdict {
     /// It goes to an endpoint.
     Translated,
-    /// It goes to an endpoint, and some of those that may get it cannot be reached.
+    /// It goes to an endpoint, and some of the endpoints that it may go to cannot be reached.
     Partly,
     /// It is answered with a refusal.
     Refused,
@@ -81,7 +81,7 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// The share of such connections that it gets, from 0 to 1.
+    /// The share of connections like this one that the endpoint gets, from 0 to 1.
     pub probability: f64,
     /// Whether the connection is masqueraded, so that the endpoint does not see the client's address.
     pub masquerade: bool,
@@ -125,7 +125,7 @@ pub struct Explanation {
     pub steps: Vec<EffectiveRule>,
     /// Warnings about things outside the evaluated rules that may change the verdict.
     pub warnings: Vec<String>,
-    /// Whether something is wrong, whatever the verdict is.
+    /// Whether the command exits with 1, whatever the verdict is, because something is wrong with the node.
     #[serde(skip)]
     pub(crate) is_wrong: bool,
 }
@@ -263,7 +263,7 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    /// The steps that all branches have in common, then those of each class of branches.
+    /// The steps that all branches have in common, then the steps of each class of branches.
     fn steps(&self, branches: &[&Branch]) -> Vec<(EffectiveRule, Sentence)> {
         let Some((first, others)) = branches.split_first() else { return Vec::new() };
         let is_common = |index: usize| {
@@ -286,7 +286,7 @@ impl Teller<'_> {
         told
     }
 
-    /// Tells the first of these steps; the others follow it.
+    /// Describes `steps[0]`; the next step shows whether a rule of the chain that it leads to had an effect.
     fn tell(&self, steps: &[Step], is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
         let step = &steps[0];
         let sentence = words::sentence(&Seen {

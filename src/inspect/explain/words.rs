@@ -25,7 +25,6 @@ pub(crate) struct Seen<'a> {
     pub(crate) chain: &'a str,
     /// The rule; `None` for the policy of a base chain.
     pub(crate) rule: Option<&'a RuleDump>,
-    /// Its effects.
     pub(crate) effects: &'a [Effect],
     /// The packet before the rule.
     pub(crate) packet: &'a Packet,
@@ -35,7 +34,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) endpoints: Option<usize>,
     /// Whether the packet stands for several possible ones, so that its endpoint is only an example.
     pub(crate) is_example: bool,
-    /// Whether a rule of the chain that the rule leads to had an effect too; the sentence of that rule says which one.
+    /// Whether the rule leads to a chain in which another rule had an effect; that rule has a sentence of its own.
     pub(crate) goes_on: bool,
     /// Whether the packet was or will be given to an endpoint.
     pub(crate) is_translated: bool,

@@ -59,7 +59,7 @@ pub struct Change {
     pub service: ObjectName,
     /// Whether the Service was added, removed or changed.
     pub action: Action,
-    /// What triggered it.
+    /// What triggered the change.
     pub trigger: Trigger,
     /// The time from the arrival of the first object that triggered the change to the kernel's answer.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
@@ -67,7 +67,7 @@ pub struct Change {
     /// The time from the change in the cluster, as the EndpointSlice's annotation has it, to the kernel's answer.
     #[serde(rename = "clusterLatencySeconds", with = "form::seconds")]
     pub cluster_latency: Option<Duration>,
-    /// The result of its transaction.
+    /// The result of the transaction for this change.
     pub result: CommitOutcome,
     /// Why the transaction was not committed; `None` if it was.
     pub error: Option<String>,
@@ -192,9 +192,9 @@ pub struct Endpoints {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRun {
-    /// What triggered it.
+    /// What triggered the sync.
     pub trigger: Trigger,
-    /// The number of Services whose rules were computed anew.
+    /// The number of Services whose rules were computed.
     pub services: usize,
     /// The number of Services that changed and have no entry of their own.
     pub unlisted: usize,
@@ -207,7 +207,7 @@ pub struct SyncRun {
     /// How long the sync took.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
-    /// The result of its transaction.
+    /// The result of the transaction of this sync.
     pub result: CommitOutcome,
     /// Why the transaction was not committed; `None` if it was.
     pub error: Option<String>,

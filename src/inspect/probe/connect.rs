@@ -20,14 +20,14 @@ const AT_ONCE: usize = 32;
 /// for other servers it is any datagram.
 const DATAGRAM: [u8; 12] = [0x6b, 0x70, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// What to ask.
+/// A protocol, address and port to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Target {
     pub(super) protocol: Protocol,
     pub(super) address: SocketAddr,
 }
 
-/// What became of it.
+/// The answer of a [`Target`], if it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// The time until the answer, or why there is none: [`Errno::TIMEDOUT`] when nothing came.
@@ -74,7 +74,8 @@ fn exchange(socket: &OwnedFd, target: Target, deadline: Instant) -> Result<(), E
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    // A rule of this node that refuses answers while `connect` holds the socket; the kernel then keeps the error and does not wake anybody.
+    // If a rule of this node rejects the first packet, the error comes while `connect` holds the socket. The kernel then stores the error
+    // and wakes no waiter, so read it here.
     net::sockopt::socket_error(socket)??;
     if target.protocol == Protocol::Udp {
         net::send(socket, &DATAGRAM, SendFlags::empty())?;

@@ -1,8 +1,8 @@
 //! `kube-proxy probe`: whether the endpoints of a Service answer this node, each asked at its own address.
 //!
-//! Takes names as `services` does and the frontends that the kernel's tables have for them. Asks the frontends, through the rules, and each
-//! endpoint, past them, and prints who answers, how fast, or why not. Needs no running proxy; if one runs, the problems that it reports for
-//! these Services are printed too. Writes nothing, and never asks what no frontend of the tables leads to.
+//! Takes names as `services` does and the frontends that the kernel's tables have for them. Asks the frontends, whose packets the rules
+//! translate, and each endpoint directly; prints who answers, how fast, or why not. Needs no running proxy; if one runs, the problems that
+//! it reports for these Services are printed too. Writes nothing. Asks only frontends in the tables and the endpoints that they lead to.
 
 mod connect;
 
@@ -98,7 +98,6 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     }
 }
 
-/// An address to ask, and what it is.
 struct Asked {
     service: Option<Arc<str>>,
     role: Role,
@@ -114,7 +113,7 @@ enum Role {
     LocalEndpoint,
 }
 
-/// The frontends of each Service port, and behind them its endpoints, each once.
+/// Lists the addresses to ask: for each service port its frontends, then its endpoints without duplicates.
 fn what_to_ask(view: &View) -> Vec<Asked> {
     let ports = view.frontends.chunk_by(|a, b| a.service == b.service);
     let of_port = |frontends: &[FrontendView]| {
@@ -133,7 +132,7 @@ fn what_to_ask(view: &View) -> Vec<Asked> {
     ports.flat_map(of_port).collect()
 }
 
-/// Where a frontend is asked; a node port at an address of this node, if one accepts node ports.
+/// The address at which a frontend is asked. For a node port it is an address of this node that accepts node ports, `None` without one.
 fn frontend_target(view: &View, FrontendView { frontend, .. }: &FrontendView) -> Option<(Role, Target)> {
     let (role, ip) = match frontend.destination {
         Destination::Address(ip) => (Role::Frontend, ip),
@@ -156,7 +155,7 @@ enum Kind {
     Unknown,
 }
 
-/// What became of one address.
+/// The answer of one address.
 #[derive(Serialize)]
 struct Answer<'a> {
     service: Option<&'a str>,

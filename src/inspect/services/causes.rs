@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::names::split_port;
 use crate::tables::{EndpointView, FrontendView, Kind};
 
-/// How long the answer may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The page about one Service.
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Page {
     /// The ports, each once for each family.
     pub ports: Vec<PortCauses>,
-    /// Whether all ports are there; further ones are left out when the Service is too large.
+    /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
 
@@ -37,9 +37,9 @@ pub struct PortCauses {
     pub protocol: String,
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// Of the cluster IP.
+    /// The cause for the cluster IP.
     pub internal: Cause,
-    /// Of all other frontends; `None` when there is none.
+    /// The cause for all other frontends of the port; `None` when there are no others.
     pub external: Option<Cause>,
 }
 
@@ -49,38 +49,38 @@ pub struct PortCauses {
 pub struct Cause {
     /// All endpoints in the Service's EndpointSlices, whatever their ports are.
     pub pods: Counts,
-    /// Those with this port.
+    /// The endpoints in `pods` that have this port.
     pub with_port: Counts,
-    /// Those with this port on this node.
+    /// The endpoints in `with_port` that are on this node.
     pub on_node: Counts,
-    /// The endpoints that are used for all clients, or with external policy Local for those in the cluster; `None` with internal policy
+    /// The endpoints that are used for all clients, or with external policy Local for clients in the cluster; `None` with internal policy
     /// Local.
     pub cluster: Option<Taken>,
     /// The endpoints on this node that are used with policy Local.
     pub local: Option<Taken>,
     /// Whether topology hints are used.
     pub hints: Hints,
-    /// What is to be said, in sentences without a full stop.
+    /// The explanation, in sentences without a full stop.
     pub texts: Vec<String>,
 }
 
 /// How many endpoints there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// All.
+    /// All endpoints.
     pub all: usize,
-    /// The ready ones.
+    /// The ready endpoints.
     pub ready: usize,
-    /// Those that are not ready but serve while they terminate.
+    /// The endpoints that are not ready but serve while they terminate.
     pub terminating: usize,
 }
 
 /// The endpoints that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// How many.
+    /// The number of endpoints.
     pub count: usize,
-    /// Whether they serve only because none is ready, and terminate.
+    /// Whether they are terminating endpoints, which are used because no endpoint is ready.
     pub terminating: bool,
 }
 
@@ -88,23 +88,23 @@ pub struct Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Hints {
-    /// Those for this zone.
+    /// The hints for the node's zone are used.
     UsedForZone,
-    /// Those for this node.
+    /// The hints for this node are used.
     UsedForNode,
-    /// The policy is Local, which does not use them.
+    /// The policy is Local, which does not use hints.
     PolicyLocal,
     /// No endpoint is ready.
     NoneReady,
-    /// No ready endpoint has any.
+    /// No ready endpoint has hints.
     None,
-    /// Some ready endpoints have none.
+    /// Some ready endpoints have no hints.
     Missing,
     /// The Node has no zone.
     NodeWithoutZone,
     /// No ready endpoint is hinted for this node or its zone.
     NotHere,
-    /// One that this version does not know.
+    /// A value that this version does not know.
     #[serde(other)]
     Other,
 }
@@ -150,7 +150,8 @@ impl Causes {
 }
 
 impl Cause {
-    /// Whether an endpoint of the frontend serves only because none is ready. Those on this node may do so alone, with policy Local.
+    /// Whether an endpoint of the frontend terminates and is used only because no endpoint is ready. With policy Local this can hold for
+    /// the endpoints on this node alone.
     pub(super) fn is_terminating(&self, endpoint: &EndpointView) -> bool {
         let are = |taken: Option<Taken>| taken.is_some_and(|taken| taken.terminating);
         are(self.cluster) || endpoint.local && are(self.local)

@@ -37,7 +37,6 @@ Examples:
   kube-proxy services 30080                      a node port
   kube-proxy services -n shop --not-served       what is not served in a namespace
   kube-proxy services 10.244.1.7                 what leads to this pod
-  kube-proxy services --stats shop/web           with its connections
   kube-proxy services -o json | jq '.services[] | select(.state != \"served\")'
 
 Exit codes: 0 fine; 1 a problem is printed, such as a Service that is left out,
@@ -70,7 +69,7 @@ pub struct Args {
     interval: u64,
     #[command(flatten)]
     running: RunningArgs,
-    /// Where the metrics server of the running proxy is, which says why one Service has its endpoints [default: where it listens]
+    /// Where the running proxy says why one Service has its endpoints [default: where it listens]
     #[arg(long, value_name = "IP[:PORT]", value_parser = running::metrics)]
     metrics_bind_address: Option<SocketAddr>,
     /// Print only names, for completion
@@ -114,7 +113,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     }
 }
 
-/// The frontends with these names, in order of Service, and the problems of these and of the whole node, for other commands.
+/// Reads the frontends with these names, sorted by Service, and the problems that concern them or the whole node. For other commands.
 ///
 /// # Errors
 /// As [`run`].
@@ -136,8 +135,8 @@ pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningA
     Listing::read(&args).map(|listing| (listing.view, listing.problems))
 }
 
-/// Prints the names of the Services, without ports, and the frontends. Leaves out names that are none of Kubernetes: shells evaluate the
-/// words that they complete, and another program may have written anything into the tables.
+/// Prints the names of the Services, without ports, and the frontends. Leaves out names with characters that Kubernetes does not allow:
+/// shells evaluate the words that they complete, and another program may have written anything into the tables.
 fn print_names(view: &View, which: NamesOf, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
     let mut names: BTreeSet<String> = services.map(|service| split_port(service).0.to_owned()).collect();
@@ -154,20 +153,20 @@ fn print_names(view: &View, which: NamesOf, out: &mut Output<'_>) -> Result<Comm
 /// The frontends to print.
 struct Listing {
     view: View,
-    /// What is wrong with the node and with what is listed.
+    /// The problems of the node and of the listed Services.
     problems: Vec<Problem>,
     /// Whether a running proxy answered.
     proxy_answers: bool,
     /// Whether all frontends are of one Service, which was asked for by its name.
     is_one_service: bool,
-    /// Why this Service has the endpoints that it has.
+    /// If `is_one_service`, why that Service has its endpoints.
     causes: Causes,
 }
 
 impl Listing {
     fn read(args: &Args) -> Result<Self> {
         let mut listing = Self::of(View::read()?, args.running.problems(), args)?;
-        // A proxy that is stopped would answer this neither.
+        // A proxy that did not answer the first request would not answer this one either.
         let is_silent = listing.problems.iter().any(|problem| problem.kind == ProblemKind::ProxySilent);
         if listing.is_one_service && !is_silent {
             listing.causes = Causes::ask(running::metrics_address(args.metrics_bind_address), &listing.view.frontends);
@@ -175,7 +174,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// The frontends that the arguments ask for.
+    /// Selects the frontends of `view` that the arguments ask for.
     ///
     /// # Errors
     /// When nothing has one of the names.
@@ -237,7 +236,7 @@ fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
     }
 }
 
-/// Whether a problem is about what a name stands for.
+/// Whether a problem is about the Service, the namespace, the address or the frontend with this name.
 fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
     match wanted {
         Wanted::Service(name) if name.is_namespace() => {
@@ -249,7 +248,8 @@ fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
     }
 }
 
-/// Whether a frontend has a name: its Service, its address, the address of an endpoint, or its own.
+/// Whether a name selects a frontend: the name of its Service or namespace, its address, the address of one of its endpoints, or its own
+/// name.
 fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
         Wanted::Service(name) if name.is_namespace() => {
@@ -279,7 +279,7 @@ fn frontend_name(frontend: &Frontend) -> FrontendName {
 /// An error message names at most this many frontends.
 const FEW: usize = 3;
 
-/// Says which node port a frontend with an address of the node may mean.
+/// Returns a hint for an unknown frontend that has an address of this node: which Service has its port as a node port. Empty when none has.
 fn node_port_hint(view: &View, port: u16) -> String {
     let is_it = |known: &&FrontendView| {
         known.frontend.port == port && matches!(known.frontend.destination, Destination::NodePort(_))

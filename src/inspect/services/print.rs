@@ -82,7 +82,7 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     table
 }
 
-/// The columns that say something: those in which a frontend of the listing has more than the default.
+/// Whether to show each optional column: when a frontend has a value other than the default in it.
 struct Shown {
     policy: bool,
     affinity: bool,
@@ -102,7 +102,7 @@ impl Shown {
     }
 }
 
-/// A row for each endpoint of a frontend, under it and indented. `texts` is the number of columns before the numbers.
+/// Adds an indented row for each endpoint of a frontend. `texts` is the number of columns before the numbers.
 fn endpoints(
     table: &mut Table,
     texts: usize,

@@ -18,8 +18,8 @@ pub(super) struct Stats {
     elapsed: Option<Duration>,
 }
 
-/// The numbers of a frontend or an endpoint. Packets and bytes are those of tracked connections, in both directions; `None` where the
-/// kernel does not account them.
+/// The numbers of a frontend or an endpoint. Packets and bytes are counted for tracked connections only, in both directions; `None` where
+/// the kernel does not account them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Numbers {

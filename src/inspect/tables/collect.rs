@@ -1,7 +1,8 @@
-//! Collects the records of frontends and a short summary of each chain from the objects of a table.
+//! Collects what the sets and maps of a table have for each frontend, and a short summary of each chain.
 //!
-//! Takes the objects one by one, rules first, then elements; returns [`Collected`]. Ignores objects that have nothing to do with
-//! Services. [`rules::ruleset::reading`] knows what a set or a key means.
+//! Takes the objects of the table one by one, rules first, then elements; returns [`Collected`]. Ignores objects that have nothing to do
+//! with Services. [`rules::ruleset::reading`] knows what a set or a key means. The proxy writes its tables in one of two layouts, `maps` or
+//! `chains` (`nft/README.md`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -46,10 +47,11 @@ pub(super) struct Record {
     pub(super) is_refused: bool,
     /// The number of new connections, if counters are on.
     pub(super) counted: Option<u64>,
-    /// Its endpoints in the whole cluster (`cluster`) and on this node (`local`).
+    /// The endpoints for policy Cluster.
     pub(super) cluster: Vec<Slot>,
+    /// The endpoints on this node, for policy Local.
     pub(super) local: Vec<Slot>,
-    /// Whether only some sources may connect, and these sources (layout `maps`).
+    /// Whether only the addresses in `sources` may connect (layout `maps`).
     pub(super) is_restricted: bool,
     pub(super) sources: Vec<IpNet>,
     /// The chain that remembers its clients, for session affinity.
@@ -64,7 +66,7 @@ pub(super) type Slot = (SocketAddr, Option<u64>);
 pub(super) enum Target {
     Drop,
     Chain(Arc<str>),
-    /// Something that the proxy does not write.
+    /// A verdict that the proxy does not write.
     Other,
 }
 
@@ -94,7 +96,7 @@ pub(super) struct Chain {
 }
 
 impl Collected {
-    /// Takes one object of the table of a family.
+    /// Adds one object of the table of a family.
     pub(super) fn take(&mut self, family: Family, item: Item<'_>) {
         match item {
             Item::Rule { chain, rule, count } => self.rule(chain, &rule, count.map(|count| count.packets)),
@@ -180,7 +182,7 @@ impl Collected {
         self.frontends.entry(frontend).or_default()
     }
 
-    /// Takes an element whose key is a frontend.
+    /// Adds an element whose key is a frontend.
     fn frontend(&mut self, kind: SetKind, frontend: Frontend, element: Element, counted: Option<u64>) {
         let Element { value, comment, .. } = element;
         match kind {
@@ -202,7 +204,7 @@ impl Collected {
         }
     }
 
-    /// Takes an element that maps a frontend and a number to an endpoint.
+    /// Adds an element that maps a frontend and a number to an endpoint.
     fn endpoint(&mut self, kind: SetKind, frontend: Frontend, value: &Value, counted: Option<u64>) {
         let Value::Data(data) = value else { return };
         let Some(endpoint) = reading::slot_endpoint(frontend.family(), data.as_slice()) else { return };

@@ -44,7 +44,8 @@ pub(crate) struct FrontendView {
     pub(crate) sources: Option<Vec<IpNet>>,
     /// The connections that the frontend's counter counted; `None` if `nftables.counters` is off.
     pub(crate) counted: Option<u64>,
-    /// Whether all frontends of the service port share the counters of its endpoints, as with one chain per endpoint.
+    /// Whether all frontends of the service port share the counters of its endpoints: they do when each endpoint has a chain (layout
+    /// `chains`).
     pub(crate) shares_counters: bool,
     /// Its endpoints, sorted by address.
     pub(crate) endpoints: Vec<EndpointView>,
@@ -53,7 +54,6 @@ pub(crate) struct FrontendView {
 /// An endpoint of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EndpointView {
-    /// Its address and port.
     pub(crate) address: SocketAddr,
     /// Whether it is on this node.
     pub(crate) local: bool,
@@ -62,7 +62,6 @@ pub(crate) struct EndpointView {
     pub(crate) counted: Option<u64>,
 }
 
-/// The kind of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub(crate) enum Kind {
     /// The Service's own address.

@@ -79,7 +79,7 @@ fn max_len(range: &IpNet) -> u8 {
     if range.addr().is_ipv4() { 32 } else { 128 }
 }
 
-/// Whether the notes after the name are missing, because the comment was too long.
+/// Whether the notes after the name are missing, because the comment was too long or there is none.
 fn is_cut(comment: &str) -> bool {
     comment.is_empty() || comment.ends_with("...")
 }
@@ -107,8 +107,9 @@ struct Way {
     only_local: bool,
     policy: Option<Policy>,
     sources: Option<Vec<IpNet>>,
-    /// The chains that choose among all endpoints, and among those on this node (layout `chains`).
+    /// The chain that chooses among the endpoints for policy Cluster (layout `chains`).
     cluster: Option<Arc<str>>,
+    /// The chain that chooses among the endpoints on this node (layout `chains`).
     local: Option<Arc<str>>,
 }
 
@@ -132,7 +133,8 @@ fn in_maps(chain: &str, record: &Record) -> Way {
     }
 }
 
-/// The limit of chains to follow from a frontend to the choice of an endpoint. The proxy writes `KUBE-FW-H`, `KUBE-EXT-H`, `KUBE-SVC-H`.
+/// The most chains to follow from a frontend to the choice of an endpoint. The proxy writes at most three (`KUBE-FW-H`, `KUBE-EXT-H`,
+/// `KUBE-SVC-H`), but another program may write a loop.
 const MAX_STEPS: usize = 4;
 
 /// Layout `chains`: follows the chains from the frontend to the one that chooses an endpoint.

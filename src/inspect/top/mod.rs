@@ -34,9 +34,9 @@ use view::{Answer, Order, View};
 
 /// The shortest time between two samples.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// How often the running proxy is asked at most.
+/// The shortest time between two requests to the running proxy.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
-/// How many times longer than it took to read the tables the next reading waits.
+/// After the tables were read, they are not read again for this many times as long as reading them took.
 const READINGS_APART: u32 = 20;
 /// The sysctl that makes the kernel count packets and bytes of new connections.
 const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
@@ -121,7 +121,7 @@ fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Resu
     view::notes(sample).iter().try_for_each(|note| out.text(format!("{note}\n")))
 }
 
-/// The screen, until a key or a signal ends it.
+/// Shows the screen until a key or a signal ends it.
 fn watch(mut view: View, interval: Duration, running: RunningArgs) -> Result<CommandOutcome> {
     let mut sampler = Sampler::start(running)?;
     let mut sample = sampler.look()?;
@@ -143,11 +143,8 @@ fn watch(mut view: View, interval: Duration, running: RunningArgs) -> Result<Com
 
 /// Why the wait for the next sample ended.
 enum Ended {
-    /// The next sample is due.
     Due,
-    /// The user quits.
     Quit,
-    /// A signal asks the process to end.
     Signal(i32),
 }
 
@@ -172,7 +169,7 @@ struct Sampler {
     /// The nf_tables generation at the last read of the tables.
     generation: u32,
     before: Option<(Memory, Instant)>,
-    /// What the running proxy reported, and when it was asked.
+    /// The problems that the running proxy reported when it was last asked.
     reported: Vec<String>,
     asked: Option<Instant>,
     running: RunningArgs,
@@ -205,7 +202,7 @@ impl Sampler {
         Ok(sample)
     }
 
-    /// What is wrong with the node. The running proxy is asked now and then.
+    /// Returns the problems of the node. Asks the running proxy if the last request was at least [`ASKED_EVERY`] ago.
     fn problems(&mut self, now: Instant) -> Vec<String> {
         if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASKED_EVERY) {
             let problems = self.running.problems().unwrap_or_default();
@@ -217,7 +214,7 @@ impl Sampler {
     }
 }
 
-/// What is taken from the tables.
+/// What the samples need from the kernel's tables.
 struct Tables {
     names: Arc<[Named]>,
     frontends: Frontends,

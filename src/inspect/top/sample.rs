@@ -41,7 +41,7 @@ pub(super) struct Sample {
     pub(super) accounting: bool,
     /// How long it took to take the sample.
     pub(super) took: Duration,
-    /// What is wrong with the node, in sentences.
+    /// The problems of the node, in sentences.
     pub(super) problems: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ impl Sample {
         self.frontends.iter().any(|named| named.counted.is_some())
     }
 
-    /// The endpoints of a service port, sorted by address: those that the tables have, and those that still have connections.
+    /// The endpoints of a service port, sorted by address: the endpoints in the tables, and endpoints that still have connections.
     pub(super) fn endpoints(&self, service: &str) -> Vec<EndpointRow> {
         let Ok(place) = self.services.binary_search_by(|known| (*known.name).cmp(service)) else { return Vec::new() };
         let frontends = &self.services[place].frontends;
@@ -228,11 +228,9 @@ impl Row {
 /// An endpoint of a service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndpointRow {
-    /// The address and port of the endpoint.
     pub(super) address: SocketAddr,
     /// Whether the tables have the endpoint. If not, it was removed and only has older connections.
     pub(super) listed: bool,
-    /// Its numbers.
     pub(super) row: Row,
 }
 

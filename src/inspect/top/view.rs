@@ -45,7 +45,7 @@ pub(super) struct View {
     help: bool,
 }
 
-/// The text behind the key `?`.
+/// The help that the key `?` shows.
 const HELP: &str = "\
 q, Esc        quit
 /             filter by a part of the name; Enter keeps it, Esc clears it
@@ -59,21 +59,19 @@ packets and bytes need sysctl -w net.netfilter.nf_conntrack_acct=1
 
 any key       back";
 
-/// What a key asks for beyond the view.
+/// What the caller of [`View::key`] has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Draw again.
     Draw,
-    /// Quit.
     Quit,
 }
 
-/// A column of numbers: its heading, and the number of a row.
+/// A column of numbers: its heading, and a function that reads the number from a row.
 #[derive(Clone, Copy)]
 pub(super) struct NumberColumn {
     pub(super) heading: &'static str,
     number: fn(&Row) -> Option<u64>,
-    /// Whether the number is of tenths.
+    /// Whether the number counts tenths.
     is_tenths: bool,
 }
 
@@ -121,7 +119,6 @@ const NUMBER: usize = 9;
 const NAME: usize = 16;
 
 impl View {
-    /// A view with an order and a filter.
     pub(super) fn new(order: Order, filter: &str) -> Self {
         Self { order, filter: filter.to_lowercase(), ..Self::default() }
     }
@@ -145,7 +142,6 @@ impl View {
         rows
     }
 
-    /// Handles a key.
     pub(super) fn key(&mut self, key: Key, sample: &Sample) -> Answer {
         match key {
             Key::Interrupt => return Answer::Quit,
@@ -218,7 +214,7 @@ impl View {
         lines.extend(notes(sample).into_iter().map(|note| Line::new(Tone::Warning, note)));
         let columns = columns(sample, width);
         lines.push(Line::new(Tone::Strong, heading("SERVICE", width, &columns)));
-        // The endpoints get what they need, up to half of what is left; one line is the footer's.
+        // The endpoints get the lines that they need, up to half of the lines that are left; one line is for the footer.
         let left = height.saturating_sub(lines.len() + 1);
         let below = if left < 6 || rows.is_empty() { 0 } else { (endpoints.len() + 2).min(left / 2) };
         self.page = (left - below).max(1);

@@ -26,9 +26,11 @@ use crate::explain::{Source, Target};
 /// How many packets a second are traced, and how many at once.
 const PER_SECOND: u64 = 20;
 const BURST: u32 = 20;
-/// Runs before the chains of other programs. Only the first part of connection tracking runs earlier, at priority -400.
+/// The priority of the chains when TCP or all packets are traced: before the usual chains of other programs. Only the reassembly of
+/// fragments runs earlier (`NF_IP_PRI_CONNTRACK_DEFRAG`, -400).
 const FIRST: i32 = -350;
-/// Runs just after connection tracking (priority -200), which alone knows the first packet of a connection that is not of TCP.
+/// The priority of the chains otherwise: just after connection tracking (-200), because only connection tracking knows the first packet of
+/// a connection that is not TCP.
 const TRACKED: i32 = -199;
 /// The netlink group of the trace reports (`NFNLGRP_NFTRACE`).
 const GROUP: u32 = 9;
@@ -37,7 +39,6 @@ const BUFFER: usize = 4 << 20;
 
 /// The table that sets `nftrace`, which makes the kernel report packets. Dropping this value removes the table.
 pub(super) struct Mark {
-    /// The name of the table.
     pub(super) table: TableName,
     /// The socket that owns the table.
     _owner: Connection,
@@ -57,7 +58,7 @@ impl Mark {
     /// Creates the table, for packets from `from` to `to`: for the first packet of each connection, or for all packets.
     ///
     /// # Errors
-    /// The kernel's error, in words.
+    /// When the kernel refuses the table or the socket.
     pub(super) fn set(from: Source, to: Target, all: bool) -> Result<Self> {
         let reports = Socket::open(Bus::Netfilter).context("cannot open a netlink socket")?;
         reports.join(GROUP).context("cannot listen to the reports of nf_tables; CAP_NET_ADMIN is needed")?;
@@ -75,7 +76,7 @@ impl Mark {
     /// Reads the reports that have arrived. Waits at most `wait` for the first one.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// When the kernel refuses to give the reports.
     pub(super) fn reports(&mut self, wait: Duration) -> Result<Reports> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.min(Duration::from_millis(999)).subsec_nanos()) };
         match poll(&mut [PollFd::new(&self.waiter, PollFlags::IN)], Some(&timeout)) {

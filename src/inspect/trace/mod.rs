@@ -195,7 +195,7 @@ struct Packets {
 struct Open {
     reports: Vec<Traced>,
     last: Instant,
-    /// Whether another packet has the same trace number now.
+    /// Whether a later packet has the trace number of this one, so that no more reports of this one can come.
     is_over: bool,
 }
 
@@ -247,7 +247,7 @@ impl ListedRules {
 }
 
 impl Book for ListedRules {
-    /// Does not find a rule that was replaced after it saw the packet; the sentence is then about its verdict only.
+    /// Does not find a rule that was replaced after the packet met it; the story then has only the verdict of the rule.
     fn rule(&mut self, table: &TableName, chain: &str, handle: u64) -> Option<RuleDump> {
         let generation = self.connection.generation().ok()?;
         if generation != self.generation || self.rules.len() >= CHAINS {

@@ -25,7 +25,6 @@ use rules::ruleset::names::chain;
 pub(super) struct Story {
     /// Its source address, with the port if it has one.
     pub(super) from: String,
-    /// Its destination.
     pub(super) to: String,
     /// The protocol, such as `tcp`.
     pub(super) protocol: String,
@@ -33,7 +32,6 @@ pub(super) struct Story {
     pub(super) flags: Option<String>,
     /// The interface at which it arrived; `None` if this host sent it, or the interface is unknown.
     pub(super) interface: Option<String>,
-    /// What became of the packet.
     pub(super) verdict: Verdict,
     /// The service port that it was sent to.
     pub(super) service: Option<String>,
@@ -41,9 +39,7 @@ pub(super) struct Story {
     pub(super) endpoint: Option<SocketAddr>,
     /// Whether its source was translated.
     pub(super) masquerade: bool,
-    /// The reason for the verdict.
     pub(super) reason: String,
-    /// The rules that had an effect.
     pub(super) steps: Vec<EffectiveRule>,
 }
 
@@ -63,7 +59,7 @@ pub(super) trait Book {
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
 }
 
-/// Describes what became of a packet. Of the reports of `own`, our table that sets `nftrace`, uses only the headers. Returns `None` if no
+/// Describes what became of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
 /// report has the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);
@@ -76,7 +72,7 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     let service = book.service(&first, is_node_port);
     let translated = (last.target() != first.target()).then(|| last.target());
     // The reports of a connection's first packet show its translation. For later packets the kernel may report no chain after the
-    // translation, and it never reports one that masquerades, so take both from connection tracking.
+    // translation, and never a chain that masquerades, so take the endpoint and the masquerading from connection tracking.
     let known = book.connection(&first);
     let moved = known.as_ref().map(|known| known.reply.source).filter(|answering| *answering != first.target());
     let endpoint = translated.or(moved);

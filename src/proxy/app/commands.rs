@@ -8,7 +8,7 @@ use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, 
 use super::{bundle, render};
 use crate::verify;
 
-/// The nice value of a command above that of the proxy: the command gets about a tenth of a processor for which both compete.
+/// How much higher the nice value of a command is than the proxy's. If both compete for a processor, the command gets about a tenth of it.
 const NICENESS: i32 = 10;
 
 /// The commands, in the order of the help text.
@@ -46,7 +46,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<CommandOutcome> {
     Ok(outcome)
 }
 
-/// Runs a command from its words, without the program's name; for the bundle.
+/// Runs the command that `words` name, a command line without the program's name. Used by `bundle`.
 ///
 /// # Errors
 /// As [`run`], and when the words are no command.

@@ -143,8 +143,8 @@ fn clean_up(config: &Config, force: bool) -> Result<()> {
     cleanup::clean_up(config, &mut Lock::new(std::process::id(), &command_line()), force)
 }
 
-/// Starts the log and logs the warnings of the configuration and the note about its mode. Lines wait in memory until [`logging::start_writing`]: a running proxy
-/// drops its privileges first, so that the thread that writes the log does not have them.
+/// Starts the log and logs the warnings of the configuration and the note about its mode. Lines wait in memory until
+/// [`logging::start_writing`]: a running proxy drops its privileges first, so that the thread that writes the log does not have them.
 fn start_log(config: &Config) -> Verbosity {
     let verbosity = logging::init(&config.logging);
     config

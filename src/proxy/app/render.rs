@@ -49,10 +49,10 @@ pub(super) fn render(config: Config, is_named: bool, manifests: &[PathBuf], stri
     }
 }
 
-/// Prints what would change on a node if those of `--diff` replaced the manifests.
+/// Prints what would change on a node if the manifests of `--diff` replaced `manifests`.
 ///
 /// # Errors
-/// As for [`render`], for both; a problem of the manifests only with `--strict`.
+/// As for [`render`], for the manifests before and after; but problems in them are errors only with `--strict`.
 pub(super) fn diff(config: Config, is_named: bool, manifests: &[PathBuf], args: &RenderArgs) -> Result<CommandOutcome> {
     if [manifests, &args.diff].iter().all(|sources| sources.iter().any(|source| source.as_os_str() == STDIN)) {
         bail!("cannot read standard input twice: give - to --manifests or to --diff");
@@ -60,7 +60,7 @@ pub(super) fn diff(config: Config, is_named: bool, manifests: &[PathBuf], args: 
     config.warnings.iter().for_each(output::print_error);
     let warnings = config.warnings.len();
     let mut before = read(config.clone(), is_named, manifests)?;
-    // Both are rendered for the same node.
+    // Render the manifests before and after for the same node.
     let config = Config { node_name: before.node_name.clone(), ..config };
     let mut after = read(config, is_named || !before.node_name.is_empty(), &args.diff)?;
     let dumps = before.engine.content().tables.iter().map(as_read).map(Some).collect();
@@ -101,7 +101,7 @@ struct Rendered {
     node_name: String,
     /// The addresses of that node.
     addresses: Vec<IpAddr>,
-    /// The cluster IPs with their ports, each with its service port as `namespace/name:port`.
+    /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     cluster_ips: Vec<(String, Frontend)>,
     problems: Problems,
 }
@@ -109,7 +109,7 @@ struct Rendered {
 /// The number of problems in the manifests, which were printed.
 struct Problems {
     all: usize,
-    /// Those for which a document, a file or an object is not used at all.
+    /// The number of problems because of which a document, a file or an object is not used at all.
     errors: usize,
 }
 
@@ -139,7 +139,8 @@ fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Ren
     Ok(Rendered { engine, node_name, addresses, cluster_ips, problems })
 }
 
-/// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the sum of both.
+/// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the number of Services
+/// left out plus the number of contested frontends.
 fn left_out(engine: &mut Engine<NoKernel>, claims: bool) -> usize {
     let oversized = engine.take_oversized();
     for left_out in &oversized {

@@ -1,10 +1,11 @@
 //! `kube-proxy verify`: checks whether the kernel's tables hold what they should.
 //!
 //! Takes the cluster's objects, from the API server or a directory, and the configuration of the running proxy or of flags; returns how
-//! both tables differ from what a proxy with these objects and this configuration would write. Reads the kernel and never writes.
+//! the tables `ip kube-proxy` and `ip6 kube-proxy` differ from what a proxy with these objects and this configuration would write. Reads
+//! the kernel and never writes.
 //!
-//! A proxy may be writing meanwhile: a difference counts only if a second look finds it too. That look comes a second more than
-//! `minSyncPeriod` after the first, and the objects are followed until then.
+//! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. The second comparison comes
+//! `minSyncPeriod` and one second after the first, and takes the changes of objects until then into account.
 
 mod objects;
 pub(crate) mod report;
@@ -40,7 +41,7 @@ number of maps of the tables.
 Exit codes: 0 everything is as it should be, 1 something differs, 2 could not
 look.";
 
-/// How much longer than `minSyncPeriod` the second look waits.
+/// How much longer than `minSyncPeriod` the second comparison waits.
 const MOMENT: Duration = Duration::from_secs(1);
 const SOCKET: &str = "cannot open a netfilter netlink socket";
 
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     proxy: ProxyArgs,
 }
 
-/// Looks, a second time if necessary, and prints what it found.
+/// Compares the tables, a second time if they differ, and prints the differences.
 ///
 /// # Errors
 /// When the objects or the tables cannot be read, or a flag has no effect.
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     Ok(if told.is_empty() { CommandOutcome::Fine } else { CommandOutcome::Found })
 }
 
-/// Who asks for the value of a flag, in words; `None` when it is a default.
+/// Names what sets the value of a flag: the flag, a file or the running proxy; `None` when the value is a default.
 fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
     match origin {
         _ if args.has(flag) => Some(format!("--{flag}")),
@@ -108,8 +109,9 @@ fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
     }
 }
 
-/// Has the configuration ask for the form of the tables where nobody asks for another one. Gives the sentence when the tables are
-/// upstream's or in another form, also at a second look: a proxy may be about to write them anew.
+/// Copies layout, chains of endpoints and number of maps from the tables to `config`, except values for which `says` names a source.
+/// Returns a difference if the tables are upstream's or contradict `config`, also when read again after `settle`: a proxy may be about to
+/// write the tables again.
 fn form(
     config: &mut Config,
     says: impl Fn(&str) -> Option<String>,
@@ -131,7 +133,7 @@ fn things(count: usize) -> String {
     if count == 1 { "1 thing".to_owned() } else { format!("{count} things") }
 }
 
-/// Everything that one look at the tables needs.
+/// What a comparison of the tables needs.
 struct Verification {
     engine: Engine<NoKernel>,
     connection: Connection,
@@ -163,7 +165,7 @@ impl Verification {
     }
 
     fn look(&mut self) -> Result<Vec<DescribedDifference>> {
-        // The table may change while it is read: a difference that comes from that is gone at the second look.
+        // The table may change while it is read: the second comparison does not find a difference that comes from that.
         let read =
             |table| self.connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));
         let dumps: Vec<Option<TableDump>> =

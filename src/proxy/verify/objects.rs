@@ -29,7 +29,7 @@ pub(super) struct Objects {
     _source: Source,
 }
 
-/// The handle of the source, which ends it when dropped.
+/// The handle of the source. Dropping it ends the source.
 enum Source {
     Manifests { _handle: manifests::Handle },
     Api { _handle: api::Handle },

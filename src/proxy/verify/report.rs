@@ -22,7 +22,8 @@ pub(crate) struct DescribedDifference {
 }
 
 impl DescribedDifference {
-    /// A difference of whole tables, which leaves nothing to compare: `text` goes on after their names.
+    /// A difference of whole tables, after which their content cannot be compared. `text` continues a sentence that begins with their
+    /// names.
     pub(super) fn of_tables(tables: &str, text: &str) -> Self {
         Self {
             subject: Subject::Table,

@@ -1,10 +1,12 @@
-//! Whose the tables are, and in which form their rules are written: layout, chains of endpoints, number of maps.
+//! Finds out which kube-proxy wrote the tables, and their form: layout, whether each endpoint has a chain, number of maps.
 //!
-//! `read` asks the kernel for the few objects that tell; the rest takes what was read and gives what contradicts a configuration. Tables
-//! in another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one sentence.
+//! `read` asks the kernel for the few objects that show the form; the other functions compare the form with a configuration. Tables in
+//! another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one sentence.
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
-use nft::{Connection, TableName};
+use nft::{Connection, Expr, TableName};
 
 use super::report::DescribedDifference;
 use crate::sync::is_upstreams_chain;
@@ -13,6 +15,9 @@ use inspect::explain_rights;
 use node::counters::endpoint_maps;
 use rules::ruleset::kinds::ChainKind;
 use rules::ruleset::names::{chain, set};
+
+/// The most Services whose rules are read to find out whether endpoints have chains.
+const MOST_SERVICES: usize = 64;
 
 /// A table as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +34,7 @@ enum Form {
     /// This program wrote it.
     Ours {
         layout: RulesetLayout,
-        /// Whether it has a chain for each endpoint; `None` when no endpoint tells.
+        /// Whether it has a chain for each endpoint; `None` in layout `maps`, and when there is no endpoint that shows it.
         endpoint_chains: Option<bool>,
         /// The number of maps of endpoints of each kind.
         maps: u8,
@@ -62,22 +67,35 @@ fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Fo
     };
     let endpoint_chains = match layout {
         RulesetLayout::Maps => None,
-        RulesetLayout::Chains => {
-            // Chains of the other form may be there without rules for a second, until they are deleted.
-            let outline = connection.outline(table)?.unwrap_or_default();
-            let has = |is_it: fn(&ChainKind) -> bool| {
-                outline.rules.iter().any(|rule| ChainKind::of(&rule.chain).is_some_and(|kind| is_it(&kind)))
-            };
-            let has_chains = has(|kind| matches!(kind, ChainKind::Endpoint));
-            (has_chains || has(|kind| matches!(kind, ChainKind::Balancer { .. }))).then_some(has_chains)
-        }
+        RulesetLayout::Chains => endpoint_chains(connection, table)?,
     };
     let maps = endpoint_maps(connection, table)?.unwrap_or(1);
     Ok(Some(Form::Ours { layout, endpoint_chains, maps }))
 }
 
-/// Has the configuration ask for the layout of the tables, in what `says` knows no one to ask for. Without a number of maps in the
-/// configuration the comparison takes that of the tables.
+/// Whether a table of layout `chains` has a chain for each endpoint; `None` when no Service of the first [`MOST_SERVICES`] shows it.
+fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Option<bool>, nft::ReadError> {
+    // Chains without rules may be those of the other form: they are deleted within a second.
+    let outline = connection.outline(table)?.unwrap_or_default();
+    let chains: BTreeSet<&str> = outline.rules.iter().map(|rule| &*rule.chain).collect();
+    let is_of = |chain: &&&str, is_it: fn(&ChainKind) -> bool| ChainKind::of(chain).is_some_and(|kind| is_it(&kind));
+    if chains.iter().any(|chain| is_of(&chain, |kind| matches!(kind, ChainKind::Endpoint))) {
+        return Ok(Some(true));
+    }
+    let services = chains.iter().filter(|chain| is_of(chain, |kind| matches!(kind, ChainKind::Balancer { .. })));
+    for chain in services.take(MOST_SERVICES) {
+        let rules = connection.rules(table, chain)?;
+        // Schedulers that hash have their endpoints as elements in both forms.
+        let hashes = |expr: &Expr| matches!(expr, Expr::Jhash { .. });
+        if !rules.iter().any(|head| head.rule.exprs.iter().any(hashes)) {
+            return Ok(Some(false));
+        }
+    }
+    Ok(None)
+}
+
+/// Copies the layout of the tables to the fields of `config` for whose flags `says` names no source. If `config` has no number of maps, the
+/// comparison takes that of the tables.
 pub(super) fn adopt(written: &[Written], config: &mut Config, says: impl Fn(&str) -> Option<String>) {
     let ours = written.iter().find(|written| written.form != Form::Upstreams);
     let Some(Written { form: Form::Ours { layout, endpoint_chains, .. }, .. }) = ours else { return };
@@ -89,7 +107,8 @@ pub(super) fn adopt(written: &[Written], config: &mut Config, says: impl Fn(&str
     }
 }
 
-/// One sentence when tables are upstream's, or in another form than the configuration asks for; `says` names who asks, by the flag.
+/// Returns one sentence if the tables are upstream's, or have another form than the configuration asks for. `says` names what sets the
+/// value of a flag.
 pub(super) fn contradiction(
     written: &[Written],
     config: &Config,

@@ -53,11 +53,11 @@ impl Uses {
 /// Which endpoints a list has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
-    /// The Ready ones.
+    /// The Ready endpoints.
     Ready,
-    /// Those that serve while they terminate, because none is Ready.
+    /// The endpoints that serve while they terminate, because no endpoint is Ready.
     Terminating,
-    /// None, because none is usable.
+    /// No endpoint, because none is usable.
     Nothing,
 }
 
@@ -93,7 +93,7 @@ impl Lists {
         let (local, local_from) = local.unzip();
         let reasons = Reasons { cluster: from.zip(by_hints), local: local_from };
         let (cluster, local) = (cluster.unwrap_or_default(), local.unwrap_or_default());
-        // Independent of `uses`: a needed cluster list is empty only if no endpoint is usable.
+        // Do not look at the list `cluster` for this: it is also empty if no frontend uses it.
         let has_any = endpoints.iter().any(|(_, endpoint)| category(endpoint) != Category::Nothing);
         let reachable =
             |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
@@ -114,7 +114,7 @@ fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> (List, Topol
     (ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node)), topology)
 }
 
-/// The wanted endpoints that are Ready; if there is none, those that still serve while they terminate.
+/// The wanted endpoints that are Ready; if there is none, the wanted endpoints that still serve while they terminate.
 fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> List {
     for of in [Category::Ready, Category::Terminating] {
         let list = addresses(endpoints, |endpoint| category(endpoint) == of && wanted(endpoint));

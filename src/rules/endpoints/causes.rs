@@ -1,9 +1,10 @@
-//! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are used.
+//! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are
+//! used.
 //!
 //! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and the
-//! reasons come from [`Lists`], from which the selection is made too, so a cause never says anything else than what was selected.
+//! reasons come from `Lists`, from which the selection is made too, so a cause never says anything else than what was selected.
 //!
-//! Invariant: the time is bounded by [`MOST_WORK`], whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
+//! Invariant: the time is bounded by `MOST_WORK`, whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
 //! so.
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub struct Causes {
     pub zone: Option<Arc<str>>,
     /// Whether the Service asks for topology hints. Hints are used whether it does or not; see [`Service::asks_for_hints`].
     pub asks_for_hints: bool,
-    /// Whether all ports are there: further ones are left out when the Service is too large.
+    /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
 
@@ -45,13 +46,13 @@ pub struct PortCause {
     pub protocol: Protocol,
     /// The endpoints of all slices of the Service, whatever their ports are.
     pub pods: Counts,
-    /// Those in slices with this port.
+    /// The endpoints in slices with this port.
     pub endpoints: Counts,
-    /// Those of `endpoints` that are on this node.
+    /// The endpoints in `endpoints` that are on this node.
     pub here: Counts,
     /// The policy of the cluster IP.
     pub internal: TrafficPolicy,
-    /// The policy of the other frontends, if there is one.
+    /// The policy of all frontends other than the cluster IP; `None` if there are none.
     pub external: Option<TrafficPolicy>,
     /// The endpoints for traffic policy Cluster, and how hints restrict them; `None` when no frontend uses them (A15).
     pub cluster: Option<(Taken, Topology)>,
@@ -62,11 +63,11 @@ pub struct PortCause {
 /// How many endpoints there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All.
+    /// All endpoints.
     pub all: usize,
-    /// The Ready ones.
+    /// The Ready endpoints.
     pub ready: usize,
-    /// Those that are not Ready, but serve while they terminate.
+    /// The endpoints that are not Ready, but serve while they terminate.
     pub terminating: usize,
 }
 
@@ -75,7 +76,7 @@ pub struct Counts {
 pub struct Taken {
     /// Which endpoints these are.
     pub category: Category,
-    /// How many.
+    /// The number of endpoints.
     pub count: usize,
 }
 
@@ -125,7 +126,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Takes this much of the work that is left. Returns whether there was enough.
+/// Subtracts `work` from the work that is left. Returns whether enough was left.
 fn take(left: &mut usize, work: usize) -> bool {
     left.checked_sub(work).map(|rest| *left = rest).is_some()
 }

@@ -53,18 +53,18 @@ pub enum Hint {
     Zone,
 }
 
-/// Why hints are ignored. If there are hints for zones, the reason is that these cannot be used, else that those for nodes cannot.
+/// Why hints are ignored. If there are hints for zones, the reason is about them, otherwise about the hints for nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     /// No endpoint is Ready.
     NoneReady,
-    /// No Ready endpoint has any.
+    /// No Ready endpoint has hints.
     NoHints,
-    /// Some Ready endpoints have none of this kind.
+    /// Some Ready endpoints have no hint of the kind `hint`.
     Missing {
-        /// The kind.
+        /// The kind of hint.
         hint: Hint,
-        /// The number of these endpoints.
+        /// The number of Ready endpoints without a hint of this kind.
         without: usize,
     },
     /// The zone of this node is not known.
@@ -76,9 +76,9 @@ pub enum Ignored {
 /// How many Ready endpoints have hints of one kind.
 #[derive(Clone, Copy, Default)]
 struct Hinted {
-    /// With a hint, whatever node or zone it names.
+    /// Endpoints with a hint of this kind, whatever node or zone it names.
     any: usize,
-    /// With a hint for this node or zone.
+    /// Endpoints with a hint for this node or zone.
     here: usize,
 }
 
@@ -95,7 +95,7 @@ impl Hinted {
 }
 
 impl Topology {
-    /// Chooses the mode: hints for nodes, or else for zones, if they apply.
+    /// Chooses the hints to use: those for nodes if they apply, else those for zones if they apply, else none.
     pub(super) fn of<'a>(ready: impl Iterator<Item = &'a Endpoint>, node: NodeTopology<'_>) -> Self {
         let (mut nodes, mut zones, mut count) = (Hinted::default(), Hinted::default(), 0);
         for endpoint in ready {

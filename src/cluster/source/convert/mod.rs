@@ -43,9 +43,10 @@ pub(crate) enum WithoutClusterIp {
     /// It does not exist for the proxy (A2).
     #[default]
     Ignored,
-    /// The same, and a problem says so.
+    /// It is ignored, and a problem says so.
     Reported,
-    /// It is converted, with [`ASSIGN`] in place of each address and [`ASSIGN_PORT`] in place of each port that an API server would give it.
+    /// It is converted, with [`ASSIGN`] in place of each address and [`ASSIGN_PORT`] in place of each port that an API server would give
+    /// it.
     Assigned,
 }
 

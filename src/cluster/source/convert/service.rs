@@ -44,8 +44,8 @@ impl Converter {
         self.options.without_cluster_ip == WithoutClusterIp::Assigned
     }
 
-    /// Which ports an API server would give the Service: node ports, and the health-check node port. A Service of type LoadBalancer that has
-    /// a cluster IP comes from an API server, which gave it all its ports.
+    /// Whether node ports, and whether a health-check node port, are still to be assigned to the Service. A Service of type LoadBalancer
+    /// that has a cluster IP comes from an API server, which has assigned all its ports.
     fn assigns_ports(&self, spec: &objects::ServiceSpec<'_>) -> (bool, bool) {
         let assigns = self.options.without_cluster_ip == WithoutClusterIp::Assigned;
         let is_new_balancer = *spec.type_ == *"LoadBalancer" && spec.cluster_ip.is_empty();
@@ -308,7 +308,8 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
-/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation is matched as the control plane does.
+/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation is matched as the control plane
+/// does.
 fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     let mode = object.metadata.annotation(objects::TOPOLOGY_MODE);
     !spec.traffic_distribution.is_empty() || mode.is_some_and(|mode| mode == "Auto" || mode == "auto")

@@ -3,9 +3,10 @@
 //! Takes the events of all manifests, in which [`ASSIGN`] and [`ASSIGN_PORT`] mark what is missing; replaces each mark and returns a
 //! sentence for each Service that had one. Pure. A Service for which nothing is left is removed, with a problem.
 //!
-//! The choice depends on the Service's name, and not on the order of the manifests: a hash of the name says where in the range to start,
-//! and the first free address from there on is taken. So a new Service moves another one only when both want the same place.
-//! As an API server does for what it chooses itself, the choice leaves out the first part of a range, from which people choose by hand.
+//! The choice depends on the Service's name, and not on the order of the manifests: a hash of the name gives the first address to try, and
+//! the Service gets the first free address from there on. So a new Service changes the address of another one only when both hashes give
+//! the same address. Like an API server, this module does not choose from the first part of a range, which is left to people who choose by
+//! hand (KEP-3070 for addresses, KEP-3668 for node ports).
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,10 +20,10 @@ use crate::source::convert::{ASSIGN, ASSIGN_PORT};
 use rules::model::{ClusterIps, Event, Family, ObjectName, Service};
 use rules::ruleset::stable_hash::{fnv1a, mix};
 
-/// The ranges of a cluster whose manifests have no ServiceCIDR: the default of kubeadm, and what its documentation shows for IPv6.
+/// The ranges of a cluster whose manifests have no ServiceCIDR: the default of kubeadm for IPv4, and of kind for IPv6.
 const DEFAULT_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12);
 const DEFAULT_V6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0), 112);
-/// The node ports that an API server chooses by default, without the first ones, which it leaves to people.
+/// The default range from which an API server chooses node ports: 30000 to 32767 without the first 86 (KEP-3668).
 const FIRST_NODE_PORT: u16 = 30_086;
 const NODE_PORTS: u64 = 32_768 - FIRST_NODE_PORT as u64;
 /// At most this many addresses of a range are used.
@@ -67,7 +68,7 @@ fn services_mut(events: &mut [Event]) -> impl Iterator<Item = &mut Service> {
     })
 }
 
-/// What no Service has yet.
+/// The addresses and node ports that no Service has yet.
 struct Free {
     ranges: Vec<Range>,
     node_ports: Places,
@@ -100,7 +101,7 @@ impl Free {
         free
     }
 
-    /// Takes out what a Service has already.
+    /// Removes the addresses and node ports that a Service has already.
     fn occupy(&mut self, service: &Service) {
         let own = Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family));
         for ip in own.chain(service.external_ips.iter().chain(&service.load_balancer_ips).copied()) {
@@ -116,7 +117,7 @@ impl Free {
         }
     }
 
-    /// Replaces the marks of a Service. Returns what it lacked and got, and what it did not get.
+    /// Replaces the marks of a Service. Returns a text for each value that it got, and a text for each value that is used up.
     fn give(&mut self, service: &mut Service) -> (Vec<String>, Vec<String>) {
         let (mut said, mut lacks) = (Vec::new(), Vec::new());
         let name = service.name.to_string();
@@ -177,7 +178,7 @@ struct Range {
 }
 
 impl Range {
-    /// Leaves out the network's address, the broadcast address and the part from which people choose.
+    /// Leaves out the network's address, the IPv4 broadcast address and the part from which people choose by hand.
     fn new(cidr: IpNet) -> Self {
         let size = 1_u64.checked_shl((cidr.max_prefix_len() - cidr.prefix_len()).into()).unwrap_or(u64::MAX);
         let by_hand = if size > 32 { (size / 16).clamp(16, 256) } else { 0 };
@@ -199,7 +200,7 @@ impl Range {
     }
 }
 
-/// The address so many places behind another one.
+/// Returns the address that comes `places` after `ip`.
 fn moved(ip: IpAddr, places: u64) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => Ipv4Addr::from(u32::from(ip).wrapping_add(u32::try_from(places).unwrap_or(u32::MAX))).into(),
@@ -207,10 +208,10 @@ fn moved(ip: IpAddr, places: u64) -> IpAddr {
     }
 }
 
-/// Numbered places, some of which are taken. Finds a free one fast, however many names want the same.
+/// Numbered places, some of which are taken. Finds a free place fast, even if many names have the same hash.
 struct Places {
     count: u64,
-    /// From each place that is taken, one at or before the next free one.
+    /// For each taken place a place behind it, which is the next free place or lies before it.
     next: HashMap<u64, u64>,
 }
 
@@ -225,7 +226,7 @@ impl Places {
         }
     }
 
-    /// Takes the place that a name stands for, or the next free one; `None` when all are taken.
+    /// Takes the place that the hash of a name gives, or the next free one; `None` when all are taken.
     fn take(&mut self, name: &str) -> Option<u64> {
         if u64::try_from(self.next.len()).is_ok_and(|taken| taken >= self.count) {
             return None;

@@ -132,7 +132,7 @@ impl Roles {
     fn needs_rescan(&self, event: ReadFlags, name: &OsStr) -> bool {
         let is_root = self.root.as_deref() == Some(name);
         if self.manifests.is_none() {
-            // A symlink can reach its target over others in the same directory, so any name counts.
+            // A symlink can reach its target over other symlinks in the same directory, so any name counts.
             return is_root || !self.targets.is_empty();
         }
         // A kubelet replaces the symlink "..data" when any file of a ConfigMap changes.

@@ -131,11 +131,11 @@ impl Directory {
         End::Complete
     }
 
-    /// Reads directories, files of any name and standard input ([`STDIN`]) once, in the order of their paths. For a directory that nothing
-    /// was read from yet, so that no file has to be read twice.
+    /// Reads directories, files of any name and standard input ([`STDIN`]) once, in the order of their paths. Call it only before any other
+    /// method: it reads no file again.
     ///
     /// # Errors
-    /// One of these sources cannot be read, or one that is no directory has no content.
+    /// Fails if one of the sources cannot be read, or if a file or standard input is empty.
     pub(super) fn read_sources(&mut self, sources: &[PathBuf], take: Take<'_>) -> anyhow::Result<()> {
         let mut scan = Scan { take, again: BTreeSet::new() };
         // Each file, and whether a user named it.
@@ -202,7 +202,7 @@ impl Directory {
         self.take_in(file, read(file), scan);
     }
 
-    /// Takes the objects of a file, of which this was read.
+    /// Stores the objects of a file and passes on their events. `read` is the result of reading the file.
     fn take_in(&mut self, file: &Arc<Path>, read: io::Result<(Vec<u8>, Option<Stamp>)>, scan: &mut Scan<'_>) {
         self.stamps.remove(file);
         match read {
@@ -298,7 +298,7 @@ fn cannot_read(source: &Path) -> String {
     format!("cannot read {}", source.display())
 }
 
-/// Reads all bytes of a source that is probably so long, and may grow while it is read.
+/// Reads all bytes of a source, at most [`MAX_FILE_BYTES`]. `len` is the expected length; the source may grow while it is read.
 fn limited(source: impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(usize::try_from(len.min(MAX_FILE_BYTES)).unwrap_or_default());
     source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

@@ -96,11 +96,11 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
 /// The path that stands for standard input.
 pub const STDIN: &str = "-";
 
-/// Reads directories, files and standard input once. Gives the events of all their objects, [`Event::InitialListDone`] last, and all
+/// Reads directories, files and standard input once. Returns the events of all their objects, [`Event::InitialListDone`] last, and all
 /// problems.
 ///
 /// # Errors
-/// One of these sources cannot be read.
+/// Fails if one of the sources cannot be read.
 pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Reported, ..options };
     let (mut events, problems) = read(sources, options)?;
@@ -108,7 +108,7 @@ pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result
     Ok((events, problems))
 }
 
-/// What manifests mean before an API server has seen them.
+/// The objects of manifests, with the cluster IPs and node ports that an API server would give them.
 #[derive(Debug)]
 pub struct AssignedManifests {
     /// The events of all objects, [`Event::InitialListDone`] last.
@@ -119,7 +119,7 @@ pub struct AssignedManifests {
     pub notes: Vec<String>,
 }
 
-/// As [`read_once`], and gives Services the cluster IPs and node ports that an API server would give them.
+/// Does the same as [`read_once`], and gives Services the cluster IPs and node ports that an API server would give them.
 ///
 /// # Errors
 /// As for [`read_once`].

@@ -67,8 +67,9 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Names that are completed from the kernel's tables. In clap's description of an argument, a hint that no argument of this program has
-/// stands for them; the scripts call a function of ours where clap calls that of the hint.
+/// Hints for values that are names in the kernel's tables: Services, or Services and frontends. clap has no hint for such names, so two
+/// hints that no other argument of this program has take their place. [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these
+/// hints by functions that list the names.
 const SERVICES: ValueHint = ValueHint::Username;
 const TARGETS: ValueHint = ValueHint::Hostname;
 
@@ -93,10 +94,10 @@ _kube_proxy_names() {
 const FISH_WORDS: [(&str, &str); 3] = [
     ("(__fish_complete_users)", "(__fish_kube_proxy_names services)"),
     ("(__fish_print_hostnames)", "(__fish_kube_proxy_names targets)"),
-    // A flag of the proxy whose value is being completed is no mistake.
+    // Without this, fish takes an unfinished value of a proxy flag for an error.
     ("    or return\n", "    or return 0\n"),
 ];
-/// The fish function that completes names, and the names of `services`: clap's script completes no arguments without a flag.
+/// The fish function that completes names, and its use for the arguments of `services` and `probe`: clap's script completes only flags.
 const FISH_NAMES: &str = r#"
 function __fish_kube_proxy_names
     kube-proxy services --names=$argv 2>/dev/null
@@ -138,7 +139,7 @@ fn with_values(arg: Arg, flags: &[Described]) -> Arg {
         return arg;
     }
     let id = arg.get_id().to_string();
-    // The script for zsh takes a colon in a name as its end.
+    // In the script for zsh a colon ends the name of a value.
     let has_colon = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains(':')));
     let arg = if has_colon { arg.value_name("VALUE") } else { arg };
     let kind = flags.iter().find(|flag| flag.name == id).map_or("", |flag| flag.kind);

@@ -15,7 +15,7 @@ const BELOW: usize = 10;
 
 /// The flags of the proxy that the help text of another command shows, because they say where the command takes its objects from.
 const SHOWN: [&str; 4] = ["config", "hostname-override", "kubeconfig", "manifests"];
-/// What the help text says in place of the other flags.
+/// The text that the help of a command shows in place of the hidden flags.
 const OTHERS: &str = "All flags of the proxy are accepted too, see kube-proxy --help.";
 
 /// Hides most flags of the proxy in the help text of a command that takes them.

@@ -66,9 +66,9 @@ impl ProxyArgs {
     }
 }
 
-/// What the warning about a flag that the configuration file overrules says.
+/// Words in the warning about a flag that has no effect because of the configuration file.
 const BESIDE_FILE: &str = "has no effect beside --config";
-/// The flags with which the proxy does a single job and ends: they mean nothing to a command that looks.
+/// The flags with which the proxy does a single job and ends. Other commands refuse them.
 const JOBS: [&str; 4] = ["cleanup", "cleanup-force", "init-only", "write-config-to"];
 
 impl clap::Args for ProxyArgs {
@@ -118,17 +118,16 @@ pub struct RenderArgs {
 /// The command must also have an argument `healthz_address`, which asks a running proxy and so contradicts manifests.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ManifestArgs {
-    /// Look at the rules that `render` prints for these manifests, and not at the kernel: a directory, a file, or - for standard input;
-    /// may be given several times
+    /// Look at what `render` prints for a directory, a file or standard input (-), and not at the kernel
     #[arg(long, value_name = "PATH", conflicts_with_all = ["healthz_address"])]
     manifests: Vec<PathBuf>,
-    /// With --manifests: the KubeProxyConfiguration file of the proxy
+    /// With --manifests: the configuration file
     #[arg(long, value_name = "FILE", requires = "manifests")]
     config: Option<String>,
-    /// With --manifests: the node, if the manifests have several
+    /// With --manifests: the node
     #[arg(long, value_name = "NAME", alias = "hostname-override", requires = "manifests")]
     node: Option<String>,
-    /// With --manifests: the layout of the rules, maps or chains
+    /// With --manifests: maps or chains
     #[arg(long, value_name = "LAYOUT", requires = "manifests")]
     ruleset_layout: Option<String>,
 }
@@ -373,7 +372,7 @@ fn with_dashes(arg: OsString) -> OsString {
 }
 
 impl Flags {
-    /// Takes the given values and checks their types.
+    /// Reads the given values and checks their types.
     fn read(matches: &ArgMatches) -> Result<Self, String> {
         let mut flags = Self::default();
         let names = OPTIONS.iter().map(|option| option.name).chain(FLAGS.iter().map(|flag| flag.name));
@@ -445,7 +444,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Sets these flags in the configuration of a running proxy: each wins, whatever its file and its flags say.
+    /// Writes these flags to the configuration of a running proxy, over the values from its file and its flags.
     ///
     /// # Errors
     /// As [`Self::apply`].
@@ -463,7 +462,8 @@ impl Flags {
         Ok(())
     }
 
-    /// Takes the flags of another command line in place of these. Of the sources of objects the one that is given there is left.
+    /// Replaces the flags that `other` has. If `other` names a source of objects (a kubeconfig, an API server or manifests), removes the
+    /// sources that would take precedence over it.
     pub(super) fn replace_by(&mut self, other: &Self) {
         let has = |name| other.given.contains_key(name);
         if has("kubeconfig") || has("master") {
@@ -475,7 +475,7 @@ impl Flags {
         self.given.extend(other.given.clone());
     }
 
-    /// Adds the ports of `--healthz-port` and `--metrics-port` to addresses without a port. Port 0 switches a server off. As upstream,
+    /// Adds the ports of `--healthz-port` and `--metrics-port` to addresses without a port. Port 0 switches a server off. As in upstream,
     /// both flags have no effect with `--write-config-to`.
     fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
         let ports = self.option("write-config-to").is_none();

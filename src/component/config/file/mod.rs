@@ -64,7 +64,7 @@ pub struct KubeProxyConfiguration {
     pub(crate) mode: String,
     /// Settings of the iptables mode; not used.
     pub(crate) iptables: Iptables,
-    /// Settings of the ipvs mode; not used.
+    /// Settings of the ipvs mode; only `scheduler` is used.
     pub(crate) ipvs: Ipvs,
     /// Settings of the nftables mode.
     pub(crate) nftables: Nftables,

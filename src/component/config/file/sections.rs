@@ -1,5 +1,5 @@
 //! `clientConnection`, `conntrack`, `winkernel`, and a section for each proxy mode. Of the sections for modes, the proxy uses only
-//! `nftables` and a few fields of `ipvs`. It decodes the other sections so that it accepts a file for another mode, and `--write-config-to`
+//! `nftables` and `ipvs.scheduler`. It decodes the other sections so that it accepts a file for another mode, and `--write-config-to`
 //! writes them back.
 
 use std::fmt;

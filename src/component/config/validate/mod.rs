@@ -160,9 +160,9 @@ fn check(
     })
 }
 
-/// Checks the proxy mode, and returns a note or a warning if it is another one than nftables, which then runs in its place. The
-/// configuration that kubeadm, kind and k3s write for every cluster has iptables or no mode, so that only deserves a note. Who chose ipvs
-/// may rely on what only ipvs has, so that deserves a warning and an event.
+/// Checks the proxy mode. Returns a note or a warning for another mode than nftables, because this program then runs nftables instead. Mode
+/// iptables and an empty mode only give a note, because kubeadm, kind and k3s write them for every cluster. Mode ipvs gives a warning,
+/// because its user may rely on features that only ipvs has.
 fn mode(mode: &str, diagnostics: &mut Diagnostics) -> (Option<String>, Option<String>) {
     match mode {
         "nftables" => {}

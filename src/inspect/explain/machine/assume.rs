@@ -1,4 +1,4 @@
-//! Rules that cannot be evaluated: predicts what they would do, and merges branches for which it makes no difference.
+//! Rules that cannot be evaluated: predicts what they do if they match, and merges branches for which it makes no difference.
 
 use nft::expr::{Expr, Foreign, LookupResult, MetaKey};
 use nft::{RuleDump, TableName, Verdict};

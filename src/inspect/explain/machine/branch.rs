@@ -26,9 +26,8 @@ pub(crate) enum Tracking {
 /// The connection of the packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conntrack {
-    /// The state in connection tracking.
     pub(crate) tracking: Tracking,
-    /// The destination before any translation, once it is tracked.
+    /// The destination before any translation, once the connection is tracked.
     pub(crate) original: Option<SocketAddr>,
     /// The status bits (`IPS_*` in `nf_conntrack_common.h`).
     pub(crate) status: u32,
@@ -65,7 +64,6 @@ pub(crate) enum Fate {
 pub(crate) struct Branch {
     /// The packet as it is now.
     pub(crate) packet: Packet,
-    /// Its connection.
     pub(crate) connection: Conntrack,
     /// The share of packets that take this path, given the assumptions in `worlds`.
     pub(crate) probability: f64,
@@ -84,9 +82,7 @@ pub(crate) struct Branch {
 /// A rule that had an effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// Its table.
     pub(crate) table: TableName,
-    /// Its chain.
     pub(crate) chain: Arc<str>,
     /// The rules of the chain.
     pub(super) rules: Arc<[RuleHead]>,
@@ -115,7 +111,7 @@ impl Step {
         verdicts.into_iter().any(|target| **target == *chain)
     }
 
-    /// Whether both are the same rule with the same effects.
+    /// Whether both steps are the same rule with the same effects on the same packet.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.table, &self.chain, self.index, &self.effects, &self.packet)
             == (&other.table, &other.chain, other.index, &other.effects, &other.packet)
@@ -125,7 +121,6 @@ impl Step {
 /// An element that a look-up found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The set.
     pub(crate) set: Arc<str>,
     /// The comment of the element.
     pub(crate) comment: Option<Arc<str>>,
@@ -134,7 +129,6 @@ pub(crate) struct Found {
 /// An effect of a rule on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// A verdict.
     Verdict(Verdict),
     /// The packet is discarded, and the sender gets an error.
     Refuse,
@@ -172,7 +166,7 @@ impl Branch {
         }
     }
 
-    /// Whether both differ in their last assumption only.
+    /// Whether the two branches differ only in their last assumption.
     pub(super) fn is_twin(&self, other: &Self) -> bool {
         let ([mine @ .., (a, x)], [theirs @ .., (b, y)]) = (&self.worlds[..], &other.worlds[..]) else { return false };
         mine == theirs
@@ -210,7 +204,7 @@ impl Branch {
             (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv6, IpAddr::V6(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv4 | CtKey::OriginalDstIpv6, _) => Loaded::Nothing,
-            // Of an echo request, conntrack keeps type and code in the place of the port.
+            // For an echo request, conntrack keeps type and code in place of the port.
             (CtKey::OriginalDstPort, _) => Loaded::Bytes(match self.packet.protocol {
                 protocol::ICMP => vec![8, 0],
                 protocol::ICMPV6 => vec![128, 0],

@@ -5,7 +5,7 @@
 //! each in a world of its own: in one world the rule matches, in the other it does not. Worlds with the same result are merged at the end
 //! of the base chain, so that a rule without consequences for this packet does not matter.
 //!
-//! The semantics are those of `net/netfilter/nf_tables_core.c` and the `nft_*.c` beside it.
+//! Follows the semantics of `net/netfilter/nf_tables_core.c` in the kernel, and of the files `nft_*.c` in the same directory.
 
 mod act;
 mod assume;
@@ -75,9 +75,10 @@ enum Flow {
 }
 /// The limit of nested jumps (the kernel's `NFT_JUMP_STACK_SIZE`).
 const DEPTH: usize = 16;
-/// A random number with more values than this is taken as unknown: no Service has that many endpoints.
+/// A random number with more values than this counts as unknown, because each value makes a branch.
 const MOST_VALUES: u32 = 20_000;
-/// A branch may assume the outcome of at most this many rules that cannot be evaluated. Beyond that the result is unknown.
+/// A branch may assume the outcome of at most this many rules that cannot be evaluated, because each assumption doubles the branches.
+/// Beyond that the result is unknown.
 const MOST_WORLDS: usize = 6;
 /// A chain on the call stack.
 #[derive(Clone)]
@@ -104,14 +105,12 @@ struct Thread {
     found: Vec<Found>,
     /// The packet when the current rule began.
     before: Packet,
-    /// Whether it has left the base chain with a verdict.
+    /// Whether the packet has left the base chain with a verdict.
     is_accepted: bool,
 }
 /// Runs branches through base chains.
 pub(crate) struct Machine<'a, R, H> {
-    /// The rules.
     pub(crate) ruleset: &'a mut R,
-    /// The host.
     pub(crate) host: &'a mut H,
     /// The number of assumptions so far.
     assumptions: usize,

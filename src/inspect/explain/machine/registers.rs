@@ -78,8 +78,9 @@ impl Thread {
         flow
     }
 
-    /// Evaluates `jhash` over `len` bytes. If some of them are unknown and the offset is 0, every number is equally likely: a single rule
-    /// looks it up. With an offset, several rules try one number after the other, and the endpoint is unknown.
+    /// Evaluates `jhash` over `len` bytes. If some of them are unknown and the offset is 0, every number is equally likely, because the
+    /// proxy looks the number up in a single rule. With an offset, several rules of the proxy compute a number one after the other, and the
+    /// endpoint is unknown.
     pub(super) fn hash(
         &mut self,
         (sreg, len): (Register, usize),
@@ -129,7 +130,7 @@ fn bits(range: &Range<usize>) -> u64 {
 pub(super) enum Compared {
     /// All bytes that matter are known, and this is their order.
     Is(Ordering),
-    /// They differ, but in which order is not known.
+    /// The values differ, but their order is not known.
     Differs,
     Unknown,
 }

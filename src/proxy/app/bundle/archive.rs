@@ -1,7 +1,7 @@
 //! A tar archive, compressed with gzip, that is written file by file.
 //!
-//! Takes names and contents, writes the POSIX format `ustar`, which every tar reads. All files are in one folder, belong to root, and can be
-//! read by their owner only.
+//! Takes names and contents, writes the POSIX format `ustar`, which every tar reads. All files are in one folder, belong to root, and can
+//! be read by their owner only.
 
 use std::io::{self, Write};
 

@@ -16,7 +16,7 @@ use inspect::running::Problem;
 use node::kernel::{Lock, connections::Phase, each_connection, process};
 use rules::ruleset::names::TABLE;
 
-/// Sysctls beside those of connection tracking that decide about packets to Services, below `/proc/sys/net`.
+/// Sysctls below `/proc/sys/net` that decide about packets to Services, except those of [`CONNTRACK`].
 const SYSCTLS: [&str; 9] = [
     "bridge/bridge-nf-call-ip6tables",
     "bridge/bridge-nf-call-iptables",
@@ -28,7 +28,7 @@ const SYSCTLS: [&str; 9] = [
     "ipv6/conf/all/disable_ipv6",
     "ipv6/conf/all/forwarding",
 ];
-/// Those of connection tracking: all of this folder whose names begin so.
+/// The sysctls of connection tracking: their folder, and how their names begin.
 const CONNTRACK: (&str, &str) = ("netfilter", "nf_conntrack_");
 
 /// The name of this host.
@@ -36,7 +36,7 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Versions, time, load, and which kube-proxy runs.
+/// Writes versions, time, load, and which kube-proxy runs.
 pub(super) fn node(version: &str, mut content: Content) -> Result<()> {
     writeln!(content, "program   {version} (kube-proxy-nft {})", env!("CARGO_PKG_VERSION"))?;
     writeln!(content, "kernel    {} {}", process::release(), std::env::consts::ARCH)?;
@@ -50,7 +50,7 @@ pub(super) fn node(version: &str, mut content: Content) -> Result<()> {
     Ok(writeln!(content, "running   {holder}")?)
 }
 
-/// The problems of a health page, a sentence a line.
+/// Writes the problems of a health page, one sentence per line.
 pub(super) fn problems(page: &[u8], mut content: Content) -> Result<()> {
     #[derive(Deserialize)]
     struct Page {
@@ -64,7 +64,7 @@ pub(super) fn problems(page: &[u8], mut content: Content) -> Result<()> {
     Ok(problems.iter().try_for_each(|problem| writeln!(content, "{}", problem.text))?)
 }
 
-/// All rules: the tables of kube-proxy with their elements, the chains and rules of all others.
+/// Writes all rules: the tables of kube-proxy with their elements, and the chains and rules of all other tables.
 pub(super) fn rules(mut content: Content) -> Result<()> {
     let mut connection = Connection::open()?;
     for head in connection.tables().map_err(|error| inspect::explain_rights(error.into()))? {
@@ -86,7 +86,7 @@ pub(super) fn rules(mut content: Content) -> Result<()> {
     Ok(())
 }
 
-/// The chains and rules of a table of another program.
+/// Writes the chains and rules of a table of another program.
 fn foreign(connection: &mut Connection, name: &TableName, is_dormant: bool, content: &mut Content) -> Result<()> {
     const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
     writeln!(content, "table {name} {{\n\t# of another program: chains and rules only")?;
@@ -110,7 +110,7 @@ fn foreign(connection: &mut Connection, name: &TableName, is_dormant: bool, cont
     Ok(writeln!(content, "}}")?)
 }
 
-/// How many connections the kernel tracks, by family, protocol and phase. Those of each Service are in `services.txt`.
+/// Writes how many connections the kernel tracks, by family, protocol and phase. The connections of each Service are in `services.txt`.
 pub(super) fn connections(mut content: Content) -> Result<()> {
     let mut counts: BTreeMap<(&str, u8), [u64; 3]> = BTreeMap::new();
     each_connection(|connection| {
@@ -136,7 +136,7 @@ pub(super) fn connections(mut content: Content) -> Result<()> {
     Ok(writeln!(content, "Those of each Service are in services.txt; the limit is in sysctls.txt.")?)
 }
 
-/// The sysctls that matter, with their values.
+/// Writes the sysctls that decide about packets to Services, with their values.
 pub(super) fn sysctls(mut content: Content) -> Result<()> {
     let net = Path::new("/proc/sys/net");
     let (folder, start) = CONNTRACK;

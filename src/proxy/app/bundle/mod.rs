@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
         Ok::<(), anyhow::Error>(())
     };
     add(gather(pages(&args.proxy, run_line), OF_PAGES))?;
-    // One after the other: each may read the tables as a whole, and memory is bounded then by that of one.
+    // One part after the other: a part may hold whole tables in memory, and so only one part at a time does.
     looks(&args.proxy, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
     check_reader(archive.add("summary.txt", summary.as_bytes()))?;
     check_reader(archive.finish())?;
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Fine)
 }
 
-/// The file to write. It must be new: nobody can have put a link to another file in its place.
+/// Opens the file to write. The file must be new, so that a link that somebody made cannot lead to another file.
 fn writer(file: &str) -> Result<Box<dyn Write>> {
     if file == "-" {
         let stdout = io::stdout();
@@ -109,7 +109,7 @@ fn writer(file: &str) -> Result<Box<dyn Write>> {
     Ok(Box::new(opened?))
 }
 
-/// Where the running proxy serves its metrics and its health pages: as `check` finds its configuration, else the default addresses.
+/// The addresses of the running proxy's metrics server and health server, from its configuration if that can be read, else the defaults.
 fn addresses(proxy: &ProxyArgs) -> (SocketAddr, SocketAddr) {
     let (metrics, healthz) = ([127, 0, 0, 1], [127, 0, 0, 1]);
     let (metrics, healthz) = (SocketAddr::from((metrics, 10249)), SocketAddr::from((healthz, 10256)));
@@ -118,7 +118,7 @@ fn addresses(proxy: &ProxyArgs) -> (SocketAddr, SocketAddr) {
     })
 }
 
-/// What the running proxy tells.
+/// The parts that ask the running proxy.
 fn pages(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
     let (metrics, healthz) = addresses(proxy);
     let of_page = |name, address, path: &'static str| {
@@ -139,7 +139,7 @@ fn pages(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
     ]
 }
 
-/// What can be read on the node without a running proxy.
+/// The parts that need no running proxy.
 fn looks(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
     let (_, healthz) = addresses(proxy);
     let services = |name, format: &str| {

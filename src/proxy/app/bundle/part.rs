@@ -33,11 +33,11 @@ pub(super) struct Done {
     pub(super) name: &'static str,
     /// The content, without secrets.
     pub(super) text: String,
-    /// Why it is not whole.
+    /// Why the content is not complete; `None` if it is.
     pub(super) error: Option<String>,
 }
 
-/// Does the work of all parts at once, and gives them back when they have ended, or after this time.
+/// Does the work of all parts at the same time. Returns their files when all have ended, or after `patience`.
 pub(super) fn gather(parts: Vec<Part>, patience: Duration) -> Vec<Done> {
     let deadline = Instant::now() + patience;
     let running: Vec<_> = parts.into_iter().map(start).collect();

@@ -1,13 +1,13 @@
-//! Takes secrets out of a text: the last guard of the bundle, behind parts that hold none by design. Pure.
+//! Removes secrets from the text of a bundle, as a second safeguard: the parts of a bundle read no secrets by design. Pure.
 //!
-//! Hidden are user and password of URLs, also of URLs that were cut, bearer tokens, JSON web tokens, and values of words such as `token=`.
-//! Invariant: what is no secret stays as it is, byte for byte.
+//! Hides user and password of URLs (also of URLs whose end was cut off), bearer tokens, JSON web tokens, and values of words such as
+//! `token=`. Invariant: all other text stays as it is, byte for byte.
 
-/// What stands in the place of a secret.
+/// The text that replaces a secret.
 const HIDDEN: &str = "***";
-/// A value behind one of these is a secret.
+/// The words before a secret value.
 const KEYS: [&str; 4] = ["token=", "password=", "passwd=", "secret="];
-/// The shortest JSON web token; what is shorter is a word that begins like one.
+/// The shortest JSON web token. A shorter word only begins like one.
 const SHORTEST_TOKEN: usize = 40;
 
 /// The text without secrets.
@@ -27,7 +27,7 @@ pub(super) fn redact(text: &str) -> String {
     clean
 }
 
-/// What ends a word; everything else may be part of a URL.
+/// Whether a character ends a word; every other character may be part of a URL.
 fn is_end(character: char) -> bool {
     character.is_whitespace() || matches!(character, '"' | '<' | '>')
 }
@@ -49,7 +49,7 @@ fn without_users(word: &str) -> String {
     clean
 }
 
-/// Whether it is the beginning of a user and a password whose end was cut off: what stands behind the colon is no port.
+/// Whether this is a user and a password that was cut off before its `@`: the text after the colon is no port.
 fn is_cut_user(authority: &str) -> bool {
     let Some((_, port)) = authority.split_once(':').filter(|_| !authority.starts_with('[')) else { return false };
     let port_alone = port.trim_end_matches([':', '.', ',', ';', ')', '\'']);

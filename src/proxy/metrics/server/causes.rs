@@ -1,7 +1,7 @@
 //! `/debug/endpoints/NAMESPACE/NAME`: why a Service has the endpoints that it has, in numbers and in sentences.
 //!
-//! Takes the path of a request, asks the sync thread through an [`Asker`], and formats its [`Causes`] as a [`Page`]. The sentences are here, so
-//! that everything that prints them says the same; [`page`] is pure.
+//! Takes the path of a request, asks the sync thread through an [`Asker`], and formats its [`Causes`] as a [`Page`]. All sentences are made
+//! here, so that every program that shows the page prints equal sentences; [`page`] is pure.
 
 use hyper::StatusCode;
 
@@ -60,7 +60,7 @@ fn page(causes: &Causes) -> Page {
     Page { ports: ports.collect(), is_complete: causes.is_complete }
 }
 
-/// Of the frontends to which a policy applies, which is in this field of the Service.
+/// Makes the cause for the frontends to which `policy` applies. `field` is the field of the Service that has this policy.
 fn cause(causes: &Causes, port: &PortCause, field: &str, policy: TrafficPolicy) -> Cause {
     let is_local = policy == TrafficPolicy::Local;
     // With external policy Local, clients in the cluster reach all endpoints.
@@ -198,7 +198,7 @@ mod tests {
         Service { ports: vec![port], ..named("shop/web", &["10.96.0.1"]) }
     }
 
-    /// What is said of the cluster IP and of the node port, on a node in zone a.
+    /// The sentences about the cluster IP and about the node port, on a node in zone a.
     fn texts(service: Service, slice_port_name: &str, endpoints: &[&str]) -> [Vec<String>; 2] {
         let addresses: Vec<String> = endpoints.iter().map(|text| format!("10.244.0.{text}")).collect();
         let endpoints: Vec<&str> = addresses.iter().map(String::as_str).collect();

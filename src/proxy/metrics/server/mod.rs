@@ -71,7 +71,7 @@ pub(crate) struct Versions {
 /// Where the pages are served.
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
-    /// The address. The unspecified address of either family stands for all addresses of both, as in Go.
+    /// The address. The unspecified address of either family stands for all addresses of both families, as in Go.
     pub(crate) address: SocketAddr,
     /// Whether a failure to listen ends the server; otherwise it tries again (O8).
     pub(crate) hard_fail: bool,

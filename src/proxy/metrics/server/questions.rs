@@ -1,7 +1,7 @@
 //! Questions to the sync thread: why a Service has its endpoints. Only that thread knows the cluster's state.
 //!
-//! A page asks through an [`Asker`]; the sync thread answers from its [`Questions`] between two waits for events. The answer is a value, which
-//! the page formats.
+//! A page asks through an [`Asker`]; the sync thread answers from its [`Questions`] between two waits for events. The answer is a value,
+//! which the page formats.
 //!
 //! Invariants: nothing is kept for a Service that nobody asks about. At most [`QUEUE`] questions wait, further ones are refused at once.
 //! Answers take at most a tenth of the sync thread's time, however many clients ask, and none is made for a client that has gone.

@@ -51,7 +51,7 @@ impl Slis {
         self.all.clear();
     }
 
-    /// All these metrics in the OpenMetrics format.
+    /// The health-check metrics in the OpenMetrics format.
     pub(super) fn open_metrics(&self) -> String {
         crate::metrics::text::open_metrics(&self.registry)
     }

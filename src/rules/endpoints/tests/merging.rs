@@ -100,7 +100,7 @@ fn endpoints_that_came_before_the_service_are_used() {
 
 #[test]
 fn a_change_of_several_slices_is_one_change() {
-    // Changes of several slices make their Service dirty once (B14).
+    // When several slices of a Service change, the state reports the Service as changed once (B14).
     let mut state = state([Event::ServiceApplied(web())]);
     state.apply(Event::SliceApplied(http_slice("default/web-1", &["10.244.0.1"])));
     state.apply(Event::SliceApplied(http_slice("default/web-2", &["10.244.0.2"])));

@@ -121,7 +121,7 @@ fn node_ports_are_given_where_an_api_server_would_give_them() {
         service("np", ", type: NodePort, clusterIP: 10.96.0.1"),
         service("lb", local),
         service("none", ", type: LoadBalancer, allocateLoadBalancerNodePorts: false"),
-        // It comes from an API server, which gave it all that it has.
+        // This Service has a cluster IP, so it comes from an API server: nothing is missing.
         service("old", ", type: LoadBalancer, clusterIP: 10.96.0.2"),
     ]);
     assert_eq!(texts(&found.problems), [""; 0]);

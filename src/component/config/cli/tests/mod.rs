@@ -45,7 +45,7 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("show-hidden-metrics-for-version", "", "1.35"), ("feature-gates", "", "A=true,B=false"),
     ("masquerade-all", "false", "true"), ("detect-local-mode", "", "NodeCIDR"), ("cluster-cidr", "", "10.0.0.0/8,fd00::/8"),
     ("pod-bridge-interface", "", "br0"), ("pod-interface-name-prefix", "", "veth"), ("nodeport-addresses", "[]", "[10.0.0.0/8,fd00::/8]"),
-    ("iptables-sync-period", "30s", "1m0s"), ("iptables-min-sync-period", "1s", "300ms"), ("config-sync-period", "15m0s", "1h0m0s"),
+    ("iptables-sync-period", "30s", "1m0s"), ("iptables-min-sync-period", "0s", "300ms"), ("config-sync-period", "15m0s", "1h0m0s"),
     ("oom-score-adj", "-999", "-5"), ("conntrack-max-per-core", "32768", "0"), ("conntrack-min", "131072", "1"),
     ("conntrack-tcp-timeout-established", "24h0m0s", "0s"), ("conntrack-tcp-timeout-close-wait", "1h0m0s", "1m40s"),
     ("conntrack-tcp-be-liberal", "false", "true"), ("conntrack-udp-timeout", "0s", "1s"), ("conntrack-udp-timeout-stream", "0s", "1s"),

@@ -1,5 +1,5 @@
-//! Property tests of the model and the selection together: the selection depends only on the last content of each
-//! object, and the dirty set names every Service whose selection changes.
+//! Property tests of the model and the selection together: the selection depends only on the last content of each object, and the dirty
+//! set (the changes that [`State::take_dirty`] reports) names every Service whose selection changes.
 
 mod world;
 
@@ -50,7 +50,7 @@ fn select_all(state: &State) -> Selections {
     state.services().map(|service| (service.name.clone(), select(state, &service.name).unwrap())).collect()
 }
 
-/// The endpoints that are taken from these, if hints do not restrict them.
+/// The endpoints that are taken from endpoints with these counts, if hints do not restrict them.
 fn taken(from: Counts) -> Taken {
     match from {
         Counts { ready: 0, terminating: 0, .. } => Taken { category: Category::Nothing, count: 0 },
@@ -198,7 +198,7 @@ proptest! {
         }
     }
 
-    // What is said of the endpoints of a port is what was selected (C3, C4, C5, C6, A15).
+    // The causes of the endpoints of a port agree with the selection (C3, C4, C5, C6, A15).
     #[test]
     fn the_causes_are_those_of_the_selection(history in world::history()) {
         let mut state = State::new(NODE);
