@@ -7,8 +7,9 @@ use crate::support::cluster::{address, config, config_from, endpoint, name, node
 use crate::support::faulty::{Fault, Faulty};
 use crate::support::kernel::Recorder;
 use crate::support::proxy;
-use kube_proxy::sync::{Engine, Report};
+use kube_proxy::sync::{Engine, NoKernel, Report};
 use nft::{Command, Data, TableDump, Value};
+use rules::diff::differences::as_read;
 use rules::model::{Event, Family};
 use rules::ruleset::Layout;
 use rules::ruleset::map_steps::{Steps, found_in};
@@ -229,4 +230,29 @@ fn the_old_rules_of_a_refused_service_outlive_the_growth_of_the_table() {
     apply(&mut proxy, served(1, 2));
     sync(&mut proxy);
     assert_eq!((proxy.quarantined().len(), maps(&kernel)), (0, vec![Some(16); 2]), "it is whole again");
+}
+
+#[test]
+fn what_is_rendered_has_the_maps_of_a_first_sync_and_what_is_compared_those_of_the_tables() {
+    let engine = |services, first_step| {
+        let engine = Engine::new(config(), Layout::Maps, &Family::BOTH, NoKernel::default());
+        let mut engine = engine.with_map_steps(Steps::ending_at(first_step));
+        let services = (0..services).flat_map(|n| served(n, 3));
+        [node(None)].into_iter().chain(services).chain([Event::InitialListDone]).for_each(|event| {
+            engine.apply(event);
+        });
+        engine
+    };
+    let rendered = |services, first_step| -> Vec<TableDump> {
+        engine(services, first_step).content().tables.iter().map(as_read).collect()
+    };
+    let maps = |services| rendered(services, FIRST_STEP).iter().map(found_in).collect::<Vec<_>>();
+    assert_eq!([maps(2), maps(3), maps(18)], [[Some(1); 2], [Some(16); 2], [Some(64); 2]]);
+    // The number may also change between two looks.
+    let mut looks = engine(3, FIRST_STEP);
+    for (first_step, expected) in [(1_000, 1), (FIRST_STEP, 16), (3, 64), (1_000, 1)] {
+        let dumps = rendered(3, first_step);
+        assert!(dumps.iter().all(|dump| found_in(dump) == Some(expected)));
+        assert_eq!(looks.differences(dumps.into_iter().map(Some).collect(), None), []);
+    }
 }
