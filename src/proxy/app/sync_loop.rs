@@ -109,8 +109,8 @@ impl SyncLoop {
     }
 }
 
-/// Makes the schedule of syncs. The time between two comparisons of all rules with the kernel's differs from process to process, so that
-/// nodes that start together do not read their tables back at the same time.
+/// Makes the schedule of syncs. The interval at which all rules are compared with those in the kernel is random for each process, so that
+/// nodes that start together do not read their tables back at the same time. [`COMPARE_SECONDS`] sets it instead.
 fn schedule(config: &Config) -> Schedule {
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     match env::var(COMPARE_SECONDS).ok().and_then(|text| text.parse::<NonZeroU64>().ok()) {
