@@ -16,5 +16,6 @@ mod foreign;
 mod health;
 mod leftovers;
 mod log;
+mod maps;
 mod remembered;
 mod room;

@@ -80,6 +80,7 @@ fn static_rules(shape: Shape) -> StaticRules {
         shared: vec![SetName::Borrowed("shared")],
         chains: vec![top],
         on_demand: balancer,
+        former: |_| false,
         kinds: &[],
     }
 }

@@ -110,8 +110,8 @@ pub struct Config {
     pub scheduler_hash: SchedulerHash,
     /// The number of positions in the hash table of scheduler `maglev`; a prime number.
     pub maglev_table_size: u32,
-    /// The number of maps into which each map of endpoints is split, 1 to 64.
-    pub endpoint_maps: u8,
+    /// The number of maps into which each map of endpoints is split, 1 to 64; `None` if the size of the table decides.
+    pub endpoint_maps: Option<u8>,
     /// The number of service ports (ports of Services) with metrics of their own, if the rules have counters.
     pub metrics_services_limit: usize,
     /// How traffic of local pods is recognised.

@@ -54,7 +54,7 @@ fn defaults_without_file_or_flags() {
         scheduler: Scheduler::Random,
         scheduler_hash: SchedulerHash::Source,
         maglev_table_size: 1021,
-        endpoint_maps: 1,
+        endpoint_maps: None,
         metrics_services_limit: 100,
         detect_local: DetectLocal::ClusterCidr { v4: None, v6: None },
         node_port_addresses: NodePortAddresses::PRIMARY,

@@ -22,8 +22,8 @@ const MAX_ENDPOINTS: usize = 100;
 /// Identifies a counter in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterId {
-    /// The counter of a set's element: the family, the index of the set in `Reader::sets`, and the key of the element.
-    Element(Family, u8, Data),
+    /// The counter of a set's element: the family, the index of the set among those with counters, and the key of the element.
+    Element(Family, u16, Data),
     /// The counters of the rules of a chain, added up.
     Chain(Family, Arc<str>),
 }
@@ -188,7 +188,7 @@ fn counts(numbers: &Numbers, endpoints: &BTreeMap<SocketAddr, u64>) -> ServiceCo
 mod tests {
     use super::*;
 
-    fn element(set: u8, key: u8) -> CounterId {
+    fn element(set: u16, key: u8) -> CounterId {
         CounterId::Element(Family::V4, set, Data::from(key))
     }
 

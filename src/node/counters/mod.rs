@@ -19,8 +19,7 @@ pub use refused::Refused;
 use rules::model::{Family, Frontend};
 use rules::ruleset::counters::{self, Meaning, of_element, of_rule};
 use rules::ruleset::kinds::SetKind;
-use rules::ruleset::{names, reading};
-use rules::table::SetName;
+use rules::ruleset::{map_steps, names, reading};
 
 /// The time between two readings.
 pub const INTERVAL: Duration = Duration::from_secs(10);
@@ -60,8 +59,6 @@ pub struct Reader {
     connection: Connection,
     /// The largest number of service ports that get metrics of their own.
     limit: usize,
-    /// The sets with counters.
-    sets: Vec<(SetName, SetKind)>,
     ledger: Ledger,
 }
 
@@ -70,10 +67,8 @@ impl Reader {
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
-    pub fn open(limit: usize, endpoint_maps: u8) -> std::io::Result<Self> {
-        let kind = |name: SetName| SetKind::of(&name).map(|kind| (name, kind));
-        let sets = counters::sets(endpoint_maps).into_iter().filter_map(kind).collect();
-        Ok(Self { connection: Connection::open()?, limit, sets, ledger: Ledger::default() })
+    pub fn open(limit: usize) -> std::io::Result<Self> {
+        Ok(Self { connection: Connection::open()?, limit, ledger: Ledger::default() })
     }
 
     /// Reads all counters. Returns the totals, and the time until the next reading. The totals are `None` before the first sync, because
@@ -105,21 +100,32 @@ impl Reader {
                 *reading.entry((CounterId::Chain(family, chain.into()), meaning)).or_default() += count.packets;
             }
         })?;
-        // The label (`namespace/name:port`) of each frontend, from the comments of elements. `self.sets` lists the sets with comments
-        // first; elements of later sets have no comment and get their labels from this map.
+        // The sync loop changes the number of maps when the table grows, so it is asked for each time.
+        let maps = endpoint_maps(&mut self.connection, &table)?.unwrap_or(1);
+        // The label (`namespace/name:port`) of each frontend, from the comments of elements. The sets with comments come first; elements of
+        // later sets have no comment and get their labels from this map.
         let mut labels: HashMap<Frontend, Arc<str>> = HashMap::default();
-        for (number, (set, kind)) in (0..).zip(&self.sets) {
+        for (number, set) in (0..).zip(counters::sets(maps)) {
+            let Some(kind) = SetKind::of(&set) else { continue };
             let mut found = Vec::new();
-            self.connection.element_counters(&table, set, |element, count| {
+            self.connection.element_counters(&table, &set, |element, count| {
                 let label_of = |frontend: &Frontend| labels.get(frontend).cloned();
-                if let Some(meaning) = of_element(*kind, family, &element, label_of) {
+                if let Some(meaning) = of_element(kind, family, &element, label_of) {
                     reading.insert((CounterId::Element(family, number, element.key), meaning), count.packets);
                 }
-                let frontend = reading::frontend(*kind, family, element.key.as_slice());
+                let frontend = reading::frontend(kind, family, element.key.as_slice());
                 found.extend(frontend.zip(element.comment));
             })?;
             labels.extend(found);
         }
         Ok(())
     }
+}
+
+/// Asks the kernel into how many maps a table splits each map of endpoints; `None` when it has no such maps.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn endpoint_maps(connection: &mut Connection, table: &TableName) -> Result<Option<u8>, ReadError> {
+    map_steps::found(|name| Ok(connection.set(table, name)?.is_some()))
 }

@@ -27,7 +27,7 @@ use node::flowtable::{self, Reconciler, Reconciliation};
 use node::kernel::leftovers::CleanUp;
 use node::kernel::{Flowtables, Held, Lock, Netfilter, OwnWrites, families};
 use rules::model::{Event, Node};
-use rules::ruleset;
+use rules::ruleset::{self, map_steps::Steps};
 
 /// Time from a failed removal of other modes' rules to the next try; doubles with each failure.
 const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
@@ -36,6 +36,10 @@ const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
 /// An environment variable of this program: the seconds between two comparisons of all rules with the kernel's, so that tests need not last
 /// for hours.
 const COMPARE_SECONDS: &str = "KUBE_PROXY_NFT_COMPARE_SECONDS";
+
+/// An environment variable of this program: the number of elements from which on the maps of endpoints are split, so that tests need not
+/// have 50,000 endpoints.
+const SPLIT_ELEMENTS: &str = "KUBE_PROXY_NFT_SPLIT_ELEMENTS";
 
 /// The values that the sync loop's thread takes over.
 pub(super) struct SyncLoop {
@@ -82,7 +86,9 @@ impl SyncLoop {
         let kernel = kernel.with_fast_path(fast_path).watching_addresses().with_lock(lock).with_own_writes(own_writes);
         let families = families::supported();
         let schedule = schedule(&config);
-        let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel).with_localhost(localhost);
+        let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel)
+            .with_localhost(localhost)
+            .with_map_steps(map_steps());
         let check_node = Box::new(move |node: &Node| {
             node_check::check(&config, &families, node)?
                 .iter()
@@ -113,7 +119,7 @@ impl SyncLoop {
 /// nodes that start together do not read their tables back at the same time. [`COMPARE_SECONDS`] sets it instead.
 fn schedule(config: &Config) -> Schedule {
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
-    match env::var(COMPARE_SECONDS).ok().and_then(|text| text.parse::<NonZeroU64>().ok()) {
+    match from_environment(COMPARE_SECONDS) {
         Some(seconds) => {
             warn!(
                 variable = COMPARE_SECONDS,
@@ -123,6 +129,20 @@ fn schedule(config: &Config) -> Schedule {
         }
         None => schedule.with_jitter(chance()),
     }
+}
+
+/// Returns the steps in which the number of maps of endpoints grows.
+fn map_steps() -> Steps {
+    let Some(elements) = from_environment(SPLIT_ELEMENTS) else { return Steps::default() };
+    warn!(
+        variable = SPLIT_ELEMENTS,
+        elements, "The maps of endpoints are split from this many elements on, because the environment says so"
+    );
+    Steps::ending_at(usize::try_from(elements.get()).unwrap_or(usize::MAX))
+}
+
+fn from_environment(variable: &str) -> Option<NonZeroU64> {
+    env::var(variable).ok()?.parse().ok()
 }
 
 /// Returns a random number from 0 to 1, which differs from process to process.
@@ -155,9 +175,9 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
     if config.counters == Counters::Off {
         return Ok(());
     }
-    let (metrics, limit, maps) = (metrics.clone(), config.metrics_services_limit, config.endpoint_maps);
+    let (metrics, limit) = (metrics.clone(), config.metrics_services_limit);
     let body = move || {
-        let reader = counters::Reader::open(limit, maps);
+        let reader = counters::Reader::open(limit);
         let mut reader = reader.context("cannot open the netfilter netlink socket of the counters")?;
         let mut failed = Once::default();
         loop {

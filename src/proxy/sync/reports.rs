@@ -139,13 +139,16 @@ impl<K: Kernel> Sync<K> {
             numServices = services, numEndpoints = endpoints, %elapsed, sinceStart = %since_start,
             "Synced for the first time"
         );
+        if self.engine.chooses_maps() {
+            return;
+        }
         let mut counts = self.engine.table_counts().flat_map(|(_, counts)| counts);
         if let Some((map, elements)) = counts.find(|(map, elements)| reading::takes_long(map, *elements)) {
             warn!(
                 map,
                 elements,
-                "Reading this map back takes long, because the kernel lists it in a time that grows with the square of its size; set \
-                 nftables.endpointMaps (--endpoint-maps) to 64"
+                "Reading this map back takes long, because the kernel lists it in a time that grows with the square of its size; leave \
+                 nftables.endpointMaps (--endpoint-maps) out, or set it to 64"
             );
         }
     }

@@ -19,8 +19,15 @@ pub const fn layout(config: &Config) -> Layout {
     }
 }
 
-/// Returns the settings of one family's table; `owned` says whether this process is to own the table.
-pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, owned: bool) -> Settings {
+/// Returns the settings of one family's table; `owned` says whether this process is to own the table, and `endpoint_maps` into how many
+/// maps each map of endpoints is split.
+pub(super) fn settings(
+    config: &Config,
+    node: Option<&Node>,
+    family: Family,
+    owned: bool,
+    endpoint_maps: u8,
+) -> Settings {
     Settings {
         family,
         masquerade_mark: 1 << config.masquerade_bit,
@@ -29,7 +36,7 @@ pub(super) fn settings(config: &Config, node: Option<&Node>, family: Family, own
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal,
         balancing: balancing(config),
-        endpoint_maps: config.endpoint_maps,
+        endpoint_maps,
         localhost: localhost(config, family),
         counters: match config.counters {
             config::Counters::Off => Counters::Off,

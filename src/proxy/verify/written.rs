@@ -12,11 +12,10 @@ use super::report::DescribedDifference;
 use crate::sync::is_upstreams_chain;
 use component::config::{Config, RulesetLayout};
 use inspect::explain_rights;
+use node::counters::endpoint_maps;
 use rules::ruleset::kinds::ChainKind;
-use rules::ruleset::names::{FrontendType, List, chain, endpoint_maps, set};
+use rules::ruleset::names::{chain, set};
 
-/// The most maps of endpoints of one kind that a configuration can ask for.
-const MOST_MAPS: u8 = 64;
 /// The most Services whose rules are read to find out whether endpoints have chains.
 const MOST_SERVICES: usize = 64;
 
@@ -70,14 +69,7 @@ fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Fo
         RulesetLayout::Maps => None,
         RulesetLayout::Chains => endpoint_chains(connection, table)?,
     };
-    let mut maps = 1;
-    for count in 2..=MOST_MAPS {
-        let last = endpoint_maps(FrontendType::Address, List::Cluster, count).last();
-        match last {
-            Some(name) if connection.set(table, &name)?.is_some() => maps = count,
-            _ => break,
-        }
-    }
+    let maps = endpoint_maps(connection, table)?.unwrap_or(1);
     Ok(Some(Form::Ours { layout, endpoint_chains, maps }))
 }
 
@@ -102,18 +94,16 @@ fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Opt
     Ok(None)
 }
 
-/// Copies the form of the tables to the fields of `config` for whose flags `says` names no source.
+/// Copies the layout of the tables to the fields of `config` for whose flags `says` names no source. If `config` has no number of maps, the
+/// comparison takes that of the tables.
 pub(super) fn adopt(written: &[Written], config: &mut Config, says: impl Fn(&str) -> Option<String>) {
     let ours = written.iter().find(|written| written.form != Form::Upstreams);
-    let Some(Written { form: Form::Ours { layout, endpoint_chains, maps }, .. }) = ours else { return };
+    let Some(Written { form: Form::Ours { layout, endpoint_chains, .. }, .. }) = ours else { return };
     if says("ruleset-layout").is_none() {
         config.ruleset_layout = *layout;
     }
     if let Some(endpoint_chains) = endpoint_chains.filter(|_| says("endpoint-chains").is_none()) {
         config.endpoint_chains = endpoint_chains;
-    }
-    if says("endpoint-maps").is_none() {
-        config.endpoint_maps = *maps;
     }
 }
 
@@ -145,13 +135,12 @@ pub(super) fn contradiction(
             says("endpoint-chains"),
             if has { "none" } else { "one" },
         )),
-        Form::Ours { maps, .. } if maps != config.endpoint_maps => Some(format!(
-            "shares its endpoints among {maps} {}, and {} says {}: {REMEDY}",
-            if maps == 1 { "map" } else { "maps" },
-            says("endpoint-maps"),
-            config.endpoint_maps
-        )),
-        _ => None,
+        Form::Ours { maps, .. } => config.endpoint_maps.filter(|wanted| *wanted != maps).map(|wanted| {
+            let noun = if maps == 1 { "map" } else { "maps" };
+            let says = says("endpoint-maps");
+            format!("shares its endpoints among {maps} {noun}, and {says} says {wanted}: {REMEDY}")
+        }),
+        Form::Upstreams => None,
     };
     find(&upstreams).or_else(|| find(&another))
 }
@@ -208,6 +197,8 @@ mod tests {
             start(text(ours(RulesetLayout::Maps, None, 1), &["--endpoint-maps=4"]))
                 .ends_with("shares its endpoints among 1 map, and --endpoint-maps says 4")
         );
+        assert_eq!(text(ours(RulesetLayout::Maps, None, 16), &[]), None, "nobody asks for a number of maps");
+        assert_eq!(text(ours(RulesetLayout::Maps, None, 16), &["--endpoint-maps=0"]), None);
         assert!(text(Form::Upstreams, &[]).unwrap().contains("is that of upstream's kube-proxy"));
     }
 
@@ -217,11 +208,11 @@ mod tests {
         let adopted = |flags: &[&str], says: fn(&str) -> Option<String>| {
             let mut config = config(flags);
             adopt(&written, &mut config, says);
-            (config.ruleset_layout, config.endpoint_chains, config.endpoint_maps)
+            (config.ruleset_layout, config.endpoint_chains)
         };
-        assert_eq!(adopted(&[], |_| None), (RulesetLayout::Chains, false, 8));
-        assert_eq!(adopted(&[], |_| Some("the file".to_owned())), (RulesetLayout::Maps, true, 1));
-        let given = |flag: &str| (flag == "endpoint-maps").then(|| "--endpoint-maps".to_owned());
-        assert_eq!(adopted(&["--endpoint-maps=2"], given), (RulesetLayout::Chains, false, 2));
+        assert_eq!(adopted(&[], |_| None), (RulesetLayout::Chains, false));
+        assert_eq!(adopted(&[], |_| Some("the file".to_owned())), (RulesetLayout::Maps, true));
+        let given = |flag: &str| (flag == "endpoint-chains").then(|| "--endpoint-chains".to_owned());
+        assert_eq!(adopted(&["--endpoint-chains=true"], given), (RulesetLayout::Chains, true));
     }
 }

@@ -139,6 +139,7 @@ mod tests {
             chains: Vec::new(),
             kinds: &[],
             on_demand: |_| None,
+            former: |_| false,
         })
     }
 

@@ -65,12 +65,12 @@ impl<'a> Wanted<'a> {
         dump.chains.values().filter(|(chain, _)| self.is_unwanted(chain))
     }
 
-    /// Whether the table can be corrected with this set in it. A set of a removed owner can be deleted; but a set with a wanted name and
-    /// another type cannot be changed.
+    /// Whether the table can be corrected with this set in it. A set of a removed owner or of another form of the table can be deleted; but
+    /// a set with a wanted name and another type cannot be changed.
     pub(super) fn fits_set(&self, present: &Set) -> bool {
         match self.sets.get(&*present.name) {
             Some(wanted) => set_size::is_same_kind(wanted, present),
-            None => present.flags.dynamic || can_be_verdict_map(present),
+            None => present.flags.dynamic || can_be_verdict_map(present) || (self.static_rules.former)(&present.name),
         }
     }
 

@@ -13,6 +13,7 @@ mod endpoint_sets;
 pub mod flowtable;
 pub mod kinds;
 pub mod localhost;
+pub mod map_steps;
 pub mod maps;
 pub mod names;
 pub mod notes;
@@ -51,7 +52,7 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// How an endpoint is chosen for a connection.
     pub balancing: Balancing,
-    /// The number of maps over which each map of endpoints is split (`nftables.endpointMaps`), at least 1.
+    /// The number of maps over which each map of endpoints is split (`nftables.endpointMaps`, or [`map_steps`]), at least 1.
     pub endpoint_maps: u8,
     /// How node ports on loopback addresses are treated.
     pub localhost: Localhost,

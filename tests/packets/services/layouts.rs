@@ -1,9 +1,11 @@
-//! A restart with another layout, or with another number of maps of endpoints, replaces the rules, and traffic goes on as before.
+//! A restart with another layout, or with another number of maps of endpoints, replaces the rules, and so does a table that grows past the
+//! size at which it gets more maps; traffic goes on as before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::inspect::{command, outcome};
 use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
@@ -30,6 +32,42 @@ fn flows(family: Family) -> Vec<(Flow, u16)> {
     ]
 }
 
+fn all_flows() -> impl Iterator<Item = Flow> {
+    Family::ALL.into_iter().flat_map(flows).map(|(flow, _)| flow)
+}
+
+/// A Service with every kind of frontend and four endpoints.
+fn objects() -> Vec<Value> {
+    let web = service("shop", "web").cluster_ips(1);
+    let web = web.port("http", Proto::Tcp, 80).node_port(30080).port("dns", Proto::Udp, 53).node_port(30053);
+    let web = Family::ALL.iter().fold(web, |web, family| web.external_ip(family.external_ip(1)));
+    let mut objects = vec![node(), service_cidr(), web.json()];
+    objects.extend(slices("shop", "web", &[0, 1, 2, 3], &PORTS));
+    objects
+}
+
+/// Every new connection to the Service reaches an endpoint while `change` runs.
+fn assert_served_during(world: &World, change: impl FnOnce()) {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let prober = scope.spawn(|| {
+            let mut count = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                for flow in all_flows() {
+                    let outcome = probe_served(&world.client, flow);
+                    assert!(matches!(outcome, Outcome::Reached(_)), "{flow:?}: {outcome:?}");
+                    count += 1;
+                }
+            }
+            count
+        });
+        change();
+        is_done.store(true, Ordering::Relaxed);
+        let count = prober.join().expect("every probe reaches an endpoint");
+        assert!(count >= all_flows().count(), "nothing was probed during the change");
+    });
+}
+
 /// New connections are served, and earlier ones stay with the same endpoint.
 fn assert_serving(world: &World, held: &[(Connection, Answer)]) {
     for (family, (flow, port)) in Family::ALL.into_iter().flat_map(|f| flows(f).into_iter().map(move |flow| (f, flow)))
@@ -54,13 +92,7 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
     let world = World::new();
     // On a translated processor more than the usual 30 s pass between two datagrams of one flow.
     world.node.set_sysctl("netfilter/nf_conntrack_udp_timeout", "600");
-    let web = service("shop", "web").cluster_ips(1);
-    let web = web.port("http", Proto::Tcp, 80).node_port(30080).port("dns", Proto::Udp, 53).node_port(30053);
-    let web = Family::ALL.iter().fold(web, |web, family| web.external_ip(family.external_ip(1)));
-    let mut objects = vec![node(), service_cidr(), web.json()];
-    objects.extend(slices("shop", "web", &[0, 1, 2, 3], &PORTS));
-    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
-    let all_flows = || Family::ALL.into_iter().flat_map(flows).map(|(flow, _)| flow);
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects());
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
     for (next, maps) in [(layout.other(), 1), (layout, 1), (layout, 16)] {
         let listed = frontends(&world);
@@ -68,24 +100,7 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
         let mut config = config_in(next);
         config["nftables"]["endpointMaps"] = json!(maps);
         proxy.configure(&config);
-        let is_done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let prober = scope.spawn(|| {
-                let mut count = 0;
-                while !is_done.load(Ordering::Relaxed) {
-                    for flow in all_flows() {
-                        let outcome = probe_served(&world.client, flow);
-                        assert!(matches!(outcome, Outcome::Reached(_)), "{flow:?}: {outcome:?}");
-                        count += 1;
-                    }
-                }
-                count
-            });
-            proxy.launch();
-            is_done.store(true, Ordering::Relaxed);
-            let count = prober.join().expect("every probe reaches an endpoint");
-            assert!(count >= all_flows().count(), "nothing was probed during the change");
-        });
+        assert_served_during(&world, || proxy.launch());
         let listing = nft::list_ruleset(&world.node);
         assert_eq!(listing.contains("chain KUBE-SVC-"), next != Layout::Maps);
         assert_eq!(listing.contains("goto KUBE-SEP-"), next == Layout::Chains);
@@ -93,6 +108,87 @@ fn a_change_of_layout_breaks_no_connection(layout: Layout) {
         assert_eq!(frontends(&world), listed, "what operators see is the same");
         assert_serving(&world, &held);
     }
+}
+
+/// Another Service with `addresses` addresses in each family, for each of which it has four elements.
+fn large(name: &str, number: u8, addresses: u8) -> Vec<Value> {
+    let large = service("shop", name).cluster_ips(number).port("http", Proto::Tcp, 80);
+    let external = (1..addresses).flat_map(|n| Family::ALL.map(|family| family.external_ip(10 * number + n)));
+    let mut objects = vec![external.fold(large, |large, address| large.external_ip(address)).json()];
+    objects.extend(slices("shop", name, &[0, 1, 2, 3], &PORTS[..1]));
+    objects
+}
+
+test_in_each_layout!(a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection);
+fn a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection(layout: Layout) {
+    // The number of maps follows the size of the table (F10). With a chain for each endpoint there is nothing to split.
+    let world = World::new();
+    world.node.set_sysctl("netfilter/nf_conntrack_udp_timeout", "600");
+    let maps = || {
+        let listing = nft::list_ruleset(&world.node);
+        listing.lines().filter(|line| line.trim().starts_with("map endpoints")).count() / Family::ALL.len()
+    };
+    let wanted = |maps| if layout == Layout::Chains { 1 } else { maps };
+    let mut config = config_in(layout);
+    config["nftables"]["counters"] = json!("endpoints");
+    let sticky = service("shop", "sticky").cluster_ips(9).port("http", Proto::Tcp, 80).client_ip_affinity(600);
+    let mut objects = objects();
+    objects.push(sticky.json());
+    objects.extend(slices("shop", "sticky", &[0, 1, 2, 3], &PORTS[..1]));
+    // These Services have 20 elements in the map `endpoints`; 16 maps take eight times as many.
+    let mut proxy = Proxy::start_under(&["env", "KUBE_PROXY_NFT_SPLIT_ELEMENTS=20"], &world.node, &config, &objects);
+    let remembered = || {
+        let flow = |family: Family| Flow::new(Proto::Tcp, family.client(), family.cluster_ip(9), 80);
+        Family::ALL.map(|family| match probe_served(&world.client, flow(family)) {
+            Outcome::Reached(answer) => answer.endpoint,
+            other => panic!("{other:?}"),
+        })
+    };
+    let before = remembered();
+    let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
+    assert_eq!(maps(), 1);
+    for (name, number, addresses, expected) in [("bigger", 2, 1, 16), ("biggest", 3, 36, 64)] {
+        assert_served_during(&world, || {
+            proxy.apply(&large(name, number, addresses));
+            proxy.wait_until_quiet();
+        });
+        assert_eq!(maps(), wanted(expected), "{}", proxy.log());
+        assert_serving(&world, &held);
+        assert!((0..4).all(|_| remembered() == before), "session affinity goes on");
+        let flow = Flow::new(Proto::Tcp, Family::V6.client(), Family::V6.cluster_ip(number), 80);
+        assert!(matches!(probe_served(&world.client, flow), Outcome::Reached(_)));
+        let (code, text, errors) = outcome(&mut command(&world.node, &["verify"]));
+        assert_eq!(code, Some(0), "{text}{errors}");
+    }
+    assert_eq!(
+        proxy.log().matches("Split the maps of endpoints").count(),
+        if layout == Layout::Chains { 0 } else { 2 }
+    );
+    // The thread of the counters finds them in the new maps.
+    let end = Instant::now() + Duration::from_secs(90);
+    loop {
+        let page = proxy.get("127.0.0.1:10249", "/metrics");
+        let of_web =
+            |line: &&str| line.starts_with("kubeproxy_nft_endpoint_connections_total{") && line.contains("\"web\"");
+        if page.lines().filter(of_web).filter(|line| !line.ends_with(" 0")).count() > 1 {
+            break;
+        }
+        assert!(Instant::now() < end, "no endpoint has a count: {page}");
+        thread::sleep(Duration::from_millis(200));
+    }
+
+    // The next process would choose fewer, and keeps what it finds.
+    let (listing, listed) = (nft::normalised(&nft::list_ruleset(&world.node)), frontends(&world));
+    proxy.stop();
+    proxy.set_wrapper(&[]);
+    assert_served_during(&world, || proxy.launch());
+    assert_eq!(maps(), wanted(64));
+    assert_eq!(frontends(&world), listed);
+    assert_eq!(
+        nft::normalised(&nft::list_ruleset(&world.node)).keys().collect::<Vec<_>>(),
+        listing.keys().collect::<Vec<_>>()
+    );
+    assert_serving(&world, &held);
 }
 
 test_in_each_layout!(the_flag_counts_beside_the_file);

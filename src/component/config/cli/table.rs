@@ -142,7 +142,7 @@ pub(super) const FLAGS: &[Flag] = &[
     always(OWN, "scheduler", "nftables.scheduler", Picks(|c| &mut c.nftables.scheduler), "How endpoints are chosen, unless a Service's annotation kube-proxy-nft/scheduler says otherwise: random, source-hash or maglev; empty: random, or what --ipvs-scheduler asks for"),
     always(OWN, "scheduler-hash", "nftables.schedulerHash", Hashes(|c| &mut c.nftables.scheduler_hash), "What source-hash and maglev hash: source (the client's address) or source-and-port"),
     always(OWN, "maglev-table-size", "nftables.maglevTableSize", Int(|c| &mut c.nftables.maglev_table_size), "Places in a table of maglev, a prime number; an endpoint takes one of 64"),
-    always(OWN, "endpoint-maps", "nftables.endpointMaps", Int(|c| &mut c.nftables.endpoint_maps), "Maps that share the endpoints of each kind, 1 to 64; 64 lets a table of a million endpoints be read in seconds"),
+    always(OWN, "endpoint-maps", "nftables.endpointMaps", Int(|c| &mut c.nftables.endpoint_maps), "Maps that share the endpoints of each kind, 1 to 64, so that a large table is read in seconds; 0: 1, 16 or 64, as the table grows"),
     always(OWN, "table-ownership", "nftables.tableOwnership", Ownership(|c| &mut c.nftables.table_ownership), "Whether the kernel refuses changes of our tables by other programs while this one runs: off, or auto (kernel 6.9 and newer)"),
     always(LOGS, "v", "logging.verbosity", Level(|c| &mut c.logging.verbosity), "Log verbosity: 0 and more; more is more verbose"),
     always(LOGS, "vmodule", "logging.vmodule", Vmodule, "pattern=level pairs: higher verbosity of source files; text format only"),

@@ -54,7 +54,8 @@ pub(crate) struct Nftables {
     pub(crate) scheduler_hash: SchedulerHash,
     /// The number of positions in the hash table of scheduler `maglev`.
     pub(crate) maglev_table_size: i32,
-    /// The number of maps into which each map of endpoints is split, because the kernel lists several small maps faster than a large one.
+    /// The number of maps into which each map of endpoints is split, because the kernel lists several small maps faster than a large one;
+    /// with 0 the size of the table decides.
     pub(crate) endpoint_maps: i32,
 }
 
@@ -209,7 +210,7 @@ impl Default for Nftables {
             scheduler: Scheduler::default(),
             scheduler_hash: SchedulerHash::default(),
             maglev_table_size: MAGLEV_TABLE_SIZE,
-            endpoint_maps: 1,
+            endpoint_maps: 0,
         }
     }
 }

@@ -52,7 +52,7 @@ fn documented_defaults() -> Value {
             // Upstream does not have the following fields.
             "rulesetLayout": "maps", "endpointChains": true, "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
             "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",
-            "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 1
+            "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 0
         },
         "winkernel": {
             "networkName": "", "sourceVip": "", "enableDSR": false, "rootHnsEndpointName": "",

@@ -128,7 +128,7 @@ fn check(
         scheduler,
         scheduler_hash: file.nftables.scheduler_hash,
         maglev_table_size: maglev_table_size?,
-        endpoint_maps: endpoint_maps?,
+        endpoint_maps,
         metrics_services_limit: usize::try_from(metrics_services_limit?).unwrap_or(usize::MAX),
         detect_local: detect_local?,
         node_port_addresses: node_port_addresses?,
@@ -233,11 +233,12 @@ fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnos
     u8::try_from(limit).ok()
 }
 
-/// Checks and returns the number of maps for endpoints. The limit of 64 is arbitrary: more maps would only make a table harder to read.
+/// Checks and returns the number of maps for endpoints; 0 in the configuration lets the size of the table decide. The limit of 64 is
+/// arbitrary: more maps would only make a table harder to read.
 fn endpoint_maps(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     let maps = file.nftables.endpoint_maps;
-    diagnostics.range("nftables.endpointMaps", maps, 1..=64);
-    u8::try_from(maps).ok()
+    diagnostics.range("nftables.endpointMaps", maps, 0..=64);
+    u8::try_from(maps).ok().filter(|maps| *maps > 0)
 }
 
 /// Checks and returns the limit of elements for each Service; 0 in the configuration means no limit.

@@ -64,8 +64,9 @@ impl<K: Kernel> Engine<K> {
 
     /// Returns how `dumps`, tables in the order of [`Engine::table_names`], differ from what they should hold. A difference that belongs to
     /// no Service of this engine, such as one of a deleted Service, gets its subject from `before`, an engine with an earlier state of the
-    /// cluster.
+    /// cluster. Into how many maps the endpoints are split is no difference, unless the configuration has a number.
     pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
+        self.adopt_maps(&dumps);
         self.recompute();
         let names = self.tables.names();
         let mut found = self.tables.differences(dumps);

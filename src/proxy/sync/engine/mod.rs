@@ -4,6 +4,7 @@
 mod commit;
 mod differences;
 mod isolation;
+mod maps;
 #[cfg(test)]
 mod order;
 mod stale_clients;
@@ -13,9 +14,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use commit::cannot_own;
+use commit::{Failed, cannot_own};
 pub(crate) use differences::{Subject, TableDifference};
 use foldhash::HashSet;
+use maps::MapChoice;
 use nft::monitor::Process;
 use nft::{Command, CommitError, Committed, ReadError};
 use tracing::{info, warn};
@@ -60,6 +62,7 @@ pub struct Engine<K> {
     /// Whether the kernel supports `destroy element`; assumed until the kernel refuses it.
     destroys: bool,
     budget: Budget,
+    maps: MapChoice,
     /// The error, logged last, of a check for writes of other programs.
     check_failed: Once<String>,
 }
@@ -120,6 +123,7 @@ impl<K: Kernel> Engine<K> {
         let state = State::new(&config.node_name).with_frontend_limit(config.service_elements_limit);
         let budget = Budget::new(config.service_elements_limit);
         let tables = Tables::new(layout, families, &config);
+        let maps = MapChoice::new(&config);
         Self {
             config,
             state,
@@ -134,6 +138,7 @@ impl<K: Kernel> Engine<K> {
             quarantine: Quarantine::default(),
             destroys: true,
             budget,
+            maps,
             check_failed: Once::default(),
         }
     }
@@ -194,9 +199,32 @@ impl<K: Kernel> Engine<K> {
         let families: Vec<Family> = self.families().collect();
         self.pending.taken();
         self.journal.begin();
+        let outcome = self.compute_and_commit(after_pause);
+        self.quarantine.synced(outcome.is_ok());
+        let outcome = outcome.map_err(SyncError::from);
+        self.journal.ended(&self.tables, outcome.as_ref().err());
+        let mut report = outcome?;
+        let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
+        let held_back = self.quarantine.names().map(|name| (name, has_rules(name))).collect();
+        self.observers.committed(&held_back, &families);
+        // The flag stays set after a failure, because the retry also repairs what another program changed before it.
+        if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
+            self.observers.udp.all_changed();
+        }
         let start = Instant::now();
+        report.flows = self.reconcile_flows(start);
+        report.timing.flows = start.elapsed();
+        self.split_maps(&mut report);
+        Ok(report)
+    }
+
+    /// Plans the Services that changed, and commits the difference, without the Services that the kernel refuses.
+    fn compute_and_commit(&mut self, after_pause: bool) -> Result<Report, Failed> {
+        let start = Instant::now();
+        self.read_for_maps()?;
+        let read = Instant::now();
         let (services, only_service) = self.recompute();
-        let computing = start.elapsed();
+        let computing = read.elapsed();
         let outcome = match self.bring_about(after_pause) {
             Err(failed) if cannot_own(&failed) => {
                 info!(
@@ -207,23 +235,10 @@ impl<K: Kernel> Engine<K> {
             }
             other => other,
         };
-        let outcome = outcome.or_else(|failed| self.isolate(failed));
-        self.quarantine.synced(outcome.is_ok());
-        let outcome = outcome.map_err(SyncError::from);
-        self.journal.ended(&self.tables, outcome.as_ref().err());
-        let mut report = outcome?;
-        let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
-        let held_back = self.quarantine.names().map(|name| (name, has_rules(name))).collect();
-        self.observers.committed(&held_back, &families);
+        let mut report = outcome.or_else(|failed| self.isolate(failed))?;
         (report.services, report.only_service) = (services, only_service);
+        report.timing.reading += read - start;
         report.timing.computing += computing;
-        // The flag stays set after a failure, because the retry also repairs what another program changed before it.
-        if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
-            self.observers.udp.all_changed();
-        }
-        let start = Instant::now();
-        report.flows = self.reconcile_flows(start);
-        report.timing.flows = start.elapsed();
         Ok(report)
     }
 
@@ -235,6 +250,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Plans the Services that changed. Returns their number, and the Service when it is only one.
     fn recompute(&mut self) -> (usize, Option<ObjectName>) {
+        self.choose_maps();
         let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
         let due = self.quarantine.due(Instant::now());
         let reasons = [
@@ -266,7 +282,13 @@ impl<K: Kernel> Engine<K> {
         if !self.tables.take_outdated() {
             return (names.len(), names.pop().filter(|_| names.is_empty()));
         }
-        let done: HashSet<&ObjectName> = names.iter().collect();
+        self.plan_others(&names);
+        (self.state.service_count(), None)
+    }
+
+    /// Makes the records of all Services again but for those in `done`.
+    fn plan_others(&mut self, done: &[ObjectName]) {
+        let done: HashSet<&ObjectName> = done.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
         let others: Vec<ObjectName> = others.cloned().collect();
         let plans = planned::all(&self.state, &self.tables, self.budget.limit(), &others);
@@ -277,7 +299,6 @@ impl<K: Kernel> Engine<K> {
                 self.tables.put_records(name, planned.records);
             }
         }
-        (self.state.service_count(), None)
     }
 
     /// Logs one warning for all Services, however many they are (A7).

@@ -100,7 +100,7 @@ fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order
     let mut engine = engine(kernel.clone());
     assert_eq!(healthy(&engine), [0; 0], "nothing is told before a commit");
     engine.sync(true).expect("the kernel takes everything");
-    assert_eq!(kernel.take(), ["addresses", "read", "commit", "flows"]);
+    assert_eq!(kernel.take(), ["read", "addresses", "commit", "flows"]);
     assert_eq!(healthy(&engine), [1]);
 
     engine.apply(dns_slice(&["10.244.0.1 @here", "10.244.0.2 @here"]));

@@ -6,6 +6,7 @@
 
 mod client_checks;
 mod family;
+mod maps;
 mod owner;
 mod read_back;
 mod stale_clients;
@@ -32,6 +33,7 @@ use rules::table::ServiceObjects;
 pub(super) use client_checks::ClientChecks;
 use family::FamilyTable;
 pub(super) use family::packets_pass;
+pub(super) use maps::Before;
 pub(super) use owner::Owner;
 pub(super) use stale_clients::StaleClients;
 
@@ -39,6 +41,10 @@ pub(super) use stale_clients::StaleClients;
 pub(super) struct Tables {
     layout: Layout,
     tables: Vec<FamilyTable>,
+    /// The number of maps into which each map of endpoints is split.
+    maps: u8,
+    /// The facts of the node that the tables hold.
+    facts: NodeFacts,
     /// Whether only this process may change the tables.
     owned: bool,
     /// Whether it is known what the kernel holds.
@@ -84,14 +90,16 @@ impl ChangedIn<'_> {
 impl Tables {
     /// Makes empty tables; what the kernel holds is not known yet.
     pub(super) fn new(layout: Layout, families: &[Family], config: &Config) -> Self {
-        let owned = config.own_tables;
+        let (owned, maps) = (config.own_tables, config.endpoint_maps.unwrap_or(1));
         let table = |family: &Family| {
-            let settings = super::settings::settings(config, None, *family, owned);
+            let settings = super::settings::settings(config, None, *family, owned, maps);
             let records = Records::new(layout.static_rules(&settings));
             FamilyTable::new(settings, records)
         };
         Self {
             tables: families.iter().map(table).collect(),
+            maps,
+            facts: NodeFacts::default(),
             layout,
             owned,
             known: false,
@@ -125,17 +133,18 @@ impl Tables {
     /// Applies facts of the node and of the cluster that belong to no Service.
     pub(super) fn set_node(&mut self, config: &Config, node: Option<&Node>, interfaces: &[IpAddr], facts: NodeFacts) {
         let node_port_addresses = super::settings::node_port_addresses(config, node, interfaces);
-        let facts = NodeFacts { node_port_addresses, ..facts };
+        self.facts = NodeFacts { node_port_addresses, ..facts };
         for table in &mut self.tables {
-            let settings = super::settings::settings(config, node, table.settings.family, self.owned);
+            let settings = super::settings::settings(config, node, table.settings.family, self.owned, self.maps);
             if settings != table.settings {
                 table.records.set_static_rules(self.layout.static_rules(&settings));
                 table.has_new_static_rules = true;
                 table.settings = settings;
-                self.known = false;
+                // What was read in this sync, and is not compared yet, needs no second reading.
+                self.known &= table.read.is_some();
                 self.outdated = true;
             }
-            table.records.put(Owner::Node, self.layout.node(&table.settings, &facts));
+            table.records.put(Owner::Node, self.layout.node(&table.settings, &self.facts));
         }
     }
 

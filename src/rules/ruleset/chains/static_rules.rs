@@ -6,9 +6,8 @@ use nft::expr::FibAddress;
 use nft::statement::CtBit;
 use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Types, ValueType, Verdict};
 
-use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
-use crate::ruleset::endpoint_sets::{self, Balancer};
+use crate::ruleset::endpoint_sets;
 use crate::ruleset::kinds::SetKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
@@ -29,10 +28,8 @@ pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
         shared: endpoint_sets::shared_sets(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         kinds: &set::VERDICT_MAPS,
-        on_demand: match settings.family {
-            Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
-            Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
-        },
+        on_demand: endpoint_sets::on_demand(settings.family, settings.endpoint_maps),
+        former: endpoint_sets::former(settings.endpoint_maps),
     }
 }
 

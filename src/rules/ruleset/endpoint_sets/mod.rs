@@ -12,7 +12,7 @@
 //!
 //! No chain, rule or set exists for an endpoint, so replacing an endpoint changes one element, whatever the size of the table.
 //!
-//! With `nftables.endpointMaps` above 1, each map is split into that many maps (`endpoints.0` and so on), and each service port has its
+//! In a large table ([`map_steps`](super::map_steps)) each map is split into several (`endpoints.0` and so on), and each service port has its
 //! endpoints in one of them (`part_of`). The kernel lists a map in pieces of 32 KiB and walks from its first element to each piece
 //! (`nft_hash_walk` in `net/netfilter/nft_set_hash.c`), so the time to read a map grows with the square of its size.
 
@@ -25,14 +25,15 @@ use std::net::SocketAddr;
 use nft::{Data, DataType, Element, Field, Set, Types, Value, ValueType};
 
 use super::balancing::Balancing;
-use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
+use super::kinds::SetKind;
+use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set, split_part};
 use super::shared::{Fields, commented};
 use super::stable_hash::{fnv1a, mix};
 use super::{Settings, notes};
 use crate::endpoints::size::PortSize;
 use crate::endpoints::{Action, PortSelection};
-use crate::model::{Destination, Frontend, Protocol, Scheduler};
-use crate::table::{FIRST_PLACE, ServiceObjects, SetName, Slots};
+use crate::model::{Destination, Family, Frontend, Protocol, Scheduler};
+use crate::table::{ChainContent, FIRST_PLACE, ServiceObjects, SetName, Slots};
 
 pub(super) use affinity::{Affinity, MAX_CLIENTS, chains as affinity_chains, sets as affinity_sets};
 pub(super) use balancer::{Balancer, Pick};
@@ -82,6 +83,33 @@ fn part_of(maps: u8, port: &PortSelection) -> Option<u8> {
 /// The names of all maps from frontend and number to endpoint, each split into `parts` maps.
 pub(super) fn all_maps(parts: u8) -> Vec<SetName> {
     ENDPOINT_MAPS.into_iter().flat_map(|(frontend_type, list)| endpoint_maps(frontend_type, list, parts)).collect()
+}
+
+/// Makes the chain of a balancer from its name, for a table with this many maps of each kind. A chain of an only map does not belong to a table
+/// in which maps are split, nor the other way round, because its map is not there.
+pub(super) fn on_demand(family: Family, maps: u8) -> fn(&str) -> Option<ChainContent> {
+    match (family, maps > 1) {
+        (Family::V4, false) => |name| balancer_chain(name, Family::V4, false),
+        (Family::V4, true) => |name| balancer_chain(name, Family::V4, true),
+        (Family::V6, false) => |name| balancer_chain(name, Family::V6, false),
+        (Family::V6, true) => |name| balancer_chain(name, Family::V6, true),
+    }
+}
+
+fn balancer_chain(name: &str, family: Family, is_split: bool) -> Option<ChainContent> {
+    Balancer::parse(name)
+        .filter(|balancer| balancer.part.is_some() == is_split)
+        .map(|balancer| balancer.content(family))
+}
+
+/// Says which maps a table with this many maps of each kind may have had before: the only map of a kind before it was split, or the maps
+/// into which it was split.
+pub(super) fn former(maps: u8) -> fn(&str) -> bool {
+    if maps > 1 { |set| is_map(set, false) } else { |set| is_map(set, true) }
+}
+
+fn is_map(set: &str, is_split: bool) -> bool {
+    matches!(SetKind::of(set), Some(SetKind::Endpoints(..))) && split_part(set).1.is_some() == is_split
 }
 
 /// The set of endpoints on this node.

@@ -8,9 +8,8 @@ use nft::{
     ChainType, DataType, Hook, Operand, Rule, Set, SetFlags, Statement, Table, TableName, Types, ValueType, Verdict,
 };
 
-use crate::model::Family;
 use crate::ruleset::counters::{self, Counters};
-use crate::ruleset::endpoint_sets::{self, Balancer};
+use crate::ruleset::endpoint_sets;
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
@@ -35,10 +34,8 @@ pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
         shared: endpoint_sets::shared_sets(),
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         kinds: &[],
-        on_demand: match family {
-            Family::V4 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V4)),
-            Family::V6 => |name| Balancer::parse(name).map(|balancer| balancer.content(Family::V6)),
-        },
+        on_demand: endpoint_sets::on_demand(family, settings.endpoint_maps),
+        former: endpoint_sets::former(settings.endpoint_maps),
     }
 }
 
