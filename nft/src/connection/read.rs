@@ -248,7 +248,8 @@ impl TableDump {
         }
     }
 
-    /// The number of chains, sets, objects and flowtables that were read. Anonymous sets are left out, as in the kernel's count.
+    /// The number of chains, sets, objects and flowtables that the kernel listed, also of those that could not be decoded, to compare with
+    /// the kernel's count (`NFTA_TABLE_USE`). Anonymous sets are left out, as in that count.
     fn names(&self) -> usize {
         let unreadable = self.unreadable.iter().filter(|error| ["chain", "set"].contains(&error.object)).count();
         let sets = self.sets.values().filter(|(set, _)| !set.flags.anonymous).count();

@@ -35,10 +35,10 @@ pub use outline::{
 };
 pub use trace::{Event, Headers, Traced, traced};
 
-/// The content of one message, from its `nlmsghdr` on.
+/// Decodes one message; `bytes` begins with its `nlmsghdr`.
 ///
 /// # Errors
-/// When the message is shorter than its headers, or about an object that this crate cannot express.
+/// When the message is shorter than its headers, or an attribute of its object is missing, malformed or unknown to this crate.
 pub fn message(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let malformed = |attribute| DecodeError { object: "message", name: None, attribute };
     let header = messages::Header::read(bytes).ok_or(malformed("header"))?;

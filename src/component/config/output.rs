@@ -1,8 +1,8 @@
 //! Writes the configuration as text: the file of `--write-config-to` and the body of `/configz`.
 //!
 //! Takes a decoded configuration file with the flags applied, and writes v1alpha1 text as upstream does: keys are in alphabetical order,
-//! and empty fields that upstream marks with `omitempty` are left out. Settings that all modes have in common are only in the `nftables`
-//! section. Invariant: the text decodes to a configuration with the same meaning.
+//! and empty fields that upstream marks with `omitempty` are left out. The sync periods and `masqueradeAll` have their values in the section
+//! `nftables`; the sections of the other modes have `0s` and `false`. Invariant: the text decodes to a configuration with the same meaning.
 
 use serde_json::{Map, Value, json};
 

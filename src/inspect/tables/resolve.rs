@@ -79,7 +79,8 @@ fn max_len(range: &IpNet) -> u8 {
     if range.addr().is_ipv4() { 32 } else { 128 }
 }
 
-/// Whether the notes after the name are missing, because the comment was too long or there is none.
+/// Whether a frontend's comment cannot be relied on to have its notes, which follow the name of the service port (`rules::ruleset::notes`):
+/// there is no comment, or it was cut because it was too long. A complete comment without notes is not cut.
 fn is_cut(comment: &str) -> bool {
     comment.is_empty() || comment.ends_with("...")
 }

@@ -38,7 +38,8 @@ pub enum AddressNews {
     Changed,
 }
 
-/// A subscription in one network namespace.
+/// The handle of the thread that watches the addresses of one network namespace. The thread may be without a subscription for a while:
+/// see [`AddressNews::Unwatched`].
 pub(super) struct AddressWatch(Arc<Shared>);
 
 #[derive(Default)]

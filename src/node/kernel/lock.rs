@@ -24,8 +24,8 @@ use tracing::info;
 /// The table's name, in family `inet`.
 pub const TABLE: &str = "kube-proxy-lock";
 
-/// The number of bytes of the command line that the table's comment contains: nft reads at most 127 bytes, and the process id needs some of
-/// them.
+/// The largest number of bytes of the command line in the table's comment: nft reads at most 127 bytes of a comment, and the process id
+/// needs some of them.
 const COMMAND: usize = 100;
 
 /// Which process may write rules.

@@ -115,8 +115,8 @@ impl SyncLoop {
     }
 }
 
-/// Makes the schedule of syncs. The time between two comparisons of all rules with the kernel's differs from process to process, so that
-/// nodes that start together do not read their tables back at the same time.
+/// Makes the schedule of syncs. The interval at which all rules are compared with those in the kernel is random for each process, so that
+/// nodes that start together do not read their tables back at the same time. [`COMPARE_SECONDS`] sets it instead.
 fn schedule(config: &Config) -> Schedule {
     let schedule = Schedule::new(config.min_sync_period, config.sync_period);
     match from_environment(COMPARE_SECONDS) {

@@ -53,7 +53,8 @@ impl Observers {
                 .any(|family| self.health_checks.has(name, *family) || self.no_local_endpoints.has(name, *family))
     }
 
-    /// Notes a transaction of this sync that the kernel committed and `tables` has not taken over yet.
+    /// Notes that the kernel committed a transaction of this sync. To be called before [`Tables::committed`], while `tables` still has the
+    /// old records beside the new ones. `deletes_clients`: whether the transaction deleted clients that session affinity remembered.
     pub(super) fn transaction(&mut self, tables: &Tables, deletes_clients: bool) {
         for (name, effects) in &self.open {
             self.udp.service_changed(name, effects.has_udp_endpoints);

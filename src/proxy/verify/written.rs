@@ -85,7 +85,7 @@ fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Opt
     let services = chains.iter().filter(|chain| is_of(chain, |kind| matches!(kind, ChainKind::Balancer { .. })));
     for chain in services.take(MOST_SERVICES) {
         let rules = connection.rules(table, chain)?;
-        // Schedulers that hash have their endpoints as elements in both forms.
+        // A Service whose scheduler hashes shows nothing: its endpoints are elements, whether or not other endpoints have chains.
         let hashes = |expr: &Expr| matches!(expr, Expr::Jhash { .. });
         if !rules.iter().any(|head| head.rule.exprs.iter().any(hashes)) {
             return Ok(Some(false));

@@ -2,7 +2,7 @@
 //! flows.
 //!
 //! Takes the records of a table; returns the committed and the new record of each owner that changed, to compare entry by entry.
-//! Only reads: nothing here affects the commands for the kernel.
+//! A record is what the table holds for one owner (a Service). Only reads: nothing here affects the commands for the kernel.
 
 use std::hash::Hash;
 

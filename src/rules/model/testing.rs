@@ -117,7 +117,7 @@ pub fn ranges(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// The state of node [`NODE`] after these events, with the dirty set taken.
+/// The state of node [`NODE`] after these events. Nothing in it is dirty any more: `State::take_dirty` was called.
 pub fn state(events: impl IntoIterator<Item = Event>) -> State {
     let mut state = State::new(NODE);
     for event in events {

@@ -101,9 +101,15 @@ pub(crate) fn judge_binary(network: &Network, probe: &Probe) -> Result<(), Strin
     let mut command = network.node.command(binary());
     command.args(["explain", "--from", &from, "--to", &to, "-o", "json"]);
     let output = command.output().map_err(|error| error.to_string())?;
-    let printed: serde_json::Value = serde_json::from_slice(&output.stdout)
+    let mut printed: serde_json::Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
     let expected = serde_json::to_value(of(network, probe)?).expect("an explanation serializes");
+    // The command adds the two ends of the packet.
+    let mut end = |name: &str| printed.as_object_mut().and_then(|all| all.remove(name)).unwrap_or_default();
+    let ends = [end("from"), end("to")];
+    if !ends.iter().zip([&from, &to]).all(|(end, given)| end.as_str().is_some_and(|end| end.starts_with(&given[..3]))) {
+        return Err(format!("the command printed the ends {ends:?} of a packet from {from} to {to}"));
+    }
     let is_failure = ["refused", "dropped", "unknown"].contains(&printed["verdict"].as_str().unwrap_or_default());
     let code = i32::from(is_failure);
     match printed == expected && output.status.code() == Some(code) {

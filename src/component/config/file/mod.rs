@@ -1,8 +1,9 @@
-//! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`, field by field as upstream defines it.
+//! `KubeProxyConfiguration`, version `kubeproxy.config.k8s.io/v1alpha1`: all fields that upstream defines, and this program's own fields in
+//! the section `nftables`.
 //!
-//! The module decodes the text of a file (YAML or JSON) into the struct and fills in upstream's defaults; module `validate` checks the
-//! values. Invariants: `Default` is upstream's default configuration, and equals the result of decoding an empty file; a struct that is
-//! serialised and decoded again stays equal.
+//! The module decodes the text of a file (YAML or JSON) into the struct and fills in the defaults; module `validate` checks the values.
+//! Upstream's fields have upstream's defaults, except `nftables.minSyncPeriod`. Invariants: `Default` equals the result of decoding an empty
+//! file; a struct that is serialised and decoded again stays equal.
 
 mod decode;
 mod logging;
