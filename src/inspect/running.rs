@@ -54,6 +54,8 @@ pub enum ProblemKind {
     NodeUnknown,
     /// Another program has switched a table off.
     TableDormant,
+    /// There is no table for an IP family that this node has.
+    TableMissing,
     /// The running proxy takes connections and does not answer.
     ProxySilent,
     /// A kind that this version does not know.
@@ -81,6 +83,14 @@ impl Problem {
     pub(crate) fn dormant(family: Family) -> Self {
         let text = format!("The {family} table is dormant: another program has switched its rules off");
         Self::of_node(ProblemKind::TableDormant, text)
+    }
+
+    /// The problem of a table that is missing beside that of the other family.
+    pub(crate) fn missing(family: Family) -> Self {
+        let text = format!(
+            "There is no {family} table: no {family} frontend of a Service is served; start the proxy, which writes it again"
+        );
+        Self::of_node(ProblemKind::TableMissing, text)
     }
 
     /// Whether it is about a Service of this name.

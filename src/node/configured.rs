@@ -93,8 +93,11 @@ impl Settings {
             if args.are_given() { Origin::Changed(proxy.name.clone()) } else { Origin::Running(proxy.name.clone()) };
         let line = proxy.command_line().map_err(NoSettings::Unseen)?;
         match args.config_beside(&line) {
-            Ok(config) => {
+            Ok(mut config) => {
                 let names_source = ["kubeconfig", "manifests"].into_iter().any(|flag| args.has(flag));
+                if !names_source {
+                    proxy.make_absolute(&mut config);
+                }
                 let elsewhere = if names_source { None } else { proxy.source_elsewhere(&config) };
                 Ok(Self { config, origin, elsewhere })
             }
@@ -106,8 +109,10 @@ impl Settings {
 /// The configuration of the running proxy; `None` when none runs, or its configuration cannot be read.
 #[must_use]
 pub fn running() -> Option<Config> {
-    let line = RunningProxy::find()?.command_line().ok()?;
-    ProxyArgs::default().config_beside(&line).ok()
+    let proxy = RunningProxy::find()?;
+    let mut config = ProxyArgs::default().config_beside(&proxy.command_line().ok()?).ok()?;
+    proxy.make_absolute(&mut config);
+    Some(config)
 }
 
 /// Parses `IP[:PORT]`, with this port when the text has none.
@@ -142,6 +147,16 @@ impl RunningProxy {
         let line = line.strip_suffix(&[0]).unwrap_or(&line);
         let words = line.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
         CommandLine::of_running(words, |path| read(process, path)).with_context(unknown)
+    }
+
+    /// Makes the paths of the proxy's kubeconfig and manifests absolute: they may be relative to its working directory.
+    fn make_absolute(&self, config: &mut Config) {
+        let Some(directory) = self.process.as_ref().and_then(|process| fs::read_link(process.join("cwd")).ok()) else {
+            return;
+        };
+        for path in [&mut config.manifests, &mut config.client.kubeconfig].into_iter().flatten() {
+            *path = directory.join(&*path);
+        }
     }
 
     /// Why the path of the proxy's kubeconfig or manifests is not the same file for this process; `None` if it is.

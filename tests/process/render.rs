@@ -290,7 +290,11 @@ fn a_service_without_a_cluster_ip_is_rendered_with_one_and_an_assertion_can_be_m
         assert_eq!(explain(&layout, &format!("{ip}:81"), &[]), Some(1));
         assert_eq!(explain(&layout, &format!("{ip}:81"), &["--expect=dropped,refused"]), Some(0));
     }
-    assert_eq!(explain("--ruleset-layout=maps", &format!("{ip}:80"), &["--node=another"]), Some(0));
+    assert_eq!(
+        explain("--ruleset-layout=maps", &format!("{ip}:80"), &["--node=another"]),
+        Some(2),
+        "there is no such Node"
+    );
     fs::write(manifests.path().join("bad.json"), "{").expect("a manifest can be written");
     assert_eq!(explain("--ruleset-layout=maps", &format!("{ip}:80"), &[]), Some(2), "a part cannot be read");
 }

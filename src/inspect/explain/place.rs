@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::packet::protocol;
 use crate::names::{self, ServiceName, split_port};
-use crate::running::RunningArgs;
+use crate::running::{Problem, ProblemKind, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};
 use cluster::settings;
 use cluster::source::api::{ClientOptions, pod_addresses};
@@ -206,7 +206,8 @@ pub(crate) fn cluster_ips(frontends: &[FrontendView]) -> Vec<(&str, Frontend)> {
 
 /// The error for a Service that the running proxy leaves out, in the proxy's words.
 fn left_out(name: &ServiceName, running: RunningArgs) -> Option<anyhow::Error> {
-    let problem = running.problems()?.into_iter().find(|problem| problem.is_about(name))?;
+    let is_it = |problem: &Problem| problem.is_about(name) || problem.kind == ProblemKind::ProxySilent;
+    let problem = running.problems()?.into_iter().find(is_it)?;
     Some(anyhow!("cannot find {} in the tables: {}", name.service, problem.text))
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 
 use super::CommandOutcome;
-use super::names::{self, FrontendName, Wanted, is_in, split_port};
+use super::names::{self, FrontendName, ServiceName, Wanted, is_in, split_port};
 use super::output::{Format, FormatArgs, Output};
 use super::running::{self, Problem, ProblemKind, RunningArgs};
 use super::tables::{FrontendView, State, View};
@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long)]
     watch: bool,
     /// Seconds between two looks with --watch
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, requires = "watch", value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
     #[command(flatten)]
     running: RunningArgs,
@@ -180,14 +180,21 @@ impl Listing {
     /// When nothing has one of the names.
     fn of(mut view: View, reported: Option<Vec<Problem>>, args: &Args) -> Result<Self> {
         let proxy_answers = reported.is_some();
-        let mut problems: Vec<Problem> = view.dormant.iter().map(|family| Problem::dormant(*family)).collect();
+        let mut problems: Vec<Problem> = view.problems().collect();
         problems.extend(reported.into_iter().flatten());
         mark_quarantined(&mut view.frontends, &problems);
         let wanted: Vec<Wanted> = args.names.iter().map(|name| name.in_namespace(args.namespace.as_deref())).collect();
         for name in &wanted {
             let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
             if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
-                return Err(unknown(&view, name));
+                return Err(with_silence(unknown(&view, name), &problems));
+            }
+        }
+        if let Some(namespace) = &args.namespace {
+            let wanted = Wanted::Service(ServiceName { service: namespace.clone(), port: None });
+            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, &wanted));
+            if !is_known && !problems.iter().any(|problem| concerns(problem, &wanted)) {
+                return Err(with_silence(unknown(&view, &wanted), &problems));
             }
         }
         if !wanted.is_empty() {
@@ -222,6 +229,14 @@ impl Listing {
         } else {
             CommandOutcome::Fine
         }
+    }
+}
+
+/// Adds to the error about an unknown name that the running proxy is silent, if it is: the name may be that of a Service that it leaves out.
+fn with_silence(error: anyhow::Error, problems: &[Problem]) -> anyhow::Error {
+    match problems.iter().find(|problem| problem.kind == ProblemKind::ProxySilent) {
+        Some(silent) => anyhow!("{error}. {}", silent.text),
+        None => error,
     }
 }
 

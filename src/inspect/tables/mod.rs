@@ -19,6 +19,7 @@ use anyhow::{Result, anyhow, bail};
 use ipnet::IpNet;
 use nft::{Connection, ReadError, TableName, Walked};
 
+use crate::running::Problem;
 use collect::Collected;
 use rules::model::{Family, Frontend};
 use rules::ruleset::names::TABLE;
@@ -115,6 +116,8 @@ pub(crate) struct View {
     pub(crate) unreadable: usize,
     /// The families whose table another program has made dormant: no packet passes its rules.
     pub(crate) dormant: Vec<Family>,
+    /// The families that this node has and that have no table, while another family has one.
+    pub(crate) missing: Vec<Family>,
     /// The families whose table changed in each attempt to read it, so that a frontend or an endpoint may be missing or old.
     pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
@@ -130,12 +133,16 @@ impl View {
         let mut connection = Connection::open().map_err(|error| explained(ReadError::Socket(error)))?;
         let mut view = Self::default();
         let (mut tables, mut is_ours) = (0, false);
+        let supported = node::kernel::families::supported();
         for family in Family::BOTH {
             let name = TableName::new(family.into(), TABLE);
             let walked = connection
                 .walk_table(&name, |collected: &mut Collected, item| collected.take(family, item))
                 .map_err(explained)?;
-            let Some(Walked { summary, state, is_of_one_moment }) = walked else { continue };
+            let Some(Walked { summary, state, is_of_one_moment }) = walked else {
+                view.missing.extend(supported.contains(&family).then_some(family));
+                continue;
+            };
             tables += 1;
             is_ours |= summary.is_ours();
             view.changing.extend((!is_of_one_moment).then_some(family));
@@ -152,6 +159,12 @@ impl View {
         }
         view.sort();
         Ok(view)
+    }
+
+    /// The problems that the tables show: those that are dormant or missing.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = Problem> {
+        let dormant = self.dormant.iter().map(|family| Problem::dormant(*family));
+        dormant.chain(self.missing.iter().map(|family| Problem::missing(*family)))
     }
 
     /// Adds the content of the table of a family. In a dormant table no rule has an effect, so its frontends have no state.

@@ -21,14 +21,13 @@ use nft::Connection;
 
 use super::CommandOutcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
-use super::running::{Problem, RunningArgs};
+use super::running::RunningArgs;
 use super::screen::{Input, Screen, end_by};
 use super::tables;
 use crate::traffic::{Frontends, Memory, Walk};
 use component::config::GoDuration;
 use component::logging::escaped;
 use node::kernel::{self, Kernel as _, Netfilter};
-use rules::model::Family;
 use sample::{Named, Row, Sample};
 use view::{Answer, Order, View};
 
@@ -90,7 +89,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if !args.once && !as_value {
         return watch(view, interval, args.running);
     }
-    let mut sampler = Sampler::start(args.running)?;
+    let mut sampler = Sampler::start(args.running).map_err(crate::explain_rights)?;
     sampler.look()?;
     std::thread::sleep(interval);
     let sample = sampler.look()?;
@@ -99,7 +98,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     } else {
         print(&view, &sample, args.format.format == Format::Wide, out)?;
     }
-    Ok(CommandOutcome::Fine)
+    Ok(if sample.problems.is_empty() { CommandOutcome::Fine } else { CommandOutcome::Found })
 }
 
 /// Prints the service ports, and with `wide` the endpoints below each.
@@ -123,7 +122,7 @@ fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Resu
 
 /// Shows the screen until a key or a signal ends it.
 fn watch(mut view: View, interval: Duration, running: RunningArgs) -> Result<CommandOutcome> {
-    let mut sampler = Sampler::start(running)?;
+    let mut sampler = Sampler::start(running).map_err(crate::explain_rights)?;
     let mut sample = sampler.look()?;
     let screen = Screen::enter()?;
     let signal = loop {
@@ -209,8 +208,7 @@ impl Sampler {
             self.reported = problems.iter().map(|problem| escaped(&problem.text)).collect();
             self.asked = Some(now);
         }
-        let dormant = self.tables.dormant.iter().map(|family| Problem::dormant(*family).text);
-        dormant.chain(self.reported.iter().cloned()).collect()
+        self.tables.problems.iter().chain(&self.reported).cloned().collect()
     }
 }
 
@@ -218,8 +216,8 @@ impl Sampler {
 struct Tables {
     names: Arc<[Named]>,
     frontends: Frontends,
-    /// The families whose table is dormant.
-    dormant: Vec<Family>,
+    /// The problems that the tables show.
+    problems: Vec<String>,
     /// The tables are not read again before this time.
     read_after: Instant,
 }
@@ -227,12 +225,12 @@ struct Tables {
 fn read() -> Result<Tables> {
     let start = Instant::now();
     let view = tables::View::read()?;
-    let dormant = view.dormant;
+    let problems = view.problems().map(|problem| problem.text).collect();
     let names: Arc<[Named]> = view.frontends.into_iter().map(Named::from).collect();
     let addresses = Netfilter::open().and_then(|mut kernel| kernel.addresses());
     let addresses = addresses.context("cannot list the addresses of this node")?;
     let frontends = Frontends::new(names.iter().map(|named| named.frontend), addresses);
-    Ok(Tables { names, frontends, dormant, read_after: Instant::now() + start.elapsed() * READINGS_APART })
+    Ok(Tables { names, frontends, problems, read_after: Instant::now() + start.elapsed() * READINGS_APART })
 }
 
 impl From<tables::FrontendView> for Named {

@@ -84,8 +84,11 @@ pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<Comm
     let (config, is_named) = args.from_manifests.config()?;
     config.warnings.iter().for_each(output::print_error);
     let serves_localhost = config.serves_localhost();
-    let Rendered { mut engine, problems, addresses, cluster_ips, .. } =
+    let Rendered { mut engine, problems, addresses, cluster_ips, node_name, others } =
         read(config, is_named, args.from_manifests.manifests())?;
+    if !others.is_empty() {
+        bail!("no Node {node_name} is in the manifests, which have {}: choose one with --node", others.join(", "));
+    }
     if problems.errors > 0 {
         bail!("cannot explain a packet by manifests of which a part cannot be read");
     }
@@ -104,6 +107,8 @@ struct Rendered {
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     cluster_ips: Vec<(String, Frontend)>,
     problems: Problems,
+    /// The names of the Nodes, if that of the node is not among them.
+    others: Vec<String>,
 }
 
 /// The number of problems in the manifests, which were printed.
@@ -129,6 +134,7 @@ fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Ren
     }
     let node_name = config.node_name.clone();
     let own = nodes(&events).find(|node| *node.name == *node_name);
+    let others = nodes(&events).filter(|_| own.is_none()).map(|node| node.name.to_string()).collect();
     let addresses = own.map_or_else(Vec::new, |node| node.clone().with_bind_address(config.bind_address).ips);
     let cluster_ips = cluster_ips(&events);
     let layout = layout(&config);
@@ -136,7 +142,7 @@ fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Ren
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    Ok(Rendered { engine, node_name, addresses, cluster_ips, problems })
+    Ok(Rendered { engine, node_name, addresses, cluster_ips, problems, others })
 }
 
 /// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the number of Services

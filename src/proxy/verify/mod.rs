@@ -25,6 +25,7 @@ use crate::sync::{self, Engine, NoKernel};
 use component::config::{AUTOMATIC_LIMIT, Config, ProxyArgs};
 use inspect::CommandOutcome;
 use inspect::output::{FormatArgs, Output};
+use inspect::running::{NODE_REMEDY, no_such_node};
 use node::configured::{Origin, Settings};
 use node::kernel::{self, families};
 use rules::ruleset::names::TABLE;
@@ -151,6 +152,10 @@ impl Verification {
         objects.wait_for_all(patience, |event| {
             engine.apply(event);
         })?;
+        if let Some(node) = engine.missing_node() {
+            // The differences would be those of a node without addresses.
+            bail!("{}; {NODE_REMEDY}", no_such_node(node));
+        }
         Ok(Self { engine, connection, objects })
     }
 

@@ -69,7 +69,7 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     }
     let question = "explain --from 10.244.1.99 --to 10.96.0.9:1000";
     assert_says(&world.node, question, 1, "DROPPED: shop/big is left out: ");
-    assert_says(&world.node, "top --once --interval 100ms", 0, why);
+    assert_says(&world.node, "top --once --interval 100ms", 1, why);
     let health = page(&proxy, "/healthz");
     assert_eq!(health["oversizedServices"], json!(["shop/big"]));
     assert!(
@@ -96,7 +96,7 @@ fn a_service_that_does_not_get_a_frontend_is_named_with_the_service_that_has_it(
         assert_says(&world.node, command, 1, why);
     }
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, why);
-    assert_says(&world.node, "top --once --interval 100ms", 0, why);
+    assert_says(&world.node, "top --once --interval 100ms", 1, why);
     assert_eq!(texts(&page(&proxy, "/livez")), [why]);
     assert_says(&world.node, "services shop/web", 0, "served");
 }
@@ -117,12 +117,47 @@ fn a_dormant_table_is_in_the_first_line_and_ends_with_1(layout: Layout) {
             "PASSED: the table ip kube-proxy is dormant",
         );
         assert_says(&world.node, "services shop/web", 1, "The IPv4 table is dormant");
-        assert_says(&world.node, "top --once --interval 100ms", 0, "The IPv4 table is dormant");
+        assert_says(&world.node, "top --once --interval 100ms", 1, "The IPv4 table is dormant");
         // The other table works on.
         assert_says(&world.node, "explain --from 2001:db8:113::7 --to [2001:db8::2]:30080", 0, "TRANSLATED");
         return;
     };
     panic!("a dormant table served a packet");
+}
+
+test_in_each_layout!(a_table_that_is_missing_beside_the_other_one_is_a_problem);
+fn a_table_that_is_missing_beside_the_other_one_is_a_problem(layout: Layout) {
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    // A running proxy would put it right.
+    proxy.kill();
+    run(world.node.command("nft").arg("delete table ip kube-proxy"));
+    let flow = Flow::new(Proto::Tcp, V4.client(), V4.node(), 30080);
+    assert!(!matches!(crate::support::probe::probe(&world.client, flow), Outcome::Reached(_)));
+    for line in ["services", "services --not-served", "services shop/web", "top --once --interval 100ms"] {
+        assert_says(&world.node, line, 1, "There is no IPv4 table");
+    }
+    assert_says(&world.node, "explain --from 203.0.113.7 --to 192.0.2.2:30080", 2, "no table ip kube-proxy");
+}
+
+// A namespace with a typing error is no namespace in which all is well, and a Service that a silent proxy may leave out is not just unknown.
+test_in_each_layout!(an_unknown_name_is_not_fine_and_a_silent_proxy_is_said_with_it);
+fn an_unknown_name_is_not_fine_and_a_silent_proxy_is_said_with_it(layout: Layout) {
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    for line in ["services -n shpo", "services -n shpo --not-served", "services shpo"] {
+        assert_says(&world.node, line, 2, "shpo");
+    }
+    assert_says(&world.node, "services -n shop --not-served", 0, "Every frontend is served");
+    for line in ["services shop/big", "explain --from 203.0.113.7 --to shop/big:http"] {
+        assert_says(
+            &world.node,
+            &format!("{line} --healthz-address 127.0.0.1:99"),
+            2,
+            "No kube-proxy answers at 127.0.0.1:99",
+        );
+    }
+    drop(proxy);
 }
 
 test_in_each_layout!(a_node_port_on_an_address_that_takes_none_is_named_with_the_address_that_does);

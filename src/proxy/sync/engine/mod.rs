@@ -364,7 +364,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Returns the name of this node if the API server has no such Node. A directory of manifests need not have one.
-    pub(super) fn missing_node(&self) -> Option<&str> {
+    pub(crate) fn missing_node(&self) -> Option<&str> {
         let is_missing = self.config.manifests.is_none() && self.state.is_complete() && self.state.node().is_none();
         is_missing.then_some(&*self.config.node_name)
     }
