@@ -276,3 +276,23 @@ fn check_names_another_kube_proxy_beside_the_one_that_holds_the_lock() {
     let said = assert_says(&node, "check", 0, &format!("another kube-proxy runs on this node: {}", other.sign()));
     assert!(!said.contains(&format!("process {}: ", proxy.pid())), "the one that holds the lock is no other: {said}");
 }
+
+// Paths of the running proxy that are relative are so to its working directory and not to that of the command (Q11).
+#[test]
+fn relative_paths_of_the_running_proxy_are_found_from_another_folder() {
+    let node = Namespace::new("relative");
+    let folder = tempfile::tempdir().expect("a temporary directory can be made");
+    std::fs::create_dir(folder.path().join("m")).expect("a folder can be made");
+    for (number, object) in mixed::cluster().iter().enumerate() {
+        std::fs::write(folder.path().join(format!("m/{number}.json")), object.to_string())
+            .expect("a file can be written");
+    }
+    let mut command = node.command(crate::support::proxy::binary());
+    command.current_dir(folder.path()).args(["--manifests", "m", "--hostname-override", "test-node"]);
+    let log = std::fs::File::create(folder.path().join("log")).expect("a file can be made");
+    let mut proxy = command.stderr(log).spawn().expect("the proxy starts");
+    wait_for("the rules", || (run(&node, &["services", "shop/web"]).0 == Some(0)).then_some(()));
+    let (code, stdout, stderr) = run(&node, &["verify"]);
+    proxy.kill().and_then(|()| proxy.wait().map(drop)).expect("the proxy ends");
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+}
