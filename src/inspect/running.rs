@@ -114,9 +114,9 @@ impl Problem {
 }
 
 /// Where the health pages of a proxy with the default configuration are.
-const HEALTHZ: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
+pub const HEALTHZ: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
 /// Where the metrics server of a proxy with the default configuration is.
-const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
+pub const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
 /// Where the running proxy is asked for problems.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]

@@ -4,6 +4,9 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use node::kernel::process::with_socket;
 
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
@@ -52,14 +55,9 @@ fn hexadecimal(address: IpAddr) -> String {
 
 /// The process that has the socket with this inode open.
 fn program_with(inode: &str) -> Option<Program> {
-    let link = format!("socket:[{inode}]");
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let pid = processes.find(|pid| {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|to| to.to_str() == Some(link.as_str()))
-    })?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let process = with_socket(Path::new("/proc"), inode, |_| true)?;
+    let pid = process.file_name()?.to_str()?.parse().ok()?;
+    let name = fs::read_to_string(process.join("comm")).ok()?;
     Some(Program { name: name.trim_end().to_owned(), pid })
 }
 

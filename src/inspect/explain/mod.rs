@@ -153,7 +153,8 @@ fn tell(
 /// As for [`run`].
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
     let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
-    answer(from, to, iface).map(|(_, explanation)| explanation)
+    let pair = place::pair(&[from], &[to], None)?;
+    answer(pair.source, pair.target, iface).map(|(_, explanation)| explanation)
 }
 
 /// The family of a packet from this address.
@@ -164,10 +165,8 @@ fn family(address: IpAddr) -> Family {
 /// How often the rules are read again when they change during the evaluation.
 const TRIES: usize = 5;
 
+/// Explains a packet between two addresses of one family.
 fn answer(from: Source, to: Target, iface: Option<&str>) -> Result<(Packet, Explanation)> {
-    if from.address.is_ipv4() != to.address.is_ipv4() {
-        bail!(place::different_families(from, to));
-    }
     let mut host = ThisHost::open()?;
     let is_own = host.address_type(from.address)? == routes::LOCAL;
     let packet = first_packet((from, to), input(from.address, iface, is_own, &mut host)?);

@@ -28,7 +28,7 @@ pub struct ManifestNode {
     /// The tables of the proxy, one for each family.
     pub tables: Vec<TableDump>,
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
-    pub cluster_ips: Vec<(String, Frontend)>,
+    pub cluster_ips: Vec<(Arc<str>, Frontend)>,
     /// The addresses of the node, without those of `lo`.
     pub addresses: Vec<IpAddr>,
     /// Whether the proxy itself serves node ports on loopback addresses.

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -164,7 +165,7 @@ pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Resul
 ///
 /// # Errors
 /// Fails also when `from` is the name of a pod: manifests do not have the addresses of pods.
-pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, cluster_ips: &[(String, Frontend)]) -> Result<Pair> {
+pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, cluster_ips: &[(Arc<str>, Frontend)]) -> Result<Pair> {
     let source = match from {
         FromArg::Address(source) => *source,
         FromArg::Pod(name) => {
@@ -182,7 +183,10 @@ pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, cluster_ips: &[(String
 }
 
 /// Chooses the first target and source of the same family.
-fn pair(sources: &[Source], targets: &[Target], pod: Option<String>) -> Result<Pair> {
+///
+/// # Errors
+/// Fails when there is none.
+pub(super) fn pair(sources: &[Source], targets: &[Target], pod: Option<String>) -> Result<Pair> {
     let pairs = targets.iter().flat_map(|target| sources.iter().map(move |source| (*source, *target)));
     let pairs: Vec<(Source, Target)> = pairs.collect();
     let is_possible = |(source, target): &&(Source, Target)| source.address.is_ipv4() == target.address.is_ipv4();
@@ -194,7 +198,7 @@ fn pair(sources: &[Source], targets: &[Target], pod: Option<String>) -> Result<P
 }
 
 /// The error for addresses of different families.
-pub(super) fn different_families(from: Source, to: Target) -> String {
+fn different_families(from: Source, to: Target) -> String {
     format!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address)
 }
 

@@ -21,6 +21,8 @@ use std::{fmt, fs};
 use nft::{Command, CommitError, Connection, Family, Ownership, ReadError, Table, TableName};
 use tracing::info;
 
+use super::process::with_socket;
+
 /// The table's name, in family `inet`.
 pub const TABLE: &str = "kube-proxy-lock";
 
@@ -75,24 +77,18 @@ impl Holder {
 fn process_with_socket(proc: &Path, port: u32) -> Option<PathBuf> {
     let sockets = fs::read_to_string(proc.join("thread-self/net/netlink")).ok()?;
     let socket = sockets.lines().find_map(|line| inode(line, port))?;
-    let (link, namespace) = (format!("socket:[{socket}]"), fs::read_link(proc.join("thread-self/ns/net")).ok()?);
-    let has_it = |directory: &PathBuf| {
-        let descriptors = fs::read_dir(directory.join("fd")).into_iter().flatten().flatten();
-        fs::read_link(directory.join("ns/net")).is_ok_and(|other| other == namespace)
-            && descriptors.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == &*link))
-    };
-    let is_process = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-    let processes = fs::read_dir(proc).ok()?.flatten().filter(|entry| is_process(&entry.file_name()));
-    processes.map(|entry| entry.path()).find(has_it)
+    let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok()?;
+    let is_here = |process: &Path| fs::read_link(process.join("ns/net")).is_ok_and(|other| other == namespace);
+    with_socket(proc, socket, is_here)
 }
 
 /// The inode of the socket in a line of `/proc/net/netlink`, if it is a netfilter socket with this port. The line has the address of the
 /// socket, the protocol, the port, and six more numbers before the inode.
-fn inode(line: &str, port: u32) -> Option<u64> {
+fn inode(line: &str, port: u32) -> Option<&str> {
     const NETFILTER: &str = "12";
     let mut words = line.split_whitespace().skip(1);
     let is_it = words.next() == Some(NETFILTER) && words.next()?.parse() == Ok(port);
-    words.last()?.parse().ok().filter(|_| is_it)
+    words.last().filter(|_| is_it)
 }
 
 impl fmt::Display for Holder {

@@ -1,9 +1,9 @@
 //! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
-//! limit of file descriptors.
+//! limit of file descriptors. Also finds the process that has a socket open.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -51,6 +51,19 @@ fn check_release(release: &str, skip: Option<&OsStr>) -> Result<(), KernelTooOld
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Returns the directory below `proc` of the first process that has the socket with this inode open, of those that `counts` admits. A process
+/// whose open files this one may not see is not found.
+pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let link = format!("socket:[{inode}]");
+    let has_it = |process: &PathBuf| {
+        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        descriptors.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == &*link))
+    };
+    let is_process = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    let processes = fs::read_dir(proc).ok()?.flatten().filter(|entry| is_process(&entry.file_name()));
+    processes.map(|entry| entry.path()).filter(|process| counts(process)).find(has_it)
 }
 
 /// Sets this process's `oom_score_adj`, -1000 to 1000. When memory runs out, the kernel kills processes with a higher score first. A

@@ -21,6 +21,7 @@ use inspect::output::Output;
 use inspect::{CommandOutcome, explain};
 use node::flowtable;
 use rules::diff::differences::as_read;
+use rules::endpoints::label;
 use rules::model::{Destination, Event, Family, Frontend, Node};
 
 /// Prints the ruleset for the manifests, and their problems on standard error. `is_named` says whether the configuration has the node's
@@ -105,7 +106,7 @@ struct Rendered {
     /// The addresses of that node.
     addresses: Vec<IpAddr>,
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
-    cluster_ips: Vec<(String, Frontend)>,
+    cluster_ips: Vec<(Arc<str>, Frontend)>,
     problems: Problems,
     /// The names of the Nodes, if that of the node is not among them.
     others: Vec<String>,
@@ -176,7 +177,7 @@ fn print_fast_path(flowtable: &Flowtable) -> Result<()> {
     output::print(table)
 }
 
-fn cluster_ips(events: &[Event]) -> Vec<(String, Frontend)> {
+fn cluster_ips(events: &[Event]) -> Vec<(Arc<str>, Frontend)> {
     let mut found = Vec::new();
     for event in events {
         let Event::ServiceApplied(service) = event else { continue };
@@ -184,10 +185,9 @@ fn cluster_ips(events: &[Event]) -> Vec<(String, Frontend)> {
             Family::BOTH.into_iter().flat_map(|family| service.ports.iter().map(move |port| (family, port)))
         {
             let Some(address) = service.cluster_ips.get(family) else { continue };
-            let name = if port.name.is_empty() { String::new() } else { format!(":{}", port.name) };
             let destination = Destination::Address(address);
             let frontend = Frontend { destination, protocol: port.protocol, port: port.port };
-            found.push((format!("{}{name}", service.name), frontend));
+            found.push((label(&service.name, port), frontend));
         }
     }
     found

@@ -232,7 +232,9 @@ fn action(kind: FrontendKind, policy: TrafficPolicy, lists: &Lists) -> Action {
     }
 }
 
-fn label(service: &ObjectName, port: &ServicePort) -> Arc<str> {
+/// Returns the name of a service port: `namespace/name:port`, or `namespace/name` for a port without a name.
+#[must_use]
+pub fn label(service: &ObjectName, port: &ServicePort) -> Arc<str> {
     let (namespace, name) = (&service.namespace, &service.name);
     let parts: &[&str] =
         if port.name.is_empty() { &[namespace, "/", name] } else { &[namespace, "/", name, ":", &port.name] };

@@ -22,6 +22,7 @@ use archive::Archive;
 use component::config::ProxyArgs;
 use inspect::client::page;
 use inspect::output::{Output, check_reader};
+use inspect::running::{HEALTHZ, METRICS};
 use inspect::{COULD_NOT_LOOK, CommandOutcome};
 use node::configured::Settings;
 use part::{Content, Done, Part, gather};
@@ -65,8 +66,10 @@ pub(crate) struct Args {
 /// When the archive cannot be written.
 pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
     let now = jiff::Timestamp::now();
-    let node =
-        Settings::of(&args.proxy).map_or_else(|_| facts::host_name(), |Settings { config, .. }| config.node_name);
+    let config = Settings::of(&args.proxy).ok().map(|settings| settings.config);
+    let metrics = config.as_ref().map_or(METRICS, |config| config.metrics_bind_address);
+    let healthz = config.as_ref().and_then(|config| config.healthz_bind_address).unwrap_or(HEALTHZ);
+    let node = config.map_or_else(facts::host_name, |config| config.node_name);
     let is_plain = |character: &char| character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | '_');
     let node: String = node.chars().filter(is_plain).take(NAME).collect();
     let name = format!("kube-proxy-{node}-{}", now.strftime("%Y%m%dT%H%M%SZ"));
@@ -82,9 +85,9 @@ pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
         }
         Ok::<(), anyhow::Error>(())
     };
-    add(gather(pages(&args.proxy, run_line), OF_PAGES))?;
+    add(gather(pages((metrics, healthz), run_line), OF_PAGES))?;
     // One part after the other: a part may hold whole tables in memory, and so only one part at a time does.
-    looks(&args.proxy, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
+    looks(&args.proxy, healthz, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
     check_reader(archive.add("summary.txt", summary.as_bytes()))?;
     check_reader(archive.finish())?;
     if args.file.as_deref() != Some("-") {
@@ -109,18 +112,8 @@ fn writer(file: &str) -> Result<Box<dyn Write>> {
     Ok(Box::new(opened?))
 }
 
-/// The addresses of the running proxy's metrics server and health server, from its configuration if that can be read, else the defaults.
-fn addresses(proxy: &ProxyArgs) -> (SocketAddr, SocketAddr) {
-    let (metrics, healthz) = ([127, 0, 0, 1], [127, 0, 0, 1]);
-    let (metrics, healthz) = (SocketAddr::from((metrics, 10249)), SocketAddr::from((healthz, 10256)));
-    Settings::of(proxy).map_or((metrics, healthz), |Settings { config, .. }| {
-        (config.metrics_bind_address, config.healthz_bind_address.unwrap_or(healthz))
-    })
-}
-
 /// The parts that ask the running proxy.
-fn pages(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
-    let (metrics, healthz) = addresses(proxy);
+fn pages((metrics, healthz): (SocketAddr, SocketAddr), run_line: RunLine) -> Vec<Part> {
     let of_page = |name, address, path: &'static str| {
         Part::new(name, move |mut content: Content| Ok(content.write_all(&page(address, path)?)?))
     };
@@ -140,8 +133,7 @@ fn pages(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
 }
 
 /// The parts that need no running proxy.
-fn looks(proxy: &ProxyArgs, run_line: RunLine) -> Vec<Part> {
-    let (_, healthz) = addresses(proxy);
+fn looks(proxy: &ProxyArgs, healthz: SocketAddr, run_line: RunLine) -> Vec<Part> {
     let services = |name, format: &str| {
         command(run_line, name, &["services", "--stats", "-o", format, &format!("--healthz-address={healthz}")], &[])
     };

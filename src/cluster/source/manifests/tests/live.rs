@@ -183,6 +183,19 @@ fn the_target_of_a_symlink_is_watched() {
     assert_eq!(live.next(), "+demo/a 10.96.0.2");
 }
 
+/// Starts a source for the symlink `current`, which leads to `v1` in `base`, and asserts that its swap to `v2` is noticed.
+fn assert_swaps(base: TempDir) -> Live {
+    let (current, new) = (base.path().join("current"), base.path().join("new"));
+    symlink("v1", &current).unwrap();
+    let (handle, events) = read(&current, 16);
+    let live = Live { _handle: handle, events, dir: base };
+    live.until("done");
+    symlink("v2", &new).unwrap();
+    fs::rename(&new, &current).unwrap();
+    assert_eq!(live.next(), "+demo/a 10.96.0.2");
+    live
+}
+
 #[test]
 fn the_target_of_a_symlink_within_the_directory_is_watched_under_any_name() {
     for target in ["data.txt", ".data", "b.yaml"] {
@@ -204,14 +217,7 @@ fn a_root_that_is_a_symlink_in_a_directory_with_targets_can_be_swapped() {
         fs::create_dir(base.path().join(version)).unwrap();
         symlink(format!("../{version}.yaml"), base.path().join(version).join("a.yaml")).unwrap();
     }
-    let (current, new) = (base.path().join("current"), base.path().join("new"));
-    symlink("v1", &current).unwrap();
-    let (handle, events) = read(&current, 16);
-    let live = Live { _handle: handle, events, dir: base };
-    live.until("done");
-    symlink("v2", &new).unwrap();
-    fs::rename(&new, &current).unwrap();
-    assert_eq!(live.next(), "+demo/a 10.96.0.2");
+    let live = assert_swaps(base);
     fs::write(live.path("v2.yaml"), service("a", "10.96.0.3")).unwrap();
     assert_eq!(live.next(), "+demo/a 10.96.0.3");
 }
@@ -239,14 +245,7 @@ fn a_root_that_is_a_symlink_can_be_swapped() {
         fs::create_dir(base.path().join(version)).unwrap();
         fs::write(base.path().join(version).join("a.yaml"), service("a", ip)).unwrap();
     }
-    let (current, new) = (base.path().join("current"), base.path().join("new"));
-    symlink("v1", &current).unwrap();
-    let (handle, events) = read(&current, 16);
-    let live = Live { _handle: handle, events, dir: base };
-    live.until("done");
-    symlink("v2", &new).unwrap();
-    fs::rename(&new, &current).unwrap();
-    assert_eq!(live.next(), "+demo/a 10.96.0.2");
+    assert_swaps(base);
 }
 
 #[test]
