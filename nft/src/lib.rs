@@ -1,6 +1,8 @@
 //! nf_tables over netlink: typed objects, batches that are one transaction each, dumps, and nft text.
 //!
 //! ```text
+//! machine                           what rules do with a packet
+//!   │
 //! connection                        commits a batch, reads a table
 //!   │
 //! batch · monitor                   encodes a transaction · notices the transactions of other programs
@@ -46,6 +48,7 @@ mod encode;
 pub mod expr;
 mod field;
 mod jhash;
+pub mod machine;
 pub mod memory;
 pub mod monitor;
 mod object;

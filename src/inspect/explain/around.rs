@@ -8,15 +8,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use nft::decode::TableHead;
+use nft::machine::{Host, Lookup, Packet, Ruleset, protocol};
 use nft::{Data, Family, TableName, Value};
 
 use super::localhost;
-use super::machine::{Host, Lookup, Ruleset};
-use super::packet::{Packet, protocol};
 use super::verdict::{Explanation, Verdict, without_notes};
 use crate::running::{Problem, ProblemKind};
 use node::kernel::routes;
 use rules::ruleset::names::set;
+use rules::ruleset::reading;
 
 /// Corrects an explanation that was made from the rules alone, in two cases: the table is dormant; or the packet is for a node port and the
 /// rules let it pass unchanged, because the address accepts no node ports or because the userspace proxy serves loopback addresses.
@@ -40,16 +40,17 @@ pub(super) fn correct(
     if explanation.verdict != Verdict::Passed || explanation.service.is_some() || !packet.has_ports() {
         return Ok(());
     }
-    if host.address_type(packet.destination)? != routes::LOCAL {
+    if host.address_type(packet.destination) != routes::LOCAL {
         return Ok(());
     }
     let Some(service) = owner_of_node_port(packet, table, rules)? else { return Ok(()) };
     if packet.destination.is_loopback() && packet.protocol == protocol::TCP {
         on_loopback(explanation, packet, &service);
     } else {
-        let addresses = rules.addresses(table, set::NODEPORT_ADDRESSES)?;
-        let family = |address: &&IpAddr| address.is_ipv4() == packet.destination.is_ipv4();
-        let accepting: Vec<String> = addresses.iter().filter(family).map(ToString::to_string).collect();
+        let accepting = rules.elements(table, set::NODEPORT_ADDRESSES)?;
+        let accepting = accepting.iter().filter_map(|element| reading::address(element.key.as_slice()));
+        let family = |address: &IpAddr| address.is_ipv4() == packet.destination.is_ipv4();
+        let accepting: Vec<String> = accepting.filter(family).map(|address| address.to_string()).collect();
         let accepting = match &accepting[..] {
             [] => "no address of this node does".to_owned(),
             [only] => format!("only {only} does"),

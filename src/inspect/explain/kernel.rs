@@ -7,18 +7,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use nft::decode::{self, ChainHead, RuleHead, SetHead, TableHead};
-use nft::{Connection, Data, Element, Family, ReadError, TableName};
+use nft::machine::{self, Host, Link, Lookup, Next, Packet, Routes, Ruleset};
+use nft::{Connection, Element, Family, ReadError, TableName};
 
-use super::machine::{Host, Lookup, Ruleset};
-use super::packet::{Link, Packet};
-use super::path::{Next, Routes};
 use node::kernel::routes::{self, RouteQuery};
-use rules::ruleset::reading;
 
 /// The kernel's rules for packets of one family, with a cache of what was read.
 pub(crate) struct Live<'a> {
@@ -45,7 +41,7 @@ impl<'a> Live<'a> {
         Ok(self.connection.generation()?)
     }
 
-    fn head(&mut self, table: &TableName, set: &str) -> Result<Option<SetHead>> {
+    fn head(&mut self, table: &TableName, set: &str) -> Result<Option<SetHead>, ReadError> {
         let name = (table.clone(), Arc::from(set));
         if let Some(head) = self.sets.get(&name) {
             return Ok(head.clone());
@@ -56,7 +52,7 @@ impl<'a> Live<'a> {
     }
 
     /// Finds the element that holds a key by reading all elements of the set.
-    fn search(&mut self, table: &TableName, head: &SetHead, key: &Data, unknown: u64) -> Lookup {
+    fn search(&mut self, table: &TableName, head: &SetHead, key: &[u8], unknown: u64) -> Lookup {
         let connection = &mut self.connection;
         let name = (table.clone(), Arc::clone(&head.name));
         let all = self.elements.entry(name).or_insert_with(|| {
@@ -65,48 +61,14 @@ impl<'a> Live<'a> {
         });
         match all {
             Err(why) => Lookup::Unreadable(why.clone()),
-            Ok(all) => among(head, all, key, unknown),
+            Ok(all) => machine::among(head, all, key, unknown),
         }
     }
-}
-
-/// Finds the element that holds a key. `Unreadable` if some bytes of the key are unknown and an element may hold it.
-pub(crate) fn among(head: &SetHead, elements: &[Element], key: &Data, unknown: u64) -> Lookup {
-    match elements.iter().find(|element| holds(head, element, key, unknown)) {
-        None => Lookup::Missing,
-        Some(_) if unknown != 0 => Lookup::Unreadable(String::new()),
-        Some(element) => Lookup::Found(element.clone()),
-    }
-}
-
-/// Whether an element holds a key, compared only by the known bytes. Each field of a concatenation of ranges is compared by itself.
-fn holds(head: &SetHead, element: &Element, key: &Data, unknown: u64) -> bool {
-    let (first, key) = (element.key.as_slice(), key.as_slice());
-    let last = element.key_end.as_ref().map_or(first, |end| end.as_slice());
-    let is_known = |range: &Range<usize>| range.clone().all(|index| unknown >> index & 1 == 0);
-    let fields: Vec<Range<usize>> = match (head.is_interval, &head.fields[..]) {
-        (true, [_, _, ..]) => {
-            let starts = head.fields.iter().scan(0, |next, len| {
-                let start = *next;
-                *next += len.next_multiple_of(4);
-                Some(start..start + len)
-            });
-            starts.collect()
-        }
-        (true, _) => std::iter::once(0..key.len()).collect(),
-        (false, _) => (0..key.len()).map(|index| index..index + 1).collect(),
-    };
-    fields.into_iter().filter(is_known).all(|field| {
-        match (first.get(field.clone()), key.get(field.clone()), last.get(field)) {
-            (Some(first), Some(key), Some(last)) => (first..=last).contains(&key),
-            _ => false,
-        }
-    })
 }
 
 impl Ruleset for Live<'_> {
-    fn base_chains(&mut self) -> Result<Vec<ChainHead>> {
-        let tables = self.tables()?;
+    fn base_chains(&mut self) -> Result<Vec<ChainHead>, ReadError> {
+        let tables = self.connection.tables()?;
         let is_awake = |chain: &ChainHead| {
             let family = chain.table.family.number();
             tables.iter().any(|table| (table.family, &table.name, table.dormant) == (family, &chain.table.name, false))
@@ -122,7 +84,7 @@ impl Ruleset for Live<'_> {
         Ok(chains)
     }
 
-    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>> {
+    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>, ReadError> {
         let name = (table.clone(), Arc::from(chain));
         if let Some(rules) = self.rules.get(&name) {
             return Ok(Arc::clone(rules));
@@ -132,30 +94,25 @@ impl Ruleset for Live<'_> {
         Ok(rules)
     }
 
-    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup> {
+    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup, ReadError> {
         let Some(head) = self.head(table, set)? else {
             return Ok(Lookup::Unreadable("it cannot be read".to_owned()));
         };
-        let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
-            return Ok(Lookup::Unreadable("its keys are too long".to_owned()));
-        };
-        let unknown = unknown & ((1 << key.len()) - 1);
+        let Some((key, unknown)) = machine::key_of(&head, key, unknown) else { return Ok(Lookup::too_long()) };
         if head.is_interval || unknown != 0 {
-            return Ok(self.search(table, &head, &key, unknown));
+            return Ok(self.search(table, &head, key.as_slice(), unknown));
         }
         match self.connection.element(table, set, &key) {
             Ok(None) => Ok(Lookup::Missing),
             Ok(Some(raw)) => Ok(Lookup::Found(raw.element)),
             Err(ReadError::Decode(error)) => Ok(Lookup::Unreadable(error.to_string())),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
-    fn addresses(&mut self, table: &TableName, set: &str) -> Result<Vec<IpAddr>> {
+    fn elements(&mut self, table: &TableName, set: &str) -> Result<Vec<Element>, ReadError> {
         let Some(head) = self.head(table, set)? else { return Ok(Vec::new()) };
-        let elements = self.connection.elements(table, set)?;
-        let elements = decode::pair_of(&head, elements);
-        Ok(elements.iter().filter_map(|element| reading::address(element.key.as_slice())).collect())
+        Ok(decode::pair_of(&head, self.connection.elements(table, set)?))
     }
 }
 
@@ -197,15 +154,15 @@ impl ThisHost {
 }
 
 impl Host for ThisHost {
-    fn address_type(&mut self, address: IpAddr) -> Result<u8> {
+    fn address_type(&mut self, address: IpAddr) -> u8 {
         let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
         // An address without a route counts as unicast, as it does for the kernel's `fib` expression.
-        Ok(self.routes.route(&query).map_or(routes::UNICAST, |route| route.kind))
+        self.routes.route(&query).map_or(routes::UNICAST, |route| route.kind)
     }
 }
 
 impl Routes for ThisHost {
-    fn next(&mut self, packet: &Packet) -> Result<Next> {
+    fn next(&mut self, packet: &Packet) -> Next {
         let input = match &packet.input {
             Link::Known(index, _) => Some(*index),
             Link::None | Link::Unknown => None,
@@ -213,16 +170,16 @@ impl Routes for ThisHost {
         // If the input interface is unknown, leave the source out: the kernel would take the packet for one that this host sends.
         let source = (packet.input != Link::Unknown).then_some(packet.source);
         let query = RouteQuery { destination: packet.destination, source, input, mark: packet.mark };
-        Ok(match self.routes.route(&query) {
+        match self.routes.route(&query) {
             Ok(route) if route.kind == routes::UNICAST => Next::Elsewhere(self.link(route.output)),
             Ok(_) => Next::Here,
             Err(error) if is_discarded(&error) => Next::Discarded(reason(&error)),
             Err(error) => Next::Nowhere(reason(&error)),
-        })
+        }
     }
 
-    fn loopback(&mut self) -> Result<Link> {
-        Ok(self.interface("lo").unwrap_or(Link::Unknown))
+    fn loopback(&mut self) -> Link {
+        self.interface("lo").unwrap_or(Link::Unknown)
     }
 }
 

@@ -2,24 +2,21 @@
 //! has the source port of a tracked connection, with the next packet of that connection.
 //!
 //! ```text
-//! --from, --to ─► place ─► packet ─► path ─► machine ─► branches ─► verdict ─► words, JSON
-//!                                      ▲        ▲
-//!                               routes │        │ rules, elements        kernel: reads what the packet meets
+//! --from, --to ─► place ─► packet ─► nft::machine ─► branches ─► verdict ─► words, JSON
+//!                                       ▲
+//!                                       │ routes, rules, elements        kernel: reads what the packet meets
 //! ```
 //!
 //! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
-//! know which rules the proxy meant to write, so that a change by another program shows. `packet`, `machine`, `path`, `verdict` and
-//! `words` are pure; `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: nothing is guessed. When a
+//! know which rules the proxy meant to write, so that a change by another program shows. `verdict` and `words` are pure;
+//! `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: nothing is guessed. When a
 //! rule cannot be evaluated, the packet is followed both as if the rule matched and as if it did not match; if the outcomes differ, the
 //! verdict is `unknown`.
 
 mod around;
 pub(crate) mod kernel;
 mod localhost;
-pub(crate) mod machine;
 mod offline;
-pub(crate) mod packet;
-mod path;
 pub(crate) mod place;
 mod print;
 mod verdict;
@@ -31,6 +28,7 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Error, Result, bail};
+use nft::machine::{self, Host as _, Known, Link, Packet};
 use nft::{Connection, Family, TableName};
 
 use crate::CommandOutcome;
@@ -39,11 +37,8 @@ use crate::output::{Format, FormatArgs, Output};
 use crate::running::RunningArgs;
 use component::config::ManifestArgs;
 use kernel::{Live, ThisHost};
-use machine::Host as _;
 use node::kernel::connections::{Ends, Phase};
 use node::kernel::{find_connection, routes};
-use packet::{Link, Packet};
-use path::Known;
 use place::{FromArg, ToArg};
 use rules::ruleset::names::TABLE;
 use verdict::Expectation;
@@ -168,7 +163,7 @@ const TRIES: usize = 5;
 /// Explains a packet between two addresses of one family.
 fn answer(from: Source, to: Target, iface: Option<&str>) -> Result<(Packet, Explanation)> {
     let mut host = ThisHost::open()?;
-    let is_own = host.address_type(from.address)? == routes::LOCAL;
+    let is_own = host.address_type(from.address) == routes::LOCAL;
     let packet = first_packet((from, to), input(from.address, iface, is_own, &mut host)?);
     let mut connection = Connection::open()?;
     let family = family(from.address);
@@ -191,16 +186,7 @@ fn answer(from: Source, to: Target, iface: Option<&str>) -> Result<(Packet, Expl
 }
 
 fn first_packet((from, to): (Source, Target), input: Link) -> Packet {
-    Packet {
-        source: from.address,
-        source_port: from.port,
-        destination: to.address,
-        port: to.port,
-        protocol: to.protocol,
-        mark: 0,
-        input,
-        output: Link::None,
-    }
+    Packet::new((from.address, from.port), SocketAddr::new(to.address, to.port), to.protocol, input)
 }
 
 /// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
@@ -248,7 +234,7 @@ fn evaluate(
     let Some(own) = own else {
         bail!("no table {table} in this network namespace: no kube-proxy in mode nftables has written its rules here");
     };
-    let walk = path::walk(packet.clone(), is_own, known, live, host)?;
+    let walk = machine::walk(packet.clone(), known, live, host)?;
     let owner = around::owner(packet, &table, live)?;
     let mut explanation = verdict::explain(&walk, packet, owner.as_deref());
     explanation.warnings.extend(around::beyond(&tables, family));

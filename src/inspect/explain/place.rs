@@ -12,8 +12,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use nft::machine::protocol;
 
-use super::packet::protocol;
 use crate::names::{self, ServiceName, split_port};
 use crate::running::{Problem, ProblemKind, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};

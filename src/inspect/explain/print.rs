@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use nft::machine::{Link, Packet};
 
-use super::packet::{Link, Packet};
 use super::verdict::{EffectiveRule, Explanation, Verdict};
 use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};

@@ -4,16 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use anyhow::Result;
 use nft::decode::{ChainHead, HookHead, RuleHead, SetHead};
 use nft::expr::{Expr, FibAddress, Foreign, Order, PayloadBase, Register};
+use nft::machine::{Host, Link, Lookup, Next, Packet, Routes, Ruleset, among, protocol, walk};
 use nft::statement::CtBit;
-use nft::{Data, Element, Family, Field, Operand, Rule, Statement, TableName, Value, Verdict as To};
+use nft::{Data, Element, Family, Field, Operand, ReadError, Rule, Statement, TableName, Value, Verdict as To};
 
-use super::kernel::among;
-use super::machine::{Host, Lookup, Ruleset};
-use super::packet::{Link, Packet, sample};
-use super::path::{Next, Routes, walk};
 use super::verdict::{self, Explanation, Verdict};
 use super::{Source, Target};
 
@@ -28,21 +24,20 @@ struct World {
 const OWN: [u8; 4] = [192, 0, 2, 2];
 
 impl Ruleset for World {
-    fn base_chains(&mut self) -> Result<Vec<ChainHead>> {
+    fn base_chains(&mut self) -> Result<Vec<ChainHead>, ReadError> {
         Ok(self.chains.clone())
     }
 
-    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>> {
+    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>, ReadError> {
         Ok(self.rules.get(&(table.clone(), chain.into())).cloned().unwrap_or_default())
     }
 
-    fn find(&mut self, _: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup> {
+    fn find(&mut self, _: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup, ReadError> {
         let Some((head, elements)) = self.sets.get(set) else { return Ok(Lookup::Unreadable("missing".to_owned())) };
-        let key = Data::from_bytes(&key[..head.key_len]).unwrap();
-        Ok(among(head, elements, &key, unknown & ((1 << key.len()) - 1)))
+        Ok(among(head, elements, key, unknown))
     }
 
-    fn addresses(&mut self, _: &TableName, _: &str) -> Result<Vec<IpAddr>> {
+    fn elements(&mut self, _: &TableName, _: &str) -> Result<Vec<Element>, ReadError> {
         Ok(Vec::new())
     }
 }
@@ -50,22 +45,22 @@ impl Ruleset for World {
 struct Node;
 
 impl Host for Node {
-    fn address_type(&mut self, address: IpAddr) -> Result<u8> {
-        Ok(if address == IpAddr::from(OWN) || address.is_loopback() { 2 } else { 1 })
+    fn address_type(&mut self, address: IpAddr) -> u8 {
+        if address == IpAddr::from(OWN) || address.is_loopback() { 2 } else { 1 }
     }
 }
 
 impl Routes for Node {
-    fn next(&mut self, packet: &Packet) -> Result<Next> {
-        Ok(match self.address_type(packet.destination)? {
+    fn next(&mut self, packet: &Packet) -> Next {
+        match self.address_type(packet.destination) {
             2 => Next::Here,
             _ if packet.destination == IpAddr::from([198, 18, 0, 1]) => Next::Nowhere("no route".to_owned()),
             _ => Next::Elsewhere(Link::Known(3, "cni0".into())),
-        })
+        }
     }
 
-    fn loopback(&mut self) -> Result<Link> {
-        Ok(Link::Known(1, "lo".into()))
+    fn loopback(&mut self) -> Link {
+        Link::Known(1, "lo".into())
     }
 }
 
@@ -130,7 +125,7 @@ impl World {
     fn explain(mut self, packet: &Packet) -> Explanation {
         let is_own = packet.source == IpAddr::from(OWN);
         let packet = Packet { input: if is_own { Link::None } else { packet.input.clone() }, ..packet.clone() };
-        let walk = walk(packet.clone(), is_own, None, &mut self, &mut Node).unwrap();
+        let walk = walk(packet.clone(), None, &mut self, &mut Node).unwrap();
         verdict::explain(&walk, &packet, None)
     }
 }
@@ -157,6 +152,12 @@ fn dnat(endpoint: &str) -> Statement {
 
 fn is_port(port: u16) -> Statement {
     Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(port)))
+}
+
+/// A TCP packet from an address to an address and port, which arrives at `eth0`.
+fn sample(source: &str, target: &str) -> Packet {
+    let link = Link::Known(2, "eth0".into());
+    Packet::new((source.parse().unwrap(), None), target.parse().unwrap(), protocol::TCP, link)
 }
 
 fn packet() -> Packet {
@@ -403,7 +404,7 @@ fn fields_of_a_range_are_compared_each_by_itself() {
     let head = SetHead { name: "s".into(), comment: None, key_len: 8, is_interval: true, fields: vec![4, 2] };
     let key = |host: u8, port: u16| Data::from(IpAddr::from([10, 0, 0, host])).then(port);
     let element = Element { key_end: Some(Box::new(key(9, 90))), ..Element::new(key(1, 80)) };
-    let found = |host, port, unknown| among(&head, std::slice::from_ref(&element), &key(host, port), unknown);
+    let found = |host, port, unknown| among(&head, std::slice::from_ref(&element), key(host, port).as_slice(), unknown);
     let is_found = Lookup::Found(element.clone());
     assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
     assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);

@@ -1,7 +1,7 @@
 //! Makes one explanation from the paths of a packet: verdict, endpoints, masquerading, reason, and the steps in words.
 //!
 //! Pure. Branches that differ only in their endpoint are described once. A world is a set of assumptions about rules that cannot be
-//! evaluated (see `machine`); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
+//! evaluated (see [`nft::machine`]); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,10 +9,9 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::machine::{Branch, Effect, Fate, Step};
-use super::packet::Packet;
-use super::path::{Walk, is_ours};
-use super::words::{self, Seen, Sentence};
+use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
+
+use super::words::{self, Seen, Sentence, is_ours};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -377,8 +376,9 @@ fn unknown(branches: &[Branch]) -> String {
 }
 
 fn warnings(walk: &Walk) -> Vec<String> {
-    let earlier = walk.before.iter().map(|before| {
-        let (hook, chain) = (before.hook.name(), &before.chain);
+    let ours = walk.chains.iter().position(|chain| is_ours(&chain.table)).unwrap_or(0);
+    let earlier = walk.chains[..ours].iter().map(|chain| {
+        let hook = walk.hook;
         let at = chain.hook.as_ref().map_or(0, |hook| hook.priority);
         format!(
             "table {}, chain {} of another program sees the packet before the Services (hook {hook}, priority {at}); its rules were \

@@ -8,13 +8,12 @@
 use std::net::IpAddr;
 
 use nft::expr::FibAddress;
+use nft::machine::{Effect, Link, Packet, protocol_name};
 use nft::{Field, Operand, RuleDump, Statement, TableName, Verdict};
 
-use super::machine::Effect;
-use super::packet::{Link, Packet, protocol_name};
-use super::path::is_ours;
+use rules::ruleset::flowtable;
 use rules::ruleset::kinds::{ChainKind, SetKind};
-use rules::ruleset::names::{FrontendType, List};
+use rules::ruleset::names::{self, FrontendType, List};
 
 /// A rule, and a packet that it had an effect on.
 #[derive(Clone, Copy, Debug)]
@@ -424,6 +423,11 @@ fn is_choice(chain: ChainKind) -> bool {
 
 fn owner(seen: &Seen<'_>) -> &'static str {
     if is_ours(seen.table) { "" } else { "another program: " }
+}
+
+/// Whether a table is the proxy's own.
+pub(super) fn is_ours(table: &TableName) -> bool {
+    [names::TABLE, flowtable::TABLE].contains(&&*table.name)
 }
 
 /// Describes any rule by its effects.

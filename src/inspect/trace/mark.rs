@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use nft::decode::{Messages, Traced, traced};
+use nft::machine::protocol;
 use nft::socket::{Bus, Socket};
 use nft::statement::CtBit;
 use nft::{
@@ -20,7 +21,6 @@ use nft::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::explain::packet::protocol;
 use crate::explain::{Source, Target};
 
 /// How many packets a second are traced, and how many at once.

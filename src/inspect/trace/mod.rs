@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use nft::decode::{Event, RuleHead, Traced};
+use nft::machine::{Link, Packet};
 use nft::{Connection, Family, RuleDump, TableName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::CommandOutcome;
 use super::explain::kernel::{Live, ThisHost};
-use super::explain::packet::{Link, Packet};
 use super::explain::place::{self, FromArg, Pair, ToArg};
 use super::explain::{Target, Verdict, owner, owner_of_node_port};
 use super::output::{Format, FormatArgs, Output, Tone};

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use nft::decode::{Event, Headers, Traced};
 use nft::expr::{Expr, Foreign};
+use nft::machine::{Effect, Link, Packet, protocol, protocol_name};
 use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
-use crate::explain::machine::Effect;
-use crate::explain::packet::{Link, Packet, protocol};
 use crate::explain::words::{Seen, sentence};
 use crate::explain::{EffectiveRule, Verdict};
 use node::kernel::connections::Connection;
@@ -244,7 +243,7 @@ impl Telling {
             Some(port) => SocketAddr::new(first.source, port).to_string(),
             None => first.source.to_string(),
         };
-        let name = crate::explain::packet::protocol_name(first.protocol);
+        let name = protocol_name(first.protocol);
         Story {
             from: source,
             to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },

@@ -4,11 +4,12 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use nft::expr::Register;
-use nft::{Data, jhash_below};
+use crate::data::Data;
+use crate::expr::Register;
+use crate::jhash::jhash_below;
 
+use super::packet::Loaded;
 use super::{Effect, Fate, Flow, MOST_VALUES, Thread, go_on};
-use crate::explain::packet::Loaded;
 
 impl Thread {
     /// The first bytes of a register; `None` when one of them is not known.

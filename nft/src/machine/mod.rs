@@ -1,50 +1,79 @@
-//! An interpreter of nftables rules: runs a packet through one base chain and the chains that it leads to.
+//! An interpreter of nftables rules: what they do with a packet.
 //!
-//! Takes the rules as the kernel lists them and a [`Branch`]; returns a branch for each path that the packet may take. A random number
+//! ```text
+//! Packet ─► walk: hooks, routes, connection tracking ─► Machine: one base chain and the chains that it leads to ─► Branches
+//!                             ▲                                  ▲
+//!                             │ Routes                           │ Ruleset: the kernel's rules, or tables as values (Listed)
+//! ```
+//!
+//! Takes the rules as the kernel lists them and a [`Packet`]; returns a [`Branch`] for each path that the packet may take. A random number
 //! makes a branch for each of its values, with its share of the probability. An expression that cannot be evaluated makes two branches,
 //! each in a world of its own: in one world the rule matches, in the other it does not. Worlds with the same result are merged at the end
 //! of the base chain, so that a rule without consequences for this packet does not matter.
+//!
+//! Pure: the caller reads rules, routes and addresses, through [`Ruleset`], [`Routes`] and [`Host`]. Invariant: nothing is guessed; what
+//! the caller does not say of the packet is unknown.
 //!
 //! Follows the semantics of `net/netfilter/nf_tables_core.c` in the kernel, and of the files `nft_*.c` in the same directory.
 
 mod act;
 mod assume;
 mod branch;
+mod listed;
+mod packet;
 mod registers;
+mod walk;
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use nft::decode::{ChainHead, RuleHead};
-use nft::expr::{CmpOp, Expr, FibAddress, LookupResult, MetaKey, Register};
-use nft::{Element, RuleDump, TableName, Value, Verdict};
+use crate::data::{Value, Verdict};
+use crate::decode::{ChainHead, RuleHead};
+use crate::expr::{CmpOp, Expr, FibAddress, LookupResult, MetaKey, Register};
+use crate::object::{Element, RuleDump};
+use crate::table::TableName;
 
-use super::packet::{Loaded, Packet};
+use crate::connection::ReadError;
 use assume::{Assumed, described, effect_of, join_worlds};
 
-pub(crate) use branch::{Branch, Effect, Fate, Found, Step, Tracking, status};
+use branch::status;
+pub use branch::{Branch, Conntrack, Effect, Fate, Found, Step, Tracking};
+pub use listed::{Listed, among, key_of};
+pub use packet::{Link, Loaded, Packet, protocol, protocol_name};
+pub use walk::{Known, Next, Routes, Walk, walk};
 
-/// Access to the kernel's chains, rules and sets.
-pub(crate) trait Ruleset {
+/// Access to chains, rules and sets.
+pub trait Ruleset {
     /// The base chains that see packets of the family, without those of dormant tables.
-    fn base_chains(&mut self) -> Result<Vec<ChainHead>>;
+    ///
+    /// # Errors
+    /// When they cannot be read; so for each function.
+    fn base_chains(&mut self) -> Result<Vec<ChainHead>, ReadError>;
 
     /// The rules of a chain in their order.
-    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>>;
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>, ReadError>;
 
     /// Looks up the key at the start of these bytes in a set. A bit in `unknown` marks a byte that is not known; bit 0 stands for the
     /// first byte.
-    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup>;
+    ///
+    /// # Errors
+    /// When the set cannot be read for a reason that is not in the set itself.
+    fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup, ReadError>;
 
-    /// The addresses in a set; none when there is no such set.
-    fn addresses(&mut self, table: &TableName, set: &str) -> Result<Vec<IpAddr>>;
+    /// All elements of a set; none when there is no such set.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn elements(&mut self, table: &TableName, set: &str) -> Result<Vec<Element>, ReadError>;
 }
 
 /// The result of a look-up in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Lookup {
+pub enum Lookup {
     /// The set has no such element.
     Missing,
     /// The set has this element.
@@ -53,10 +82,18 @@ pub(crate) enum Lookup {
     Unreadable(String),
 }
 
+impl Lookup {
+    /// The result for a set whose keys are longer than the registers.
+    #[must_use]
+    pub fn too_long() -> Self {
+        Self::Unreadable("its keys are too long".to_owned())
+    }
+}
+
 /// Tells this host's own addresses from others.
-pub(crate) trait Host {
+pub trait Host {
     /// The route type of an address (`RTN_*`), such as local or unicast.
-    fn address_type(&mut self, address: IpAddr) -> Result<u8>;
+    fn address_type(&mut self, address: IpAddr) -> u8;
 }
 /// What to do after one expression.
 enum Flow {
@@ -80,6 +117,8 @@ const MOST_VALUES: u32 = 20_000;
 /// A branch may assume the outcome of at most this many rules that cannot be evaluated, because each assumption doubles the branches.
 /// Beyond that the result is unknown.
 const MOST_WORLDS: usize = 6;
+/// The length of all registers in bytes.
+const REGISTERS: usize = 64;
 /// A chain on the call stack.
 #[derive(Clone)]
 struct Frame {
@@ -96,7 +135,7 @@ struct Thread {
     stack: Vec<Frame>,
     /// The index of the current expression in the rule.
     at: usize,
-    registers: [u8; 64],
+    registers: [u8; REGISTERS],
     /// A bit for each byte of the registers that is not known.
     unknown: u64,
     /// A description of the unknown value that was loaded last.
@@ -109,20 +148,24 @@ struct Thread {
     is_accepted: bool,
 }
 /// Runs branches through base chains.
-pub(crate) struct Machine<'a, R, H> {
-    pub(crate) ruleset: &'a mut R,
-    pub(crate) host: &'a mut H,
+pub struct Machine<'a, R, H> {
+    ruleset: &'a mut R,
+    host: &'a mut H,
     /// The number of assumptions so far.
     assumptions: usize,
 }
 
 impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
-    pub(crate) fn new(ruleset: &'a mut R, host: &'a mut H) -> Self {
+    /// A machine for these rules on this host.
+    pub fn new(ruleset: &'a mut R, host: &'a mut H) -> Self {
         Self { ruleset, host, assumptions: 0 }
     }
 
     /// Runs a branch through a base chain; returns a branch for each path that it may take.
-    pub(crate) fn run(&mut self, branch: Branch, base: &ChainHead) -> Result<Vec<Branch>> {
+    ///
+    /// # Errors
+    /// When the rules cannot be read.
+    pub fn run(&mut self, branch: Branch, base: &ChainHead) -> Result<Vec<Branch>, ReadError> {
         let rules = self.ruleset.rules(&base.table, &base.name)?;
         let before = branch.packet.clone();
         let frame = Frame { chain: Arc::clone(&base.name), rules, at: 0 };
@@ -130,7 +173,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             branch,
             stack: vec![frame.clone()],
             at: 0,
-            registers: [0; 64],
+            registers: [0; REGISTERS],
             unknown: 0,
             why: "",
             effects: Vec::new(),
@@ -158,7 +201,12 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
 
     /// Runs a thread to the end of the base chain, and returns whether it ended with a verdict. `None` when the thread was split: its
     /// parts are in `todo`.
-    fn advance(&mut self, thread: &mut Thread, todo: &mut Vec<Thread>, table: &TableName) -> Result<Option<bool>> {
+    fn advance(
+        &mut self,
+        thread: &mut Thread,
+        todo: &mut Vec<Thread>,
+        table: &TableName,
+    ) -> Result<Option<bool>, ReadError> {
         loop {
             let Some(frame) = thread.stack.last() else { return Ok(Some(thread.is_accepted)) };
             let (rules, at) = (Arc::clone(&frame.rules), frame.at);
@@ -200,17 +248,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
     }
 
     /// Applies a verdict, and returns whether it ends the base chain.
-    fn obey(&mut self, thread: &mut Thread, verdict: Verdict, table: &TableName) -> Result<bool> {
-        let enter = |machine: &mut Self, thread: &mut Thread, chain: Arc<str>| -> Result<bool> {
-            if thread.stack.len() >= DEPTH {
-                bail!(
-                    "chain {chain} of table {table} is deeper than the kernel allows; the rules changed while they were read"
-                );
-            }
-            let rules = machine.ruleset.rules(table, &chain)?;
-            thread.stack.push(Frame { chain, rules, at: 0 });
-            Ok(false)
-        };
+    fn obey(&mut self, thread: &mut Thread, verdict: Verdict, table: &TableName) -> Result<bool, ReadError> {
         match verdict {
             Verdict::Accept => {
                 thread.end_rule(table);
@@ -228,14 +266,31 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             }
             Verdict::Jump(chain) => {
                 thread.next_rule(table);
-                enter(self, thread, chain)
+                self.enter(thread, chain, table)
             }
             Verdict::Goto(chain) => {
                 thread.end_rule(table);
                 thread.stack.pop();
-                enter(self, thread, chain)
+                self.enter(thread, chain, table)
             }
         }
+    }
+
+    /// Goes on in a chain, and returns whether that ends the base chain: the kernel has no deeper chains, so that these rules were read while
+    /// they changed.
+    fn enter(&mut self, thread: &mut Thread, chain: Arc<str>, table: &TableName) -> Result<bool, ReadError> {
+        if thread.stack.len() >= DEPTH {
+            let why = format!(
+                "chain {chain} of table {table} is deeper than the kernel allows: the rules changed while they were read"
+            );
+            thread.effects.push(Effect::Assumed(why.clone()));
+            thread.end_rule(table);
+            thread.branch.fate = Some(Fate::Unknown(why));
+            return Ok(true);
+        }
+        let rules = self.ruleset.rules(table, &chain)?;
+        thread.stack.push(Frame { chain, rules, at: 0 });
+        Ok(false)
     }
 
     /// Splits a thread at a rule that cannot be evaluated: in one part the rule matches, in the other it does not. `None` when the rest
@@ -246,7 +301,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         rule: &RuleDump,
         why: &str,
         table: &TableName,
-    ) -> Result<Option<Vec<Thread>>> {
+    ) -> Result<Option<Vec<Thread>>, ReadError> {
         let why = format!("this rule cannot be evaluated, because of {why}: {}", described(table, thread, rule));
         let Some(effect) = effect_of(&rule.exprs[thread.at..]) else { return Ok(None) };
         let (mut matches, mut differs) = (thread.clone(), thread.clone());
@@ -279,7 +334,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         Ok(Some(vec![differs, matches]))
     }
 
-    fn evaluate(&mut self, thread: &mut Thread, expr: &Expr, table: &TableName) -> Result<Flow> {
+    fn evaluate(&mut self, thread: &mut Thread, expr: &Expr, table: &TableName) -> Result<Flow, ReadError> {
         Ok(match expr {
             Expr::Payload { base, offset, len, dreg } => {
                 thread.load(*dreg, thread.branch.packet.payload(*base, *offset, *len))
@@ -292,7 +347,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
                     FibAddress::Source => packet.source,
                     FibAddress::Destination => packet.destination,
                 };
-                let kind = u32::from(self.host.address_type(address)?);
+                let kind = u32::from(self.host.address_type(address));
                 thread.load(*dreg, Loaded::Bytes(kind.to_ne_bytes().to_vec()))
             }
             Expr::Cmp { op, sreg, data } => {
@@ -305,7 +360,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             }
             Expr::Bitwise { sreg, dreg, mask, xor } => thread.bitwise(*sreg, *dreg, mask, xor),
             Expr::HostToNetwork { sreg, dreg, len } => {
-                let len = usize::try_from(*len)?;
+                let len = bytes(*len);
                 let loaded = thread.known(*sreg, len).map(<[u8]>::to_vec);
                 let loaded = loaded.map_or(Loaded::Unknown(thread.why, len), |mut bytes| {
                     if cfg!(target_endian = "little") {
@@ -321,7 +376,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
             Expr::Numgen { dreg, modulus } if (1..=MOST_VALUES).contains(modulus) => Flow::Random(*modulus, *dreg),
             Expr::Numgen { dreg, .. } => thread.load(*dreg, Loaded::Unknown("a random number", 4)),
             Expr::Jhash { sreg, dreg, len, modulus, seed, offset } => {
-                thread.hash((*sreg, usize::try_from(*len)?), *dreg, (*modulus, *seed, *offset))
+                thread.hash((*sreg, bytes(*len)), *dreg, (*modulus, *seed, *offset))
             }
             Expr::Counter => Flow::Next,
             other => thread.act(other),
@@ -335,7 +390,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         set: &Arc<str>,
         sreg: Register,
         result: LookupResult,
-    ) -> Result<Flow> {
+    ) -> Result<Flow, ReadError> {
         let start = sreg.index() * 4;
         let (key, unknown) = (&thread.registers[start..], thread.unknown >> start);
         let element = match self.ruleset.find(table, set, key, unknown)? {
@@ -358,6 +413,11 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         })
     }
 }
+/// A length in bytes; one that is longer than all registers stands for any that is too long.
+fn bytes(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX).min(REGISTERS + 1)
+}
+
 /// Goes on with the next expression if a comparison holds, else with the next rule.
 fn go_on(holds: bool) -> Flow {
     if holds { Flow::Next } else { Flow::Break }

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nft::Verdict;
-use nft::expr::{Expr, Foreign, MetaKey, Order, Register};
+use crate::data::Verdict;
+use crate::expr::{Expr, Foreign, MetaKey, Order, Register};
 
+use super::packet::Loaded;
 use super::registers::within;
 use super::{Effect, Fate, Flow, Thread, Tracking};
-use crate::explain::packet::Loaded;
 
 impl Thread {
     /// Evaluates an expression that acts on the packet.

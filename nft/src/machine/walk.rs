@@ -12,40 +12,16 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use anyhow::Result;
-use nft::TableName;
-use nft::decode::ChainHead;
+use crate::connection::ReadError;
+use crate::decode::ChainHead;
+use crate::object::Hook;
 
-use super::machine::{Branch, Fate, Host, Machine, Ruleset, Tracking, status};
 use super::packet::{Link, Packet};
-use rules::ruleset::{flowtable, names};
-
-/// The netfilter hooks (`enum nf_inet_hooks`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hook {
-    Prerouting = 0,
-    Input = 1,
-    Forward = 2,
-    Output = 3,
-    Postrouting = 4,
-}
-
-impl Hook {
-    /// nft's name of the hook.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Prerouting => "prerouting",
-            Self::Input => "input",
-            Self::Forward => "forward",
-            Self::Output => "output",
-            Self::Postrouting => "postrouting",
-        }
-    }
-}
+use super::{Branch, Fate, Host, Machine, Ruleset, Tracking, status};
 
 /// The result of a route look-up for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// To this host.
     Here,
     /// Elsewhere, through this interface.
@@ -57,71 +33,65 @@ pub(crate) enum Next {
 }
 
 /// The routes of this host.
-pub(crate) trait Routes: Host {
+pub trait Routes: Host {
     /// Routes a packet. A packet without an input interface is one that this host sends.
-    fn next(&mut self, packet: &Packet) -> Result<Next>;
+    fn next(&mut self, packet: &Packet) -> Next;
 
-    fn loopback(&mut self) -> Result<Link>;
-}
-
-/// A chain of another program that sees the packet before our first chain does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Before {
-    pub(crate) hook: Hook,
-    pub(crate) chain: ChainHead,
+    /// The interface `lo`.
+    fn loopback(&mut self) -> Link;
 }
 
 /// The tracked connection that the packet belongs to. The rules that translate were evaluated for its first packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub struct Known {
     /// The destination of its packets after translation.
-    pub(crate) to: SocketAddr,
+    pub to: SocketAddr,
     /// The source of its packets after translation.
-    pub(crate) source: IpAddr,
+    pub source: IpAddr,
     /// The status bits (`IPS_*`).
-    pub(crate) status: u32,
+    pub status: u32,
     /// Whether the other side has answered.
-    pub(crate) answered: bool,
+    pub answered: bool,
 }
 
 /// The paths that a packet may take.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub struct Walk {
     /// One branch per path, with the fate of the packet.
-    pub(crate) branches: Vec<Branch>,
-    /// Chains of other programs that run before our first chain, at the hook that translates destinations.
-    pub(crate) before: Vec<Before>,
+    pub branches: Vec<Branch>,
+    /// The first hook, which translates destinations.
+    pub hook: Hook,
+    /// The chains of the first hook, in the order in which it calls them.
+    pub chains: Vec<ChainHead>,
     /// Destinations without a route, and why.
-    pub(crate) unrouted: Vec<(IpAddr, String)>,
+    pub unrouted: Vec<(IpAddr, String)>,
     /// The tracked connection that the packet belongs to, if it is not the first packet.
-    pub(crate) known: Option<Known>,
+    pub known: Option<Known>,
 }
 
-/// Whether a table is the proxy's own.
-pub(crate) fn is_ours(table: &TableName) -> bool {
-    [names::TABLE, flowtable::TABLE].contains(&&*table.name)
-}
-
-/// Follows a packet from its first hook. `is_own`: this host sends it. `known`: the tracked connection that it belongs to.
-pub(crate) fn walk(
+/// Follows a packet from its first hook. A packet without an input interface is one that this host sends. `known`: the tracked connection
+/// that it belongs to.
+///
+/// # Errors
+/// When the rules cannot be read.
+pub fn walk(
     packet: Packet,
-    is_own: bool,
     known: Option<Known>,
     ruleset: &mut impl Ruleset,
     routes: &mut impl Routes,
-) -> Result<Walk> {
+) -> Result<Walk, ReadError> {
+    let hook = if packet.input == Link::None { Hook::Output } else { Hook::Prerouting };
     let chains = ruleset.base_chains()?;
     let machine = Machine::new(ruleset, routes);
-    let mut walker = Walker { machine, chains, before: Vec::new(), unrouted: Vec::new(), known };
+    let mut walker = Walker { machine, chains, unrouted: Vec::new(), known };
     let start = vec![Branch::new(packet)];
-    let branches = if is_own { walker.leave(start)? } else { walker.arrive(start)? };
-    Ok(Walk { branches, before: walker.before, unrouted: walker.unrouted, known })
+    let branches = if hook == Hook::Output { walker.leave(start)? } else { walker.arrive(start)? };
+    Ok(Walk { branches, hook, chains: walker.chains_of(hook), unrouted: walker.unrouted, known })
 }
 
 struct Walker<'a, R, H> {
     machine: Machine<'a, R, H>,
     chains: Vec<ChainHead>,
-    before: Vec<Before>,
     unrouted: Vec<(IpAddr, String)>,
     known: Option<Known>,
 }
@@ -141,15 +111,14 @@ const NAT_SOURCE: i32 = 100;
 
 impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     /// Follows a packet that arrives at an interface.
-    fn arrive(&mut self, branches: Vec<Branch>) -> Result<Vec<Branch>> {
-        self.note_earlier(Hook::Prerouting);
+    fn arrive(&mut self, branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         let mut done = Vec::new();
         for mut branch in self.hook(Hook::Prerouting, branches)? {
             if branch.fate.is_some() {
                 done.push(branch);
                 continue;
             }
-            match self.next(&mut branch)? {
+            match self.next(&mut branch) {
                 None => done.extend(self.input(branch)?),
                 Some(_) if branch.fate.is_some() => done.push(branch),
                 Some(output) => {
@@ -162,16 +131,15 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         Ok(done)
     }
 
-    fn input(&mut self, mut branch: Branch) -> Result<Vec<Branch>> {
+    fn input(&mut self, mut branch: Branch) -> Result<Vec<Branch>, ReadError> {
         branch.packet.output = Link::None;
         self.hook(Hook::Input, vec![branch])
     }
 
     /// Follows a packet that this host sends.
-    fn leave(&mut self, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
-        self.note_earlier(Hook::Output);
+    fn leave(&mut self, mut branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         for branch in &mut branches {
-            branch.packet.output = self.output(branch)?;
+            branch.packet.output = self.output(branch);
         }
         let mut done = Vec::new();
         for mut branch in self.hook(Hook::Output, branches)? {
@@ -180,7 +148,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
                 continue;
             }
             // The kernel routes a packet again whose destination or mark was changed.
-            let next = self.next(&mut branch)?;
+            let next = self.next(&mut branch);
             if branch.fate.is_some() {
                 done.push(branch);
                 continue;
@@ -194,10 +162,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
                 done.push(branch);
                 continue;
             }
-            branch.packet.output = match next {
-                None => self.machine.host.loopback()?,
-                Some(output) => output,
-            };
+            branch.packet.output = next.unwrap_or_else(|| self.machine.host.loopback());
             let left = self.hook(Hook::Postrouting, vec![branch])?;
             if is_here {
                 for branch in left {
@@ -211,7 +176,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     }
 
     /// Follows a packet that this host sent to itself when it arrives at `lo`. It is neither tracked nor translated again.
-    fn come_back(&mut self, mut branch: Branch) -> Result<Vec<Branch>> {
+    fn come_back(&mut self, mut branch: Branch) -> Result<Vec<Branch>, ReadError> {
         branch.packet.input = std::mem::take(&mut branch.packet.output);
         let mut done = Vec::new();
         for branch in self.hook(Hook::Prerouting, vec![branch])? {
@@ -222,8 +187,8 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
 
     /// The output interface of a packet; `None` if the packet is for this host. A packet that the kernel discards ends here if a rule
     /// translated it or this host sends it. A packet without a route still goes on through the rules, because routes come and go.
-    fn next(&mut self, branch: &mut Branch) -> Result<Option<Link>> {
-        Ok(match self.machine.host.next(&branch.packet)? {
+    fn next(&mut self, branch: &mut Branch) -> Option<Link> {
+        match self.machine.host.next(&branch.packet) {
             Next::Here => None,
             Next::Elsewhere(link) => Some(link),
             Next::Discarded(why) if branch.endpoint.is_some() || branch.packet.input == Link::None => {
@@ -240,18 +205,15 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
                 }
                 Some(Link::Unknown)
             }
-        })
-    }
-
-    fn output(&mut self, branch: &mut Branch) -> Result<Link> {
-        match self.next(branch)? {
-            None => self.machine.host.loopback(),
-            Some(link) => Ok(link),
         }
     }
 
+    fn output(&mut self, branch: &mut Branch) -> Link {
+        self.next(branch).unwrap_or_else(|| self.machine.host.loopback())
+    }
+
     /// Runs everything that is registered at a hook.
-    fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>> {
+    fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         for unit in self.units(hook) {
             branches = match unit {
                 Unit::Tracking => branches.into_iter().map(|branch| self.track(branch)).collect(),
@@ -270,7 +232,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     /// lists the chains of older tables first, so the list is reversed.
     fn units(&self, hook: Hook) -> Vec<Unit> {
         let here = self.chains.iter().rev().filter_map(|chain| {
-            let at = chain.hook.as_ref().filter(|at| at.number == hook as u32)?;
+            let at = chain.hook.as_ref().filter(|at| at.number == hook.number())?;
             Some((at.priority, &*at.kind == "nat", chain.clone()))
         });
         let (mut nat, filters): (Vec<_>, Vec<_>) = here.partition(|(_, is_nat, _)| *is_nat);
@@ -290,20 +252,17 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         units.into_iter().map(|(_, unit)| unit).collect()
     }
 
-    /// Notes the chains of other programs that a hook calls before our first chain.
-    fn note_earlier(&mut self, hook: Hook) {
-        let units = self.units(hook).into_iter().flat_map(|unit| match unit {
+    /// The chains of a hook, in the order in which it calls them.
+    fn chains_of(&self, hook: Hook) -> Vec<ChainHead> {
+        let chains = self.units(hook).into_iter().flat_map(|unit| match unit {
             Unit::Tracking => Vec::new(),
             Unit::Nat(chains) => chains,
             Unit::Chain(chain) => vec![chain],
         });
-        let mut chains: Vec<ChainHead> = units.collect();
-        let ours = chains.iter().position(|chain| is_ours(&chain.table)).unwrap_or(0);
-        chains.truncate(ours);
-        self.before = chains.into_iter().map(|chain| Before { hook, chain }).collect();
+        chains.collect()
     }
 
-    fn chain(&mut self, chain: &ChainHead, branches: Vec<Branch>) -> Result<Vec<Branch>> {
+    fn chain(&mut self, chain: &ChainHead, branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         let mut after = Vec::new();
         for branch in branches {
             if branch.fate.is_some() {
@@ -316,7 +275,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     }
 
     /// Runs the nat chains of a hook, which translate the destination or the source. A connection gets each translation once.
-    fn nat(&mut self, hook: Hook, chains: &[ChainHead], branches: Vec<Branch>) -> Result<Vec<Branch>> {
+    fn nat(&mut self, hook: Hook, chains: &[ChainHead], branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         let of_destination = matches!(hook, Hook::Prerouting | Hook::Output);
         let is_done = |branch: &Branch| {
             let connection = &branch.connection;

@@ -5,20 +5,25 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nft::expr::PayloadBase;
+use crate::expr::PayloadBase;
 
 /// Numbers of protocols (IANA registry "Protocol Numbers").
-pub(crate) mod protocol {
-    pub(crate) const ICMP: u8 = 1;
-    pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
-    pub(crate) const ICMPV6: u8 = 58;
-    pub(crate) const SCTP: u8 = 132;
+pub mod protocol {
+    /// ICMP.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
 }
 
 /// The input or output interface of a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// The packet has no such interface at this hook.
     #[default]
     None,
@@ -30,25 +35,28 @@ pub(crate) enum Link {
 
 /// A packet at one point of its path through the hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Packet {
-    pub(crate) source: IpAddr,
+pub struct Packet {
+    /// The source address.
+    pub source: IpAddr,
     /// The source port, if it is known.
-    pub(crate) source_port: Option<u16>,
-    pub(crate) destination: IpAddr,
+    pub source_port: Option<u16>,
+    /// The destination address.
+    pub destination: IpAddr,
     /// The destination port; 0 for an ICMP echo request.
-    pub(crate) port: u16,
+    pub port: u16,
     /// The number of the protocol.
-    pub(crate) protocol: u8,
-    pub(crate) mark: u32,
+    pub protocol: u8,
+    /// The packet mark.
+    pub mark: u32,
     /// The interface at which it arrived.
-    pub(crate) input: Link,
+    pub input: Link,
     /// The interface through which it leaves.
-    pub(crate) output: Link,
+    pub output: Link,
 }
 
 /// The value that an expression loads into a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Loaded {
+pub enum Loaded {
     /// These bytes.
     Bytes(Vec<u8>),
     /// There is no value to load: the kernel stops evaluating the rule (`NFT_BREAK`).
@@ -58,17 +66,26 @@ pub(crate) enum Loaded {
 }
 
 impl Packet {
+    /// A packet without a mark, from an address and, if it is known, a port; it arrives at `input`.
+    #[must_use]
+    pub fn new((source, source_port): (IpAddr, Option<u16>), to: SocketAddr, protocol: u8, input: Link) -> Self {
+        let (destination, port) = (to.ip(), to.port());
+        Self { source, source_port, destination, port, protocol, mark: 0, input, output: Link::None }
+    }
+
     /// Whether its protocol has ports.
-    pub(crate) fn has_ports(&self) -> bool {
+    pub fn has_ports(&self) -> bool {
         [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&self.protocol)
     }
 
-    pub(crate) fn target(&self) -> SocketAddr {
+    /// The destination address and port.
+    #[must_use]
+    pub fn target(&self) -> SocketAddr {
         SocketAddr::new(self.destination, self.port)
     }
 
     /// Loads `len` bytes at `offset` of a header.
-    pub(crate) fn payload(&self, base: PayloadBase, offset: u32, len: u32) -> Loaded {
+    pub fn payload(&self, base: PayloadBase, offset: u32, len: u32) -> Loaded {
         let header = match base {
             PayloadBase::Network => self.network_header(),
             PayloadBase::Transport => self.transport_header(),
@@ -140,7 +157,7 @@ impl Packet {
 
 impl Link {
     /// The name as a register holds it: sixteen bytes, zeros without an interface.
-    pub(crate) fn name_bytes(&self) -> Loaded {
+    pub fn name_bytes(&self) -> Loaded {
         let mut bytes = vec![0; 16];
         match self {
             Self::None => {}
@@ -154,7 +171,7 @@ impl Link {
     }
 
     /// The index as a register holds it, 0 without an interface.
-    pub(crate) fn index_bytes(&self) -> Loaded {
+    pub fn index_bytes(&self) -> Loaded {
         match self {
             Self::None => Loaded::Bytes(vec![0; 4]),
             Self::Unknown => Loaded::Unknown(UNKNOWN_LINK, 4),
@@ -166,7 +183,7 @@ impl Link {
 const UNKNOWN_LINK: &str = "the interface of the packet";
 
 /// The name of a protocol, such as `tcp`; the number as text if it is none of [`protocol`].
-pub(crate) fn protocol_name(number: u8) -> String {
+pub fn protocol_name(number: u8) -> String {
     match number {
         protocol::ICMP => "icmp".to_owned(),
         protocol::TCP => "tcp".to_owned(),
@@ -178,24 +195,14 @@ pub(crate) fn protocol_name(number: u8) -> String {
 }
 
 #[cfg(test)]
-pub(crate) fn sample(source: &str, target: &str) -> Packet {
-    let target: SocketAddr = target.parse().unwrap();
-    Packet {
-        source: source.parse().unwrap(),
-        source_port: None,
-        destination: target.ip(),
-        port: target.port(),
-        protocol: protocol::TCP,
-        mark: 0,
-        input: Link::Known(2, "eth0".into()),
-        output: Link::None,
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use PayloadBase::{Network, Transport};
+
+    fn sample(source: &str, target: &str) -> Packet {
+        let link = Link::Known(2, "eth0".into());
+        Packet::new((source.parse().unwrap(), None), target.parse().unwrap(), protocol::TCP, link)
+    }
 
     #[test]
     fn addresses_and_ports_are_where_the_kernel_reads_them() {

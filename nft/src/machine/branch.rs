@@ -3,52 +3,58 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nft::decode::RuleHead;
-use nft::expr::CtKey;
-use nft::{RuleDump, TableName, Verdict};
+use crate::data::Verdict;
+use crate::decode::RuleHead;
+use crate::expr::CtKey;
+use crate::object::RuleDump;
+use crate::table::TableName;
 
-use crate::explain::packet::{Loaded, Packet, protocol};
+use super::packet::{Loaded, Packet, protocol};
 
 /// The state of a packet in connection tracking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tracking {
+pub enum Tracking {
     /// Connection tracking has not seen the packet yet.
     #[default]
     NotYet,
     /// The packet begins a connection.
     New,
-    /// The packet belongs to a tracked connection; `answered` when the other side has sent packets too.
-    Known { answered: bool },
+    /// The packet belongs to a tracked connection.
+    Known {
+        /// Whether the other side has sent packets too.
+        answered: bool,
+    },
     /// A `notrack` rule keeps the packet out of connection tracking.
     Off,
 }
 
 /// The connection of the packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conntrack {
-    pub(crate) tracking: Tracking,
+pub struct Conntrack {
+    /// What connection tracking knows of the packet.
+    pub tracking: Tracking,
     /// The destination before any translation, once the connection is tracked.
-    pub(crate) original: Option<SocketAddr>,
+    pub original: Option<SocketAddr>,
     /// The status bits (`IPS_*` in `nf_conntrack_common.h`).
-    pub(crate) status: u32,
+    pub status: u32,
     /// Whether the destination was translated, or found to need no translation.
-    pub(crate) destination_done: bool,
+    pub destination_done: bool,
     /// Whether the source was translated, or found to need no translation.
-    pub(crate) source_done: bool,
+    pub source_done: bool,
 }
 
 /// Status bits of a connection.
-pub(crate) mod status {
-    pub(crate) const CONFIRMED: u32 = 1 << 3;
-    pub(crate) const SOURCE: u32 = 1 << 4;
-    pub(crate) const DESTINATION: u32 = 1 << 5;
-    pub(crate) const SOURCE_DONE: u32 = 1 << 7;
-    pub(crate) const DESTINATION_DONE: u32 = 1 << 8;
+pub(super) mod status {
+    pub(in super::super) const CONFIRMED: u32 = 1 << 3;
+    pub(in super::super) const SOURCE: u32 = 1 << 4;
+    pub(in super::super) const DESTINATION: u32 = 1 << 5;
+    pub(in super::super) const SOURCE_DONE: u32 = 1 << 7;
+    pub(in super::super) const DESTINATION_DONE: u32 = 1 << 8;
 }
 
 /// The way in which a packet ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     /// Discarded without an answer.
     Dropped,
     /// Discarded, and the sender gets an error.
@@ -61,49 +67,52 @@ pub(crate) enum Fate {
 
 /// One possible path of a packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Branch {
+pub struct Branch {
     /// The packet as it is now.
-    pub(crate) packet: Packet,
-    pub(crate) connection: Conntrack,
+    pub packet: Packet,
+    /// Its connection.
+    pub connection: Conntrack,
     /// The share of packets that take this path, given the assumptions in `worlds`.
-    pub(crate) probability: f64,
+    pub probability: f64,
     /// The assumptions about rules that cannot be evaluated: the number of each, and whether its rule is assumed to match.
-    pub(crate) worlds: Vec<(usize, bool)>,
+    pub worlds: Vec<(usize, bool)>,
     /// How the packet ended; `None` while it goes on.
-    pub(crate) fate: Option<Fate>,
+    pub fate: Option<Fate>,
     /// The destination that a rule gave it.
-    pub(crate) endpoint: Option<SocketAddr>,
+    pub endpoint: Option<SocketAddr>,
     /// Whether a rule changed its source address.
-    pub(crate) masqueraded: bool,
+    pub masqueraded: bool,
     /// The rules that had an effect on it, in order.
-    pub(crate) steps: Vec<Step>,
+    pub steps: Vec<Step>,
 }
 
 /// A rule that had an effect.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
-    pub(crate) table: TableName,
-    pub(crate) chain: Arc<str>,
+pub struct Step {
+    /// The table of the rule.
+    pub table: TableName,
+    /// The chain of the rule.
+    pub chain: Arc<str>,
     /// The rules of the chain.
     pub(super) rules: Arc<[RuleHead]>,
     /// The index of the rule in `rules`; `rules.len()` stands for the policy of the chain.
     pub(super) index: usize,
     /// Its effects, in order.
-    pub(crate) effects: Vec<Effect>,
+    pub effects: Vec<Effect>,
     /// The elements that its look-ups found.
-    pub(crate) found: Vec<Found>,
+    pub found: Vec<Found>,
     /// The packet before the rule.
-    pub(crate) packet: Packet,
+    pub packet: Packet,
 }
 
 impl Step {
     /// The rule; `None` for the policy of a base chain.
-    pub(crate) fn rule(&self) -> Option<&RuleDump> {
+    pub fn rule(&self) -> Option<&RuleDump> {
         self.rules.get(self.index).map(|head| &head.rule)
     }
 
     /// Whether the rule sends the packet to this chain.
-    pub(crate) fn leads_to(&self, chain: &str) -> bool {
+    pub fn leads_to(&self, chain: &str) -> bool {
         let verdicts = self.effects.iter().filter_map(|effect| match effect {
             Effect::Verdict(verdict) => verdict.chain(),
             _ => None,
@@ -112,7 +121,7 @@ impl Step {
     }
 
     /// Whether both steps are the same rule with the same effects on the same packet.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         (&self.table, &self.chain, self.index, &self.effects, &self.packet)
             == (&other.table, &other.chain, other.index, &other.effects, &other.packet)
     }
@@ -120,15 +129,17 @@ impl Step {
 
 /// An element that a look-up found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) set: Arc<str>,
+pub struct Found {
+    /// The set or map.
+    pub set: Arc<str>,
     /// The comment of the element.
-    pub(crate) comment: Option<Arc<str>>,
+    pub comment: Option<Arc<str>>,
 }
 
 /// An effect of a rule on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub enum Effect {
+    /// The rule has this verdict.
     Verdict(Verdict),
     /// The packet is discarded, and the sender gets an error.
     Refuse,
@@ -153,7 +164,7 @@ pub(crate) enum Effect {
 }
 impl Branch {
     /// A packet at the start of its path.
-    pub(crate) fn new(packet: Packet) -> Self {
+    pub fn new(packet: Packet) -> Self {
         Self {
             packet,
             connection: Conntrack::default(),

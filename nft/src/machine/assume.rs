@@ -1,7 +1,9 @@
 //! Rules that cannot be evaluated: predicts what they do if they match, and merges branches for which it makes no difference.
 
-use nft::expr::{Expr, Foreign, LookupResult, MetaKey};
-use nft::{RuleDump, TableName, Verdict};
+use crate::data::Verdict;
+use crate::expr::{Expr, Foreign, LookupResult, MetaKey};
+use crate::object::RuleDump;
+use crate::table::TableName;
 
 use super::{Branch, Thread};
 
