@@ -27,14 +27,13 @@ pub(super) fn print(
     let (word, tone) = match explanation.verdict {
         Verdict::Translated => ("TRANSLATED", Tone::Good),
         Verdict::Partly => ("PARTLY", Tone::Bad),
-        Verdict::Passed if explanation.is_wrong => ("PASSED", Tone::Bad),
         Verdict::Passed => ("PASSED", Tone::Plain),
         Verdict::Proxied => ("PROXIED", Tone::Good),
         Verdict::Refused => ("REFUSED", Tone::Bad),
         Verdict::Dropped => ("DROPPED", Tone::Bad),
         Verdict::Unknown => ("UNKNOWN", Tone::Warning),
     };
-    let word = out.styled(tone, word);
+    let word = out.styled(if explanation.is_wrong { Tone::Bad } else { tone }, word);
     out.line(packet_line(packet, pod), HANG)?;
     out.line(format_args!("{word}: {}", escaped(&explanation.reason)), HANG)?;
     if let Some(line) = masquerading(explanation) {

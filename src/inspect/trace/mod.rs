@@ -26,9 +26,9 @@ use super::CommandOutcome;
 use super::explain::kernel::{Live, ThisHost};
 use super::explain::packet::{Link, Packet};
 use super::explain::place::{self, FromArg, Pair, ToArg};
-use super::explain::{Target, Verdict, owner, owner_of_node_port};
+use super::explain::{Explanation, Known, Target, Verdict, correct, is_dormant, listener, owner, owner_of_node_port};
 use super::output::{Format, FormatArgs, Output, Tone};
-use super::running::RunningArgs;
+use super::running::{Problem, RunningArgs};
 use component::config::GoDuration;
 use component::logging::escaped;
 use mark::Mark;
@@ -47,6 +47,8 @@ const PACKETS: usize = 256;
 const REPORTS: usize = 1024;
 /// The most chains whose rules are remembered.
 const CHAINS: usize = 256;
+/// After this time the running proxy is asked for problems again.
+const PROBLEMS_LAST: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,7 +67,8 @@ The table for the mark, kube-proxy-trace-PID, is gone with this process.
 Needs CAP_NET_ADMIN and kernel 5.12 or newer.
 
 Exit codes: 0 packets came, and all were translated or passed; 1 one was
-refused or dropped, or none came; 2 could not look.";
+refused or dropped, or none came, or something is wrong with the node, such as a
+Service that is left out; 2 could not look.";
 
 /// Show what the rules do with real packets, live
 #[derive(Debug, clap::Args)]
@@ -88,6 +91,8 @@ pub struct Args {
     time: GoDuration,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    running: RunningArgs,
 }
 
 /// Runs the command.
@@ -95,7 +100,7 @@ pub struct Args {
 /// # Errors
 /// When the arguments do not fit together, the table cannot be created, or the kernel cannot be read.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let Pair { source, target: to, .. } = place::resolve(&args.from, &args.to, RunningArgs::default())?;
+    let Pair { source, target: to, service, .. } = place::resolve(&args.from, &args.to, args.running)?;
     if source.port.is_some() {
         bail!("--from takes an address without a port: each connection has another one");
     }
@@ -104,7 +109,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     for number in [SIGINT, SIGTERM] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), 1)?;
     }
-    let mut shelf = ListedRules::open(to)?;
+    let mut shelf = ListedRules::open(to, service, args.running)?;
     let mut mark = Mark::set(source, to, args.all)?;
     let what = if args.all { "packets" } else { "first packets of connections" };
     eprintln!("tracing in table {}, for {time:?} or {} {what}", mark.table, args.count);
@@ -119,7 +124,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         let silence = if ended { Duration::ZERO } else { SILENCE };
         for reports in packets.silent(now, silence) {
             let Some(story) = tell(&reports, &mark.table, &mut shelf) else { continue };
-            wrong |= matches!(story.verdict, Verdict::Refused | Verdict::Dropped);
+            wrong |= story.is_wrong || matches!(story.verdict, Verdict::Refused | Verdict::Dropped);
             print(&story, args.format.format, out)?;
             told += 1;
             if told == args.count {
@@ -158,8 +163,9 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     let arrival = story.interface.as_ref().map_or_else(|| "from this host".to_owned(), |name| format!("in at {name}"));
     let (tone, verdict) = match (story.verdict, story.endpoint) {
         (Verdict::Translated, Some(to)) => (Tone::Good, format!("translated to {to}")),
-        (Verdict::Refused, _) => (Tone::Bad, "refused".to_owned()),
-        (Verdict::Dropped, _) => (Tone::Bad, "dropped".to_owned()),
+        (Verdict::Refused, to) => (Tone::Bad, format!("refused{}", on_the_way(to))),
+        (Verdict::Dropped, to) => (Tone::Bad, format!("dropped{}", on_the_way(to))),
+        (Verdict::Proxied, _) => (Tone::Good, "passed to kube-proxy".to_owned()),
         _ => (Tone::Warning, "passed unchanged".to_owned()),
     };
     let masquerade = if story.masquerade { ", masqueraded" } else { "" };
@@ -169,6 +175,10 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     let line = format!("{} -> {} {protocol}{flags}, {}: {verdict}{service}", story.from, story.to, escaped(&arrival));
     out.line(line, 2)?;
     out.line(format_args!("  {}.", escaped(&story.reason)), 2)?;
+    for warning in &story.warnings {
+        let word = out.styled(Tone::Warning, "warning");
+        out.line(format_args!("  {word}: {}", escaped(warning)), 4)?;
+    }
     for step in &story.steps {
         if step.text != story.reason {
             out.line(format_args!("  - {}", escaped(&step.text)), 4)?;
@@ -184,6 +194,10 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     }
     out.text("\n")?;
     out.flush()
+}
+
+fn on_the_way(to: Option<SocketAddr>) -> String {
+    to.map_or_else(String::new, |to| format!(" on the way to {to}"))
 }
 
 /// The reports of packets in progress, the oldest packet first. Each packet's reports are in the kernel's order.
@@ -229,20 +243,42 @@ impl Packets {
     }
 }
 
-/// Looks rules, interfaces, Services and connections up in the kernel, with a cache of rules.
+/// Looks rules, interfaces, Services and connections up in the kernel, with a cache of rules, and asks the running proxy for problems.
 struct ListedRules {
     connection: Connection,
     host: ThisHost,
-    family: Family,
+    /// The proxy's table.
+    table: TableName,
     generation: u32,
     rules: HashMap<(TableName, String), Vec<RuleHead>>,
+    /// The Service that the user named.
+    asked: Option<String>,
+    running: RunningArgs,
+    problems: Vec<Problem>,
+    /// When the proxy was asked for problems.
+    problems_at: Instant,
 }
 
 impl ListedRules {
-    fn open(to: Target) -> Result<Self> {
+    fn open(to: Target, asked: Option<String>, running: RunningArgs) -> Result<Self> {
         let family = if to.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
         let (connection, host) = (Connection::open()?, ThisHost::open()?);
-        Ok(Self { connection, host, family, generation: 0, rules: HashMap::new() })
+        let table = TableName::new(family, names::TABLE);
+        let (generation, rules) = (0, HashMap::new());
+        let (problems, problems_at) = (running.problems().unwrap_or_default(), Instant::now());
+        Ok(Self { connection, host, table, generation, rules, asked, running, problems, problems_at })
+    }
+
+    fn try_correct(&mut self, packet: &Packet, explanation: &mut Explanation) -> Result<()> {
+        if self.problems_at.elapsed() > PROBLEMS_LAST {
+            self.problems = self.running.problems().unwrap_or_default();
+            self.problems_at = Instant::now();
+        }
+        let mut live = Live::new(&mut self.connection, self.table.family);
+        let is_dormant = is_dormant(&live.tables()?, &self.table).unwrap_or_default();
+        let (table, problems, asked) = (&self.table, &self.problems[..], self.asked.as_deref());
+        let known = Known { table, is_dormant, problems, asked };
+        correct(explanation, packet, known, (&mut live, &mut self.host), listener)
     }
 }
 
@@ -267,9 +303,14 @@ impl Book for ListedRules {
     }
 
     fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
-        let table = TableName::new(self.family, names::TABLE);
         let find = if is_node_port { owner_of_node_port } else { owner };
-        find(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
+        find(packet, &self.table, &mut Live::new(&mut self.connection, self.table.family)).ok().flatten()
+    }
+
+    fn correct(&mut self, packet: &Packet, explanation: &mut Explanation) {
+        if let Err(error) = self.try_correct(packet, explanation) {
+            explanation.warnings.push(format!("cannot look for what the rules do not show: {error:#}"));
+        }
     }
 
     fn connection(&mut self, packet: &Packet) -> Option<Tracked> {

@@ -13,9 +13,10 @@ use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
 use crate::explain::machine::Effect;
-use crate::explain::packet::{Link, Packet, protocol};
+use crate::explain::packet::{Link, Packet, protocol, protocol_name};
+use crate::explain::verdict::{passed, sent};
 use crate::explain::words::{Seen, sentence};
-use crate::explain::{EffectiveRule, Verdict};
+use crate::explain::{EffectiveRule, Explanation, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
 
@@ -41,6 +42,11 @@ pub(super) struct Story {
     pub(super) masquerade: bool,
     pub(super) reason: String,
     pub(super) steps: Vec<EffectiveRule>,
+    /// What is wrong with the node or with other Services.
+    pub(super) warnings: Vec<String>,
+    /// Whether the command exits with 1, whatever the verdict is.
+    #[serde(skip)]
+    pub(super) is_wrong: bool,
 }
 
 /// Looks up what a report only has a number for: rules by handle, interfaces by index. Also finds the Service and the connection of a
@@ -57,6 +63,9 @@ pub(super) trait Book {
 
     /// The connection that the packet belongs to.
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
+
+    /// Corrects what the reports say of a packet by what they do not show, as `explain` does.
+    fn correct(&mut self, packet: &Packet, explanation: &mut Explanation);
 }
 
 /// Describes what became of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
@@ -92,7 +101,7 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
         });
         telling.add(report, rule.as_ref(), packet.as_ref().unwrap_or(&first), goes_on);
     }
-    Some(telling.story(&first, reports))
+    Some(telling.story(&first, reports, book))
 }
 
 /// The packet as it was at each report.
@@ -228,38 +237,50 @@ impl Telling {
         }
     }
 
-    fn story(self, first: &Packet, reports: &[Traced]) -> Story {
+    fn story(self, first: &Packet, reports: &[Traced], book: &mut impl Book) -> Story {
         let verdict =
             self.verdict.unwrap_or(if self.endpoint.is_some() { Verdict::Translated } else { Verdict::Passed });
-        let met_nat = self.steps.iter().any(|step| step.rule.contains("dnat"));
-        let reason = match (self.reasons.is_empty(), verdict, self.endpoint) {
-            (false, ..) => self.reasons.join("; "),
-            (true, Verdict::Translated, Some(to)) if met_nat => format!("sent to the endpoint {to}"),
-            (true, Verdict::Translated, Some(to)) => format!("its connection was given to {to} before"),
-            (true, Verdict::Refused, _) => "a rule refused it".to_owned(),
-            (true, Verdict::Dropped, _) => "a rule dropped it".to_owned(),
-            _ => "no rule changed it or stopped it".to_owned(),
-        };
+        let mut known = Explanation::new(verdict, self.service.clone(), self.reason(verdict, first));
+        book.correct(first, &mut known);
         let source = match first.source_port {
             Some(port) => SocketAddr::new(first.source, port).to_string(),
             None => first.source.to_string(),
         };
-        let name = crate::explain::packet::protocol_name(first.protocol);
         Story {
             from: source,
             to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },
-            protocol: name,
+            protocol: protocol_name(first.protocol),
             flags: flags(first, reports),
             interface: match &first.input {
                 Link::Known(_, name) => Some(name.to_string()),
                 Link::None | Link::Unknown => None,
             },
-            verdict,
-            service: self.service,
+            verdict: known.verdict,
+            service: known.service,
             endpoint: self.endpoint,
             masquerade: self.masquerade,
-            reason,
+            reason: known.reason,
             steps: self.steps,
+            warnings: known.warnings,
+            is_wrong: known.is_wrong,
+        }
+    }
+
+    /// The reason for the verdict, by the reports alone.
+    fn reason(&self, verdict: Verdict, first: &Packet) -> String {
+        let given = (!self.reasons.is_empty()).then(|| self.reasons.join("; "));
+        let met_nat = || self.steps.iter().any(|step| step.rule.contains("dnat"));
+        match (verdict, self.endpoint) {
+            (Verdict::Refused | Verdict::Dropped, to) => {
+                let by_rule = if verdict == Verdict::Refused { "a rule refused it" } else { "a rule dropped it" };
+                let why = given.unwrap_or_else(|| by_rule.to_owned());
+                to.map_or_else(|| why.clone(), |to| sent(self.service.as_deref(), &to.to_string(), Some(&why)))
+            }
+            (_, Some(to)) => given.unwrap_or_else(|| match met_nat() {
+                true => format!("sent to the endpoint {to}"),
+                false => format!("its connection was given to {to} before"),
+            }),
+            (_, None) => given.unwrap_or_else(|| passed(self.service.as_deref(), first)),
         }
     }
 }
@@ -328,6 +349,14 @@ mod tests {
                 counters: None,
             })
         }
+
+        /// Something is wrong with packets that pass.
+        fn correct(&mut self, _: &Packet, explanation: &mut Explanation) {
+            if explanation.verdict == Verdict::Passed {
+                explanation.warnings.push("the table is dormant".to_owned());
+                explanation.is_wrong = true;
+            }
+        }
     }
 
     fn own() -> TableName {
@@ -395,6 +424,18 @@ mod tests {
     }
 
     #[test]
+    fn a_drop_behind_the_translation_is_told_with_the_endpoint() {
+        let drop = Traced { chain: "forw".into(), ..report("firewall", 77, Some(RuleVerdict::Drop), None) };
+        let drop = Traced { headers: Some(headers([10, 244, 0, 1], 8080)), ..drop };
+        let story = tell(&[arrival(), drop], &own(), &mut ListedRules).unwrap();
+        assert_eq!((story.verdict, story.endpoint), (Verdict::Dropped, Some("10.244.0.1:8080".parse().unwrap())));
+        assert_eq!(
+            story.reason,
+            "shop/web:http sends it to 10.244.0.1:8080, but another program (table ip firewall, chain forw) drops the packet"
+        );
+    }
+
+    #[test]
     fn a_drop_of_any_table_is_a_drop() {
         let drop = |event| Traced { event, ..report("firewall", 77, Some(RuleVerdict::Drop), None) };
         for event in [Event::Rule(77), Event::Policy] {
@@ -418,6 +459,8 @@ mod tests {
         assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
         let untouched = tell(&[arrival()], &own(), &mut ListedRules).unwrap();
         assert_eq!((untouched.verdict, untouched.steps.len()), (Verdict::Passed, 0));
+        assert_eq!(untouched.reason, "shop/web:http has 10.96.0.10:80/TCP, but the rules do not translate it");
+        assert_eq!((untouched.warnings, untouched.is_wrong), (vec!["the table is dormant".to_owned()], true));
     }
 
     #[test]
