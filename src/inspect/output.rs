@@ -51,6 +51,11 @@ pub enum Format {
     Yaml,
 }
 
+/// The name that a value without fields has in JSON, which tables have too.
+pub(crate) fn name_of(value: impl Serialize) -> impl Display {
+    fmt::from_fn(move |f| value.serialize(f))
+}
+
 /// The option `-o`; flattened into the arguments of a command.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct FormatArgs {

@@ -17,8 +17,9 @@ use super::packet::{Packet, protocol};
 use super::verdict::{Explanation, Verdict, without_notes};
 use crate::running::{Problem, ProblemKind};
 use node::kernel::routes;
-use rules::model::{self, Protocol};
+use rules::model;
 use rules::ruleset::names::set;
+use rules::ruleset::reading;
 
 /// What is known of the node apart from its rules.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +113,7 @@ fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, lis
 fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: Option<&str>, problem: &Problem) {
     use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined};
     let is_unowned = explanation.service.is_none();
-    let protocol = Protocol::ALL.into_iter().find(|protocol| protocol.number() == packet.protocol);
+    let protocol = reading::protocol(packet.protocol);
     let port = packet.has_ports().then_some(packet.port);
     let is_at = problem.is_at(Some(packet.destination), port, protocol)
         || is_unowned && is_here && problem.is_at(None, port, protocol);

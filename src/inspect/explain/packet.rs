@@ -6,14 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use nft::expr::PayloadBase;
+use rules::ruleset::reading;
 
 /// Numbers of protocols (IANA registry "Protocol Numbers").
 pub(crate) mod protocol {
     pub(crate) const ICMP: u8 = 1;
     pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
     pub(crate) const ICMPV6: u8 = 58;
-    pub(crate) const SCTP: u8 = 132;
 }
 
 /// The input or output interface of a packet.
@@ -60,7 +59,7 @@ pub(crate) enum Loaded {
 impl Packet {
     /// Whether its protocol has ports.
     pub(crate) fn has_ports(&self) -> bool {
-        [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&self.protocol)
+        reading::protocol(self.protocol).is_some()
     }
 
     pub(crate) fn target(&self) -> SocketAddr {
@@ -169,11 +168,8 @@ const UNKNOWN_LINK: &str = "the interface of the packet";
 pub(crate) fn protocol_name(number: u8) -> String {
     match number {
         protocol::ICMP => "icmp".to_owned(),
-        protocol::TCP => "tcp".to_owned(),
-        protocol::UDP => "udp".to_owned(),
         protocol::ICMPV6 => "icmpv6".to_owned(),
-        protocol::SCTP => "sctp".to_owned(),
-        other => other.to_string(),
+        other => reading::protocol(other).map_or_else(|| other.to_string(), |protocol| protocol.to_string()),
     }
 }
 

@@ -67,12 +67,8 @@ impl FromStr for Target {
             let protocol = if address.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
             return Ok(Self { address, port: 0, protocol });
         }
-        let protocol = match name.as_str() {
-            "tcp" => protocol::TCP,
-            "udp" => protocol::UDP,
-            "sctp" => protocol::SCTP,
-            _ => return Err("expected tcp, udp, sctp or icmp behind the slash"),
-        };
+        let protocol =
+            names::protocol_of(&name).map_err(|_| "expected tcp, udp, sctp or icmp behind the slash")?.number();
         let socket: SocketAddr = address.parse().map_err(|_| EXPECTED)?;
         if socket.port() == 0 {
             return Err("expected a port from 1 to 65535");

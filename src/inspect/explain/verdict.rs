@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use clap::ValueEnum as _;
 use serde::Serialize;
 
 use super::machine::{Branch, Effect, Fate, Step};
@@ -15,7 +16,7 @@ use super::path::{Walk, is_ours};
 use super::words::{self, Seen, Sentence};
 
 /// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It goes to an endpoint.
@@ -23,6 +24,7 @@ pub enum Verdict {
     /// It goes to an endpoint, and some of the endpoints that it may go to cannot be reached.
     Partly,
     /// It is answered with a refusal.
+    #[value(alias = "rejected")]
     Refused,
     /// It is discarded.
     Dropped,
@@ -57,16 +59,8 @@ impl FromStr for Expectation {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (word, service) = text.split_once(':').map_or((text, None), |(word, service)| (word, Some(service)));
-        let verdict = match word {
-            "translated" => Verdict::Translated,
-            "partly" => Verdict::Partly,
-            "refused" | "rejected" => Verdict::Refused,
-            "dropped" => Verdict::Dropped,
-            "passed" => Verdict::Passed,
-            "proxied" => Verdict::Proxied,
-            "unknown" => Verdict::Unknown,
-            _ => return Err("expected translated, partly, refused, dropped, passed, proxied or unknown"),
-        };
+        let verdict = Verdict::from_str(word, false)
+            .map_err(|_| "expected translated, partly, refused, dropped, passed, proxied or unknown")?;
         if service.is_some_and(|service| !service.contains('/')) {
             return Err("expected NAMESPACE/NAME or NAMESPACE/NAME:PORT behind the colon");
         }

@@ -183,17 +183,11 @@ impl Listing {
         problems.extend(reported.into_iter().flatten());
         mark_quarantined(&mut view.frontends, &problems);
         let wanted: Vec<Wanted> = args.names.iter().map(|name| name.in_namespace(args.namespace.as_deref())).collect();
-        for name in &wanted {
+        let namespace = |name: &String| Wanted::Service(ServiceName { service: name.clone(), port: None });
+        for name in wanted.iter().chain(&args.namespace.as_ref().map(namespace)) {
             let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
             if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
                 return Err(with_silence(unknown(&view, name), &problems));
-            }
-        }
-        if let Some(namespace) = &args.namespace {
-            let wanted = Wanted::Service(ServiceName { service: namespace.clone(), port: None });
-            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, &wanted));
-            if !is_known && !problems.iter().any(|problem| concerns(problem, &wanted)) {
-                return Err(with_silence(unknown(&view, &wanted), &problems));
             }
         }
         if !wanted.is_empty() {

@@ -382,7 +382,6 @@ fn bash_completes_commands_options_values_and_names() {
         ("kube-proxy probe --namespace=y", "ym"),
         ("kube-proxy services 300", "30080"),
         ("kube-proxy explain --to 300", ""),
-        ("kube-proxy services NODEPORT-", "NODEPORT"),
         ("kube-proxy changes --service ym", "ym/echo-app"),
         ("kube-proxy explain --to kube", "kube-system/kube-dns"),
         ("kube-proxy explain --to 10.96.0.10:5", "53 53/udp"),

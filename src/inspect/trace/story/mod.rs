@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nft::decode::{Event, Headers, Traced};
@@ -22,6 +22,7 @@ use crate::explain::words::{Seen, sentence};
 use crate::explain::{EffectiveRule, Explanation, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
+use rules::ruleset::reading::{self, address};
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -123,12 +124,12 @@ fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
 /// Reads a packet from its headers.
 fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
     let network = &headers.network;
-    let (source, destination, protocol): (IpAddr, IpAddr, u8) = match network.first()? >> 4 {
-        4 => (four(network.get(12..16)?)?, four(network.get(16..20)?)?, *network.get(9)?),
-        6 => (sixteen(network.get(8..24)?)?, sixteen(network.get(24..40)?)?, *network.get(6)?),
+    let (source, destination, protocol) = match network.first()? >> 4 {
+        4 => (address(network.get(12..16)?)?, address(network.get(16..20)?)?, *network.get(9)?),
+        6 => (address(network.get(8..24)?)?, address(network.get(24..40)?)?, *network.get(6)?),
         _ => return None,
     };
-    let has_ports = [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&protocol);
+    let has_ports = reading::protocol(protocol).is_some();
     let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
     let port = |at| has_ports.then(|| port(at)).flatten();
     let mut link = |index: Option<u32>| index.map_or(Link::None, |index| book.interface(index));
@@ -142,14 +143,6 @@ fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
         input: link(headers.input),
         output: link(headers.output),
     })
-}
-
-fn four(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 4]>::try_from(bytes).ok()?.into())
-}
-
-fn sixteen(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
 }
 
 /// A story under construction, to which each report adds.
