@@ -15,6 +15,7 @@ use super::localhost::Listener;
 use super::machine::{Host, Lookup, Ruleset};
 use super::packet::{Packet, protocol};
 use super::verdict::{Explanation, Verdict, without_notes};
+use crate::names::split_port;
 use crate::running::{Problem, ProblemKind};
 use node::kernel::routes;
 use rules::model;
@@ -118,12 +119,13 @@ fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: 
     let is_at = problem.is_at(Some(packet.destination), port, protocol)
         || is_unowned && is_here && problem.is_at(None, port, protocol);
     let is_asked = asked.is_some() && problem.service.as_deref() == asked;
+    let has_it = explanation.service.as_deref().map(|service| split_port(service).0) == asked;
     match problem.kind {
         Oversized | Quarantined if is_at && is_unowned => {
             blame(explanation, problem);
             explanation.service.clone_from(&problem.service);
         }
-        LostFrontend if is_at && is_asked => blame(explanation, problem),
+        LostFrontend if is_at && is_asked && !has_it => blame(explanation, problem),
         Oversized | Quarantined if is_at => {
             explanation.is_wrong = true;
             explanation.warnings.push(problem.text.clone());

@@ -75,7 +75,7 @@ pub struct Args {
     /// Where the packet comes from: an address, with a port for a tracked connection, or NAMESPACE/POD
     #[arg(long, value_name = "IP|POD")]
     from: FromArg,
-    /// Where it goes: IP:PORT[/udp|/sctp], IP/icmp, or NAMESPACE/NAME[:PORT] of a Service
+    /// Where it goes: IP:PORT[/udp|/sctp], IP/icmp, or NAMESPACE/NAME[:PORT] of a Service or a pod
     #[arg(long, value_name = "IP:PORT|SERVICE")]
     to: ToArg,
     /// The interface at which it arrives [default: the one towards --from]

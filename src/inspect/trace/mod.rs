@@ -217,13 +217,11 @@ struct Open {
 }
 
 impl Packets {
-    /// Takes a report. Only packets that a rule of our table `own` reports are kept. If another program's rule marks a packet earlier,
-    /// the kernel reports that packet in our table too, but by the policy of our chain.
+    /// Takes a report. Only packets that our table `own` marks are kept.
     fn add(&mut self, report: Traced, own: &TableName, now: Instant) {
         let is_it = |open: &&mut Open| !open.is_over && open.reports[0].packet == report.packet;
         let known = self.open.iter_mut().find(is_it);
-        let is_marked = report.table == *own && matches!(report.event, Event::Rule(_));
-        if is_marked && report.headers.is_some() {
+        if mark::is_first(&report, own) && report.headers.is_some() {
             // The kernel has used the number again, for example because the packet was sent again.
             known.into_iter().for_each(|open| open.is_over = true);
             if self.open.len() < PACKETS {

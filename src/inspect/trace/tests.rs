@@ -50,6 +50,19 @@ fn a_packet_that_another_trace_marked_before_is_not_ours() {
 }
 
 #[test]
+fn a_report_behind_the_translation_is_of_the_same_packet() {
+    let (mut packets, now) = (Packets::default(), Instant::now());
+    packets.add(report(1, &own(), 1), &own(), now);
+    packets.add(Traced { chain: "arrived".into(), ..report(1, &own(), 2) }, &own(), now);
+    packets.add(Traced { chain: "arrived".into(), ..report(2, &own(), 2) }, &own(), now);
+    assert_eq!(
+        handles(&packets.silent(now, Duration::ZERO)),
+        [[1, 2]],
+        "of a packet that we did not mark nothing is kept"
+    );
+}
+
+#[test]
 fn a_packet_that_is_sent_again_under_the_same_number_is_another_one() {
     let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
     for (table, handle) in [(&own(), 1), (&other, 10), (&own(), 1), (&other, 11)] {
