@@ -51,9 +51,15 @@ pub enum Format {
     Yaml,
 }
 
-/// The name that a value without fields has in JSON, which tables have too.
-pub(crate) fn name_of(value: impl Serialize) -> impl Display {
-    fmt::from_fn(move |f| value.serialize(f))
+/// The name that a variant without fields has in JSON, which tables have too. Other values have none: printing them panics.
+pub(crate) fn name_of(value: impl Serialize) -> String {
+    struct Name<T>(T);
+    impl<T: Serialize> Display for Name<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.serialize(f)
+        }
+    }
+    Name(value).to_string()
 }
 
 /// The option `-o`; flattened into the arguments of a command.

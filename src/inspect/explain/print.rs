@@ -24,7 +24,7 @@ pub(super) fn print(
     explanation: &Explanation,
     is_wide: bool,
 ) -> Result<()> {
-    let word = name_of(explanation.verdict).to_string().to_uppercase();
+    let word = name_of(explanation.verdict).to_uppercase();
     let tone = match explanation.verdict {
         Verdict::Translated | Verdict::Proxied => Tone::Good,
         Verdict::Passed => Tone::Plain,

@@ -160,11 +160,11 @@ fn frontend(view: &FrontendView) -> String {
 }
 
 fn state(state: Option<State>) -> Cell {
+    let Some(state) = state else { return unknown() };
     let tone = match state {
-        Some(State::Served) => Tone::Good,
-        Some(State::Refused) => Tone::Warning,
-        Some(State::Dropped | State::Quarantined) => Tone::Bad,
-        None => return unknown(),
+        State::Served => Tone::Good,
+        State::Refused => Tone::Warning,
+        State::Dropped | State::Quarantined => Tone::Bad,
     };
     Cell::new(tone, name_of(state))
 }

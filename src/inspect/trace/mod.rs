@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use nft::decode::{Event, RuleHead, Traced};
+use nft::decode::{RuleHead, Traced};
 use nft::{Connection, Family, RuleDump, TableName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 

@@ -1,6 +1,6 @@
 //! How reports are put together by packet, and the limits of that.
 
-use nft::decode::Headers;
+use nft::decode::{Event, Headers};
 
 use super::*;
 
