@@ -51,6 +51,17 @@ pub enum Format {
     Yaml,
 }
 
+/// The name that a variant without fields has in JSON, which tables have too. Other values have none: printing them panics.
+pub(crate) fn name_of(value: impl Serialize) -> String {
+    struct Name<T>(T);
+    impl<T: Serialize> Display for Name<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.serialize(f)
+        }
+    }
+    Name(value).to_string()
+}
+
 /// The option `-o`; flattened into the arguments of a command.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct FormatArgs {

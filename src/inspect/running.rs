@@ -15,7 +15,7 @@ use super::client::Client;
 use super::names::{ServiceName, split_port};
 use component::config::{self, Invocation};
 use node::configured;
-use rules::model::Family;
+use rules::model::{Family, Protocol};
 
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -32,9 +32,12 @@ pub struct Problem {
     /// The Service's addresses that are concerned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The Service's node ports that are concerned.
+    /// The ports of these addresses, such as `80/TCP`; `*/TCP` stands for more ports than are listed, none for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub node_ports: Vec<u16>,
+    pub ports: Vec<String>,
+    /// The Service's node ports that are concerned, such as `30080/TCP`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_ports: Vec<String>,
     /// One sentence without a full stop.
     pub text: String,
 }
@@ -76,7 +79,7 @@ impl Problem {
     /// A problem of the whole node.
     #[must_use]
     pub fn of_node(kind: ProblemKind, text: String) -> Self {
-        Self { kind, service: None, addresses: Vec::new(), node_ports: Vec::new(), text }
+        Self { kind, service: None, addresses: Vec::new(), ports: Vec::new(), node_ports: Vec::new(), text }
     }
 
     /// The problem of a dormant table.
@@ -98,11 +101,17 @@ impl Problem {
         self.service.as_deref() == Some(split_port(&name.service).0)
     }
 
-    /// Whether it is about this address of a Service, or this node port when there is no address.
-    pub(crate) fn is_at(&self, address: Option<IpAddr>, port: Option<u16>) -> bool {
+    /// Whether it is about this address of a Service, or about a node port when there is no address. No port and no protocol stand for all.
+    pub(crate) fn is_at(&self, address: Option<IpAddr>, port: Option<u16>, protocol: Option<Protocol>) -> bool {
+        let is_it = |name: &String| {
+            name.split_once('/').is_some_and(|(its_port, its_protocol)| {
+                port.is_none_or(|port| its_port == "*" || its_port.parse() == Ok(port))
+                    && protocol.is_none_or(|protocol| its_protocol == protocol.api_name())
+            })
+        };
         match address {
-            Some(address) => self.addresses.contains(&address),
-            None => port.is_some_and(|port| self.node_ports.contains(&port)),
+            Some(ip) => self.addresses.contains(&ip) && (self.ports.is_empty() || self.ports.iter().any(is_it)),
+            None => self.node_ports.iter().any(is_it),
         }
     }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::layout::Layout;
 use crate::support::netns::{Namespace, run};
-use crate::support::objects::{node, service, slices};
+use crate::support::objects::{node, service, slice, slices};
 use crate::support::plan::Family;
 use crate::support::probe::Proto;
 use crate::support::proxy::binary;
@@ -297,6 +297,86 @@ fn a_service_without_a_cluster_ip_is_rendered_with_one_and_an_assertion_can_be_m
     );
     fs::write(manifests.path().join("bad.json"), "{").expect("a manifest can be written");
     assert_eq!(explain("--ruleset-layout=maps", &format!("{ip}:80"), &[]), Some(2), "a part cannot be read");
+}
+
+/// `kube-proxy explain --manifests`: the exit code, and the output with that on standard error.
+fn explained(manifests: &TempDir, layout: Layout, from: &str, to: &str) -> (Option<i32>, String) {
+    let [layout, _] = layout.flags();
+    let mut command = kube_proxy(&["explain", "--from", from, "--to", to, &layout, "--manifests"]);
+    let output = outcome(command.arg(manifests.path()));
+    (output.status.code(), stdout(&output).to_owned() + stderr(&output))
+}
+
+// Slices name the pods of endpoints, those of headless Services too (Q1).
+#[test]
+fn a_pod_is_found_by_its_name_in_the_slices_of_manifests() {
+    let mut objects = cluster();
+    for slice in objects.iter_mut().filter(|object| object["kind"] == "EndpointSlice") {
+        slice["endpoints"][0]["targetRef"] = json!({ "kind": "Pod", "namespace": "shop", "name": "web-abc12" });
+        slice["endpoints"][1]["targetRef"] = json!({ "kind": "VirtualMachine", "namespace": "shop", "name": "web-vm" });
+    }
+    let mut headless = slice("shop", "db", "db-1", &[Family::V4.endpoint(3)], &[("sql", Proto::Tcp, 5432)]);
+    headless["metadata"]["labels"]["service.kubernetes.io/headless"] = json!("");
+    headless["endpoints"][0]["targetRef"] = json!({ "kind": "Pod", "namespace": "shop", "name": "db-0" });
+    objects.push(headless);
+    let manifests = directory(&objects);
+    for layout in Layout::ALL {
+        for (from, to, line) in [
+            ("shop/web-abc12", "shop/web", "10.244.1.10 (shop/web-abc12) -> 10.96.0.1:80/TCP"),
+            ("shop/web-abc12", "[fd00:10:96::1]:80", "(shop/web-abc12) -> [fd00:10:96::1]:80/TCP"),
+            ("shop/db-0", "shop/web:http", " (shop/db-0) -> 10.96.0.1:80/TCP"),
+        ] {
+            let (code, text) = explained(&manifests, layout, from, to);
+            assert!(code == Some(0) && text.contains(line) && text.contains("TRANSLATED"), "{from} {to}: {text}");
+        }
+        let (code, text) = explained(&manifests, layout, "203.0.113.7", "shop/web-abc12:8080");
+        let line = "203.0.113.7 -> 10.244.1.10:8080/TCP";
+        assert!(code == Some(0) && text.contains(line) && text.contains("PASSED: no Service has"), "{text}");
+        for pod in ["shop/web-abc13", "other/web-abc12", "shop/web-vm"] {
+            let (code, text) = explained(&manifests, layout, pod, "shop/web");
+            let namespace = pod.split('/').next().expect("a namespace");
+            let why =
+                format!("cannot find the address of pod {pod}: no EndpointSlice of namespace {namespace} names it");
+            assert!(code == Some(2) && text.contains(&why), "{text}");
+        }
+    }
+}
+
+// What a running proxy would report is said in its words (Q10).
+#[test]
+fn what_manifests_leave_out_and_who_loses_an_address_is_explained() {
+    let mut objects = cluster();
+    let late = service("shop", "web-2").cluster_ips(1).port("http", Proto::Tcp, 80);
+    objects.push(late.json());
+    objects.extend(slices("shop", "web-2", &[3], &[("http", Proto::Tcp, 8080)]));
+    let mut big = service("shop", "big").cluster_ips(9);
+    for n in 0..40 {
+        big = big.port(&format!("p{n}"), Proto::Tcp, 1_000 + n);
+    }
+    objects.push(big.json());
+    let config = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "nftables",
+        "nftables": { "serviceElementsLimit": 20 },
+    });
+    let manifests = directory(&objects);
+    let file = tempfile::NamedTempFile::new().expect("a file can be made");
+    fs::write(file.path(), config.to_string()).expect("the configuration can be written");
+    for layout in Layout::ALL {
+        let (code, text) = explained(&manifests, layout, "203.0.113.7", "shop/web-2");
+        let why =
+            "TRANSLATED: shop/web-2 does not get 10.96.0.1:80/TCP, shop/web has it; for now: shop/web:http sends it to";
+        assert!(code == Some(1) && text.contains(why), "{text}");
+        // Who asks for the one that has it is warned, as on a node.
+        let (code, text) = explained(&manifests, layout, "203.0.113.7", "shop/web");
+        assert!(code == Some(0) && text.contains("warning: shop/web-2 does not get 10.96.0.1:80/TCP"), "{text}");
+
+        let [flag, _] = layout.flags();
+        let mut command = kube_proxy(&["explain", "--from", "203.0.113.7", "--to", "shop/big:p7", &flag, "--config"]);
+        let output = outcome(command.arg(file.path()).arg("--manifests").arg(manifests.path()));
+        let text = stdout(&output);
+        assert!(output.status.code() == Some(1) && text.contains(": shop/big is left out: "), "{output:?}");
+        assert!(text.contains("the limit is 20 ") && !text.contains("TRANSLATED"), "{text}");
+    }
 }
 
 /// A Service `NAMESPACE/NAME` with these ports (name, protocol, port of the endpoints) and endpoints at these addresses.

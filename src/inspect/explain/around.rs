@@ -1,7 +1,8 @@
 //! What the rules that a packet meets do not show: the Service that has its frontend, a dormant table, an address that takes no node ports,
 //! a Service that is left out, the userspace proxy for loopback addresses, and tables that are not evaluated.
 //!
-//! Takes an [`Explanation`] made from the rules; corrects its reason, says whether something is wrong, and adds warnings.
+//! Takes an [`Explanation`] made from the rules (`explain`) or from the kernel's reports (`trace`); corrects its reason, says whether
+//! something is wrong, and adds warnings.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -11,109 +12,133 @@ use nft::decode::TableHead;
 use nft::machine::{Host, Lookup, Packet, Ruleset, protocol};
 use nft::{Data, Family, TableName, Value};
 
-use super::localhost;
+use super::localhost::Listener;
 use super::verdict::{Explanation, Verdict, without_notes};
+use crate::names::split_port;
 use crate::running::{Problem, ProblemKind};
 use node::kernel::routes;
+use rules::model;
 use rules::ruleset::names::set;
 use rules::ruleset::reading;
 
-/// Corrects an explanation that was made from the rules alone, in two cases: the table is dormant; or the packet is for a node port and the
-/// rules let it pass unchanged, because the address accepts no node ports or because the userspace proxy serves loopback addresses.
-pub(super) fn correct(
+/// What is known of the node apart from its rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    /// The proxy's table for packets of the family, and whether it is dormant.
+    pub(crate) table: &'a TableName,
+    pub(crate) is_dormant: bool,
+    /// The problems that the proxy reports.
+    pub(crate) problems: &'a [Problem],
+    /// The Service that the user named, `namespace/name`.
+    pub(crate) asked: Option<&'a str>,
+}
+
+/// Corrects an explanation that was made from the rules alone, or from the kernel's reports. `listener` finds who listens on a loopback
+/// address.
+pub(crate) fn correct(
     explanation: &mut Explanation,
     packet: &Packet,
-    table: &TableName,
-    is_dormant: bool,
+    known: Known<'_>,
     (rules, host): (&mut impl Ruleset, &mut impl Host),
-    on_loopback: impl FnOnce(&mut Explanation, &Packet, &str),
+    listener: impl FnOnce(SocketAddr) -> Option<Listener>,
 ) -> Result<()> {
-    if is_dormant {
+    let is_passed = explanation.verdict == Verdict::Passed;
+    let is_here = packet.has_ports() && host.address_type(packet.destination) == routes::LOCAL;
+    if known.is_dormant {
+        if is_passed {
+            "no Service is served".clone_into(&mut explanation.reason);
+        }
+        blame(explanation, &Problem::dormant(model::Family::of(packet.source)));
+    } else if is_passed && explanation.service.is_some() {
         explanation.is_wrong = true;
-        let text = format!(
-            "the table {table} is dormant, so that no Service is served: another program has switched its rules off"
-        );
-        explanation.reason =
-            if explanation.verdict == Verdict::Passed { text } else { format!("{}; {text}", explanation.reason) };
-        return Ok(());
+    } else if is_passed
+        && is_here
+        && let Some(service) = owner_of_node_port(packet, known.table, rules)?
+    {
+        let has = format!("node port {} is {service}", packet.port);
+        if packet.destination.is_loopback() && packet.protocol == protocol::TCP {
+            on_loopback(explanation, &has, packet.target(), listener(packet.target()));
+        } else {
+            let elements = rules.elements(known.table, set::NODEPORT_ADDRESSES)?;
+            let addresses: Vec<IpAddr> =
+                elements.iter().filter_map(|element| reading::address(element.key.as_slice())).collect();
+            let accepting = accepting(packet.destination, &addresses);
+            explanation.reason =
+                format!("{has}, but {} accepts no node ports: {accepting} (nodePortAddresses)", packet.destination);
+            explanation.is_wrong = true;
+        }
+        explanation.service = Some(service);
     }
-    if explanation.verdict != Verdict::Passed || explanation.service.is_some() || !packet.has_ports() {
-        return Ok(());
-    }
-    if host.address_type(packet.destination) != routes::LOCAL {
-        return Ok(());
-    }
-    let Some(service) = owner_of_node_port(packet, table, rules)? else { return Ok(()) };
-    if packet.destination.is_loopback() && packet.protocol == protocol::TCP {
-        on_loopback(explanation, packet, &service);
-    } else {
-        let accepting = rules.elements(table, set::NODEPORT_ADDRESSES)?;
-        let accepting = accepting.iter().filter_map(|element| reading::address(element.key.as_slice()));
-        let family = |address: &IpAddr| address.is_ipv4() == packet.destination.is_ipv4();
-        let accepting: Vec<String> = accepting.filter(family).map(|address| address.to_string()).collect();
-        let accepting = match &accepting[..] {
-            [] => "no address of this node does".to_owned(),
-            [only] => format!("only {only} does"),
-            several => format!("only {} do", several.join(", ")),
-        };
-        explanation.reason = format!(
-            "node port {} is {service}, but {} accepts no node ports: {accepting} (nodePortAddresses)",
-            packet.port, packet.destination
-        );
-        explanation.is_wrong = true;
-    }
-    explanation.service = Some(service);
+    known.problems.iter().for_each(|problem| report(explanation, packet, is_here, known.asked, problem));
     Ok(())
 }
 
-/// Explains a connection to a node port on a loopback address of this host: kube-proxy itself may serve it.
-pub(super) fn userspace(explanation: &mut Explanation, packet: &Packet, service: &str) {
-    let target = SocketAddr::new(packet.destination, packet.port);
-    let has = format!("{service} has node port {}", packet.port);
-    explanation.reason = match localhost::listener(target) {
-        Some(Some(program)) if program.is_kube_proxy() => {
+/// Puts a problem in front of the reason.
+fn blame(explanation: &mut Explanation, problem: &Problem) {
+    explanation.is_wrong = true;
+    explanation.reason = format!("{}; for now: {}", problem.text, explanation.reason);
+}
+
+/// Says which of these addresses of the node accept node ports.
+fn accepting(destination: IpAddr, addresses: &[IpAddr]) -> String {
+    let of_family = addresses.iter().filter(|address| address.is_ipv4() == destination.is_ipv4());
+    match &of_family.map(ToString::to_string).collect::<Vec<_>>()[..] {
+        [] => "no address of this node does".to_owned(),
+        [only] => format!("only {only} does"),
+        several => format!("only {} do", several.join(", ")),
+    }
+}
+
+/// Explains a connection to a node port on a loopback address of the host: whoever listens there gets it, which may be kube-proxy itself.
+fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, listener: Option<Listener>) {
+    let Some(Listener { address, program }) = listener else {
+        explanation.is_wrong = true;
+        explanation.reason = format!(
+            "{has}, but no program listens on {target}, and no rule serves node ports on loopback addresses: the connection is refused"
+        );
+        return;
+    };
+    let unless = if address.is_ipv4() == target.is_ipv4() { "" } else { " unless it takes IPv6 only" };
+    explanation.reason = match program {
+        Some(program) if program.is_kube_proxy() => {
             explanation.verdict = Verdict::Proxied;
-            let pid = program.pid;
-            format!(
-                "{has}; kube-proxy (process {pid}) listens on {target} and connects to one of its endpoints from this host"
-            )
+            format!("{has}; {program} listens on {address} and connects to one of its endpoints from this host")
         }
-        Some(Some(program)) => {
-            let (name, pid) = (program.name, program.pid);
-            format!("{has}, but {name} (process {pid}) listens on {target}, and no rule stops it")
-        }
-        Some(None) => {
-            format!(
-                "{has}; a program listens on {target}, which may be kube-proxy: this process may not see the files of others"
-            )
-        }
+        Some(program) => format!("{has}, but {program} listens on {address}, and gets the connection{unless}"),
         None => {
-            format!("{has}, but no program listens on {target}, and no rule serves node ports on loopback addresses")
+            let why = "this process may not see the files of others";
+            format!("{has}; a program listens on {address}, which may be kube-proxy: {why}")
         }
     };
 }
 
-/// Adds the problems that the running proxy reports, as the reason or as warnings.
-pub(super) fn report(explanation: &mut Explanation, packet: &Packet, problems: &[Problem]) {
-    for problem in problems {
-        let is_at = problem.is_at(Some(packet.destination), None)
-            || explanation.service.is_none() && problem.is_at(None, Some(packet.port));
-        match problem.kind {
-            ProblemKind::Oversized | ProblemKind::Quarantined if is_at => {
-                explanation.is_wrong = true;
-                if explanation.service.is_none() {
-                    explanation.reason = format!("{}; for now: {}", problem.text, explanation.reason);
-                    explanation.service.clone_from(&problem.service);
-                } else {
-                    explanation.warnings.push(problem.text.clone());
-                }
-            }
-            ProblemKind::LostFrontend if is_at => explanation.warnings.push(problem.text.clone()),
-            ProblemKind::ApiServerLost | ProblemKind::NodeUnknown | ProblemKind::ProxySilent => {
-                explanation.warnings.push(problem.text.clone());
-            }
-            _ => {}
+/// Adds a problem that the proxy reports, as the reason or as a warning. `is_here`: the packet goes to a port of this host.
+fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: Option<&str>, problem: &Problem) {
+    use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined};
+    let is_unowned = explanation.service.is_none();
+    let protocol = reading::protocol(packet.protocol);
+    let port = packet.has_ports().then_some(packet.port);
+    let is_at = problem.is_at(Some(packet.destination), port, protocol)
+        || is_unowned && is_here && problem.is_at(None, port, protocol);
+    let is_asked = asked.is_some() && problem.service.as_deref() == asked;
+    let has_it = explanation.service.as_deref().map(|service| split_port(service).0) == asked;
+    match problem.kind {
+        Oversized | Quarantined if is_at && is_unowned => {
+            blame(explanation, problem);
+            explanation.service.clone_from(&problem.service);
         }
+        LostFrontend if is_at && is_asked && !has_it => blame(explanation, problem),
+        Oversized | Quarantined if is_at => {
+            explanation.is_wrong = true;
+            explanation.warnings.push(problem.text.clone());
+        }
+        // Another port of the address of a Service that is left out.
+        Oversized | Quarantined if is_unowned && problem.is_at(Some(packet.destination), None, None) => {
+            explanation.warnings.push(problem.text.clone());
+        }
+        LostFrontend if is_at || is_asked => explanation.warnings.push(problem.text.clone()),
+        ApiServerLost | NodeUnknown | ProxySilent => explanation.warnings.push(problem.text.clone()),
+        _ => {}
     }
 }
 

@@ -1,9 +1,10 @@
 //! Finds the program that listens on a loopback address. kube-proxy serves node ports there from user space, which no rule shows.
 //!
-//! Takes an address and a port, reads the kernel's lists of TCP sockets and the open files of processes.
+//! Takes an address and a port, gives a [`Listener`]; reads the kernel's lists of TCP sockets and the open files of processes.
 
+use std::fmt;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use node::kernel::process::with_socket;
@@ -12,26 +13,49 @@ use node::kernel::process::with_socket;
 const LISTEN: &str = "0A";
 const KUBE_PROXY: &str = "kube-proxy";
 
-/// A program that listens.
+/// A socket that listens, with its program if that is known: a user may not see the open files of other users.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Program {
-    pub(super) name: String,
-    pub(super) pid: u32,
+pub(crate) struct Listener {
+    /// The address at which it listens, which may stand for all addresses.
+    pub(super) address: SocketAddr,
+    pub(super) program: Option<Program>,
+}
+
+/// A program, with the number of its process if it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    name: String,
+    pid: Option<u32>,
 }
 
 impl Program {
+    /// The kube-proxy of a node that is not this one.
+    pub(super) fn kube_proxy() -> Self {
+        Self { name: KUBE_PROXY.to_owned(), pid: None }
+    }
+
     pub(super) fn is_kube_proxy(&self) -> bool {
         self.name == KUBE_PROXY
     }
 }
 
-/// The program that listens for TCP on exactly this address: `None` when there is none, `Some(None)` when it is unknown which one,
-/// because this user may not see the open files of other users.
-#[expect(clippy::option_option, reason = "no program, and an unknown one")]
-pub(super) fn listener(address: SocketAddr) -> Option<Option<Program>> {
-    let file = if address.is_ipv4() { "tcp" } else { "tcp6" };
-    let sockets = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-    inode(&sockets, address).map(program_with)
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, " (process {pid})"))
+    }
+}
+
+/// The listener that gets TCP connections to this address: one at the address itself before one at all addresses.
+pub(crate) fn listener(target: SocketAddr) -> Option<Listener> {
+    let (all, all_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+    let ips = if target.is_ipv4() { &[target.ip(), all, all_v6][..] } else { &[target.ip(), all_v6] };
+    ips.iter().find_map(|ip| {
+        let address = SocketAddr::new(*ip, target.port());
+        let file = if ip.is_ipv4() { "tcp" } else { "tcp6" };
+        let sockets = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+        inode(&sockets, address).map(|inode| Listener { address, program: program_with(inode) })
+    })
 }
 
 /// The inode of the socket that listens on an address, from the text of `/proc/net/tcp`.
@@ -58,7 +82,7 @@ fn program_with(inode: &str) -> Option<Program> {
     let process = with_socket(Path::new("/proc"), inode, |_| true)?;
     let pid = process.file_name()?.to_str()?.parse().ok()?;
     let name = fs::read_to_string(process.join("comm")).ok()?;
-    Some(Program { name: name.trim_end().to_owned(), pid })
+    Some(Program { name: name.trim_end().to_owned(), pid: Some(pid) })
 }
 
 #[cfg(test)]
@@ -69,14 +93,18 @@ mod tests {
 
     #[test]
     fn a_listener_is_found_with_its_program() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let socket = TcpListener::bind(address).unwrap();
+        for (bound, asked) in
+            [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "127.0.0.1")]
+        {
+            let socket = TcpListener::bind(bound).unwrap();
             let address = socket.local_addr().unwrap();
-            let program = listener(address).expect("it listens").expect("it is this process");
-            assert_eq!(program.pid, std::process::id());
+            let asked = SocketAddr::new(asked.parse().unwrap(), address.port());
+            let found = listener(asked).expect("it listens");
+            let program = found.program.expect("it is this process");
+            assert_eq!((found.address, program.pid), (address, Some(std::process::id())));
             assert!(!program.is_kube_proxy(), "{program:?}");
             drop(socket);
-            assert_eq!(listener(address), None);
+            assert_eq!(listener(asked), None);
         }
     }
 

@@ -19,7 +19,7 @@ mod localhost;
 mod offline;
 pub(crate) mod place;
 mod print;
-mod verdict;
+pub(crate) mod verdict;
 pub(crate) mod words;
 
 #[cfg(test)]
@@ -28,22 +28,24 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Error, Result, bail};
-use nft::machine::{self, Host as _, Known, Link, Packet};
+use nft::decode::TableHead;
+use nft::machine::{self, Host as _, Known as Tracked, Link, Packet};
 use nft::{Connection, Family, TableName};
 
 use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, FormatArgs, Output};
-use crate::running::RunningArgs;
+use crate::running::{Problem, RunningArgs};
 use component::config::ManifestArgs;
 use kernel::{Live, ThisHost};
 use node::kernel::connections::{Ends, Phase};
 use node::kernel::{find_connection, routes};
-use place::{FromArg, ToArg};
+use place::{FromArg, Pair, ToArg};
 use rules::ruleset::names::TABLE;
 use verdict::Expectation;
 
-pub(crate) use around::{owner, owner_of_node_port};
+pub(crate) use around::{Known, correct, owner, owner_of_node_port};
+pub(crate) use localhost::listener;
 pub use offline::ManifestNode;
 pub(crate) use place::{Source, Target};
 pub use verdict::{EffectiveRule, Endpoint, Explanation, Verdict};
@@ -68,7 +70,7 @@ pub struct Args {
     /// Where the packet comes from: an address, with a port for a tracked connection, or NAMESPACE/POD
     #[arg(long, value_name = "IP|POD")]
     from: FromArg,
-    /// Where it goes: IP:PORT[/udp|/sctp], IP/icmp, or NAMESPACE/NAME[:PORT] of a Service
+    /// Where it goes: IP:PORT[/udp|/sctp], IP/icmp, or NAMESPACE/NAME[:PORT] of a Service or a pod
     #[arg(long, value_name = "IP:PORT|SERVICE")]
     to: ToArg,
     /// The interface at which it arrives [default: the one towards --from]
@@ -102,8 +104,8 @@ struct Answer<'a> {
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let pair = place::resolve(&args.from, &args.to, args.running)?;
     let iface = args.iface.as_deref();
-    let (packet, mut explanation) = answer(pair.source, pair.target, iface).map_err(crate::explain_rights)?;
-    around::report(&mut explanation, &packet, &args.running.problems().unwrap_or_default());
+    let problems = args.running.problems().unwrap_or_default();
+    let (packet, explanation) = answer(&pair, iface, &problems).map_err(crate::explain_rights)?;
     tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }
 
@@ -112,8 +114,9 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// # Errors
 /// When the arguments contradict each other or do not fit the node.
 pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let (packet, explanation) = offline::answer(args, node)?;
-    tell(args, (&packet, None), &explanation, out)
+    let pair = place::resolve_offline(&args.from, &args.to, node)?;
+    let (packet, explanation) = offline::answer(&pair, args.iface.as_deref(), node)?;
+    tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }
 
 /// Prints an explanation. Returns `Found` when the packet does not get through or something is wrong; with `--expect`, when the verdict is
@@ -148,8 +151,8 @@ fn tell(
 /// As for [`run`].
 pub fn explain(from: &str, to: &str, iface: Option<&str>) -> Result<Explanation> {
     let (from, to) = (from.parse().map_err(Error::msg)?, to.parse().map_err(Error::msg)?);
-    let pair = place::pair(&[from], &[to], None)?;
-    answer(pair.source, pair.target, iface).map(|(_, explanation)| explanation)
+    let pair = place::pair(&[from], &[to])?;
+    answer(&pair, iface, &[]).map(|(_, explanation)| explanation)
 }
 
 /// The family of a packet from this address.
@@ -161,18 +164,18 @@ fn family(address: IpAddr) -> Family {
 const TRIES: usize = 5;
 
 /// Explains a packet between two addresses of one family.
-fn answer(from: Source, to: Target, iface: Option<&str>) -> Result<(Packet, Explanation)> {
+fn answer(pair: &Pair, iface: Option<&str>, problems: &[Problem]) -> Result<(Packet, Explanation)> {
     let mut host = ThisHost::open()?;
-    let is_own = host.address_type(from.address) == routes::LOCAL;
-    let packet = first_packet((from, to), input(from.address, iface, is_own, &mut host)?);
+    let is_own = host.address_type(pair.source.address) == routes::LOCAL;
+    let packet = first_packet(pair, input(pair.source.address, iface, is_own, &mut host)?);
     let mut connection = Connection::open()?;
-    let family = family(from.address);
-    let known = known(&packet)?;
+    let family = family(pair.source.address);
+    let (tracked, asked) = (tracked(&packet)?, pair.service.as_deref());
     let mut changes = 0;
     loop {
         let mut live = Live::new(&mut connection, family);
         let before = live.generation()?;
-        let mut explanation = evaluate(&packet, is_own, known, family, &mut live, &mut host)?;
+        let mut explanation = evaluate(&packet, is_own, tracked, (problems, asked), &mut live, &mut host)?;
         if live.generation()? == before || changes == TRIES {
             if changes == TRIES {
                 let text =
@@ -185,17 +188,17 @@ fn answer(from: Source, to: Target, iface: Option<&str>) -> Result<(Packet, Expl
     }
 }
 
-fn first_packet((from, to): (Source, Target), input: Link) -> Packet {
+fn first_packet(Pair { source: from, target: to, .. }: &Pair, input: Link) -> Packet {
     Packet::new((from.address, from.port), SocketAddr::new(to.address, to.port), to.protocol, input)
 }
 
 /// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
 /// begins a new one.
-fn known(packet: &Packet) -> Result<Option<Known>> {
+fn tracked(packet: &Packet) -> Result<Option<Tracked>> {
     let Some(port) = packet.source_port.filter(|_| packet.has_ports()) else { return Ok(None) };
     let ends = Ends { source: SocketAddr::new(packet.source, port), destination: packet.target() };
     let found = find_connection(packet.protocol, ends).context("cannot ask the kernel for a tracked connection")?;
-    Ok(found.filter(|found| found.original == ends && found.phase != Phase::Ended).map(|found| Known {
+    Ok(found.filter(|found| found.original == ends && found.phase != Phase::Ended).map(|found| Tracked {
         to: found.reply.source,
         source: found.reply.destination.ip(),
         status: found.status,
@@ -223,25 +226,32 @@ fn input(source: IpAddr, iface: Option<&str>, is_own: bool, host: &mut ThisHost)
 fn evaluate(
     packet: &Packet,
     is_own: bool,
-    known: Option<Known>,
-    family: Family,
+    tracked: Option<Tracked>,
+    (problems, asked): (&[Problem], Option<&str>),
     live: &mut Live<'_>,
     host: &mut ThisHost,
 ) -> Result<Explanation> {
+    let family = family(packet.source);
     let table = TableName::new(family, TABLE);
     let tables = live.tables()?;
-    let own = tables.iter().find(|known| (known.family, &known.name) == (family.number(), &table.name));
-    let Some(own) = own else {
+    let Some(is_dormant) = is_dormant(&tables, &table) else {
         bail!("no table {table} in this network namespace: no kube-proxy in mode nftables has written its rules here");
     };
-    let walk = machine::walk(packet.clone(), known, live, host)?;
+    let walk = machine::walk(packet.clone(), tracked, live, host)?;
     let owner = around::owner(packet, &table, live)?;
     let mut explanation = verdict::explain(&walk, packet, owner.as_deref());
     explanation.warnings.extend(around::beyond(&tables, family));
-    around::correct(&mut explanation, packet, &table, own.dormant, (&mut *live, &mut *host), around::userspace)?;
+    let known = Known { table: &table, is_dormant, problems, asked };
+    correct(&mut explanation, packet, known, (&mut *live, &mut *host), listener)?;
     if !is_own && packet.input == Link::Unknown {
         let text = format!("no route leads to {}: give --iface, if rules look at the interface", packet.source);
         explanation.warnings.push(text);
     }
     Ok(explanation)
+}
+
+/// Whether a table is dormant; `None` when there is no such table.
+pub(crate) fn is_dormant(tables: &[TableHead], table: &TableName) -> Option<bool> {
+    let is_it = |known: &&TableHead| (known.family, &known.name) == (table.family.number(), &table.name);
+    tables.iter().find(is_it).map(|table| table.dormant)
 }

@@ -11,9 +11,11 @@ use anyhow::{Result, bail};
 use nft::TableDump;
 use nft::machine::{Host, Link, Listed, Next, Packet, Routes, walk};
 
-use super::place::{self, Pair};
+use super::around::{self, Known};
+use super::localhost::{Listener, Program};
+use super::place::Pair;
 use super::verdict::{self, Explanation, Verdict};
-use super::{Args, around};
+use crate::running::Problem;
 use node::kernel::routes;
 use rules::model::Frontend;
 
@@ -24,47 +26,41 @@ pub struct ManifestNode {
     pub tables: Vec<TableDump>,
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     pub cluster_ips: Vec<(Arc<str>, Frontend)>,
+    /// The addresses of pods, each after its `namespace/name`.
+    pub pods: Vec<(String, IpAddr)>,
     /// The addresses of the node, without those of `lo`.
     pub addresses: Vec<IpAddr>,
     /// Whether the proxy itself serves node ports on loopback addresses.
     pub serves_localhost: bool,
+    /// The problems that the proxy would report.
+    pub problems: Vec<Problem>,
 }
 
 /// Explains the first packet of a connection.
 ///
 /// # Errors
 /// When the arguments contradict each other or do not fit the node.
-pub(super) fn answer(args: &Args, node: &ManifestNode) -> Result<(Packet, Explanation)> {
-    let Pair { source: from, target: to, .. } = place::resolve_offline(&args.from, &args.to, &node.cluster_ips)?;
+pub(super) fn answer(pair: &Pair, iface: Option<&str>, node: &ManifestNode) -> Result<(Packet, Explanation)> {
     let mut host = node;
-    let is_own = host.address_type(from.address) == routes::LOCAL;
-    let input = match &args.iface {
-        Some(name) if is_own => bail!(super::arrives_nowhere(from.address, name)),
-        Some(name) => Link::Known(if name == "lo" { LOOPBACK } else { LOOPBACK + 1 }, name.as_str().into()),
+    let is_own = host.address_type(pair.source.address) == routes::LOCAL;
+    let input = match iface {
+        Some(name) if is_own => bail!(super::arrives_nowhere(pair.source.address, name)),
+        Some(name) => Link::Known(if name == "lo" { LOOPBACK } else { LOOPBACK + 1 }, name.into()),
         None if is_own => Link::None,
         None => Link::Unknown,
     };
-    let packet = super::first_packet((from, to), input);
+    let packet = super::first_packet(pair, input);
     let of_family = |table: &&TableDump| table.table.name.family == super::family(packet.source);
     let Some(table) = node.tables.iter().find(of_family) else {
-        bail!("the manifests lead to no table for packets to {}", to.address)
+        bail!("the manifests lead to no table for packets to {}", packet.destination)
     };
-    let (name, mut rules) = (&table.table.name, Listed(table));
+    let (table, mut rules) = (&table.table.name, Listed(table));
     let walk = walk(packet.clone(), None, &mut rules, &mut host)?;
-    let owner = around::owner(&packet, name, &mut rules)?;
+    let owner = around::owner(&packet, table, &mut rules)?;
     let mut explanation = verdict::explain(&walk, &packet, owner.as_deref());
-    let on_loopback = |explanation: &mut Explanation, packet: &Packet, service: &str| {
-        let (port, target) = (packet.port, packet.target());
-        explanation.reason = if node.serves_localhost {
-            explanation.verdict = Verdict::Proxied;
-            format!(
-                "{service} has node port {port}; kube-proxy listens on {target} and connects to one of its endpoints"
-            )
-        } else {
-            format!("{service} has node port {port}, but no rule serves node ports on loopback addresses")
-        };
-    };
-    around::correct(&mut explanation, &packet, name, false, (&mut rules, &mut host), on_loopback)?;
+    let known = Known { table, is_dormant: false, problems: &node.problems, asked: pair.service.as_deref() };
+    let listener = |address| node.serves_localhost.then(|| Listener { address, program: Some(Program::kube_proxy()) });
+    around::correct(&mut explanation, &packet, known, (&mut rules, &mut host), listener)?;
     if explanation.verdict == Verdict::Unknown && packet.input == Link::Unknown {
         explanation.warnings.push("the interface at which the packet arrives is not known: give --iface".to_owned());
     }

@@ -2,18 +2,18 @@
 //!
 //! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service come
 //! from the kernel's tables. The address of a pod comes from the EndpointSlices in the API server, because the role of a proxy may not read
-//! pods; the API server is reached with the configuration of the running proxy.
+//! pods; the API server is reached with the configuration of the running proxy. With manifests, all comes from these.
 //!
 //! Invariant: both addresses of a pair are of one family.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nft::machine::protocol;
 
+use super::offline::ManifestNode;
 use crate::names::{self, ServiceName, split_port};
 use crate::running::{Problem, ProblemKind, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};
@@ -67,12 +67,8 @@ impl FromStr for Target {
             let protocol = if address.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
             return Ok(Self { address, port: 0, protocol });
         }
-        let protocol = match name.as_str() {
-            "tcp" => protocol::TCP,
-            "udp" => protocol::UDP,
-            "sctp" => protocol::SCTP,
-            _ => return Err("expected tcp, udp, sctp or icmp behind the slash"),
-        };
+        let protocol =
+            names::protocol_of(&name).map_err(|_| "expected tcp, udp, sctp or icmp behind the slash")?.number();
         let socket: SocketAddr = address.parse().map_err(|_| EXPECTED)?;
         if socket.port() == 0 {
             return Err("expected a port from 1 to 65535");
@@ -139,8 +135,10 @@ impl FromStr for ToArg {
 pub(crate) struct Pair {
     pub(crate) source: Source,
     pub(crate) target: Target,
-    /// The pod that was named.
+    /// The pod that was named as the source.
     pub(crate) pod: Option<String>,
+    /// The Service that was named, `namespace/name`.
+    pub(crate) service: Option<String>,
 }
 
 /// Finds the addresses of both arguments: the first cluster IP of the Service for which the source has an address of the same family.
@@ -150,48 +148,78 @@ pub(crate) struct Pair {
 /// Fails when a name is unknown or stands for several ports, when the kernel or the API server cannot be asked, or when the families
 /// differ.
 pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Result<Pair> {
-    let targets = match to {
-        ToArg::Address(target) => vec![*target],
-        ToArg::Service(name, protocol) => targets(&cluster_ips(&View::read()?.frontends), name, *protocol)
-            .map_err(|error| left_out(name, running).unwrap_or(error))?,
+    let find = |name: &ServiceName, protocol| {
+        let found = targets(&cluster_ips(&View::read()?.frontends), name, protocol);
+        found.map_err(|error| left_out(name, running).unwrap_or(error))
     };
-    match from {
-        FromArg::Address(source) => pair(&[*source], &targets, None),
-        FromArg::Pod(name) => pair(&pod(name)?, &targets, Some(name.clone())),
-    }
+    named(from, to, find, pods_of_cluster)
 }
 
-/// As [`resolve`], with these cluster IPs of service ports in place of the kernel's tables.
+/// As [`resolve`], with the cluster IPs and pods of manifests.
 ///
 /// # Errors
-/// Fails also when `from` is the name of a pod: manifests do not have the addresses of pods.
-pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, cluster_ips: &[(Arc<str>, Frontend)]) -> Result<Pair> {
-    let source = match from {
-        FromArg::Address(source) => *source,
-        FromArg::Pod(name) => {
-            bail!("cannot find the address of pod {name} in manifests; give its IP in place of the name")
-        }
-    };
+/// Fails when a name is unknown or stands for several ports, or when the families differ.
+pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, node: &ManifestNode) -> Result<Pair> {
+    let cluster_ips: Vec<_> = node.cluster_ips.iter().map(|(service, frontend)| (&**service, *frontend)).collect();
+    let pods = |pod: &str| Ok(node.pods.iter().filter(|(name, _)| name == pod).map(|(_, ip)| *ip).collect());
+    named(from, to, |name, protocol| targets(&cluster_ips, name, protocol), pods)
+}
+
+/// Finds the addresses of both arguments with functions for the targets of a Service and for the addresses of a pod. A name that no Service
+/// has, with the number of a port, may be that of a pod.
+fn named(
+    from: &FromArg,
+    to: &ToArg,
+    find: impl Fn(&ServiceName, Option<Protocol>) -> Result<Vec<Target>>,
+    pods: impl Fn(&str) -> Result<Vec<IpAddr>>,
+) -> Result<Pair> {
+    let mut service = None;
     let targets = match to {
         ToArg::Address(target) => vec![*target],
-        ToArg::Service(name, protocol) => {
-            let cluster_ips: Vec<_> = cluster_ips.iter().map(|(service, frontend)| (&**service, *frontend)).collect();
-            targets(&cluster_ips, name, *protocol)?
-        }
+        ToArg::Service(name, protocol) => match (find(name, *protocol), name.port.as_ref().map(|port| port.parse())) {
+            (Err(error), Some(Ok(port))) => {
+                let protocol = protocol.unwrap_or(Protocol::Tcp).number();
+                let of_pod = pods(&name.service).unwrap_or_default().into_iter();
+                let found: Vec<Target> = of_pod.map(|address| Target { address, port, protocol }).collect();
+                if found.is_empty() {
+                    return Err(error);
+                }
+                found
+            }
+            (found, _) => {
+                service = Some(name.service.clone());
+                found?
+            }
+        },
     };
-    pair(&[source], &targets, None)
+    match from {
+        FromArg::Address(source) => Ok(Pair { service, ..pair(&[*source], &targets)? }),
+        FromArg::Pod(name) => {
+            let found = pods(name)
+                .with_context(|| format!("cannot find the address of pod {name}; give its IP in place of the name"))?;
+            if found.is_empty() {
+                let namespace = name.split('/').next().unwrap_or_default();
+                bail!(
+                    "cannot find the address of pod {name}: no EndpointSlice of namespace {namespace} names it (they name the pods \
+                     that a Service selects); give its IP in place of the name"
+                );
+            }
+            let sources: Vec<Source> = found.into_iter().map(|address| Source { address, port: None }).collect();
+            Ok(Pair { pod: Some(name.clone()), service, ..pair(&sources, &targets)? })
+        }
+    }
 }
 
 /// Chooses the first target and source of the same family.
 ///
 /// # Errors
 /// Fails when there is none.
-pub(super) fn pair(sources: &[Source], targets: &[Target], pod: Option<String>) -> Result<Pair> {
+pub(super) fn pair(sources: &[Source], targets: &[Target]) -> Result<Pair> {
     let pairs = targets.iter().flat_map(|target| sources.iter().map(move |source| (*source, *target)));
     let pairs: Vec<(Source, Target)> = pairs.collect();
     let is_possible = |(source, target): &&(Source, Target)| source.address.is_ipv4() == target.address.is_ipv4();
     match (pairs.iter().find(is_possible), pairs.first()) {
-        (Some(&(source, target)), _) => Ok(Pair { source, target, pod }),
+        (Some(&(source, target)), _) => Ok(Pair { source, target, pod: None, service: None }),
         (None, Some(&(source, target))) => bail!(different_families(source, target)),
         (None, None) => bail!("no address was found"),
     }
@@ -253,19 +281,10 @@ pub(crate) fn targets(
     bail!("cannot choose a port of {name}: {service} {what}; name one of {names}, as {service}:PORT[/PROTO]")
 }
 
-/// The addresses of a pod, which is named `namespace/name`.
-fn pod(pod: &str) -> Result<Vec<Source>> {
+/// The addresses of a pod, which is named `namespace/name`, from the API server.
+fn pods_of_cluster(pod: &str) -> Result<Vec<IpAddr>> {
     let (namespace, name) = pod.split_once('/').unwrap_or_default();
-    let found = client_of_proxy().and_then(|client| pod_addresses(&client, namespace, name));
-    let found =
-        found.with_context(|| format!("cannot find the address of pod {pod}; give its IP in place of the name"))?;
-    if found.is_empty() {
-        bail!(
-            "cannot find the address of pod {pod}: no EndpointSlice of namespace {namespace} names it (they name the pods that a \
-             Service selects); give its IP in place of the name"
-        );
-    }
-    Ok(found.into_iter().map(|address| Source { address, port: None }).collect())
+    client_of_proxy().and_then(|client| pod_addresses(&client, namespace, name))
 }
 
 /// How the running proxy reaches the API server.

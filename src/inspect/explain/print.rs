@@ -7,7 +7,7 @@ use nft::machine::{Link, Packet};
 
 use super::verdict::{EffectiveRule, Explanation, Verdict};
 use super::words;
-use crate::output::{Cell, Column, Output, Table, Tone};
+use crate::output::{Cell, Column, Output, Table, Tone, name_of};
 use component::logging::escaped;
 
 /// The indentation of the second line of a sentence.
@@ -24,17 +24,14 @@ pub(super) fn print(
     explanation: &Explanation,
     is_wide: bool,
 ) -> Result<()> {
-    let (word, tone) = match explanation.verdict {
-        Verdict::Translated => ("TRANSLATED", Tone::Good),
-        Verdict::Partly => ("PARTLY", Tone::Bad),
-        Verdict::Passed if explanation.is_wrong => ("PASSED", Tone::Bad),
-        Verdict::Passed => ("PASSED", Tone::Plain),
-        Verdict::Proxied => ("PROXIED", Tone::Good),
-        Verdict::Refused => ("REFUSED", Tone::Bad),
-        Verdict::Dropped => ("DROPPED", Tone::Bad),
-        Verdict::Unknown => ("UNKNOWN", Tone::Warning),
+    let word = name_of(explanation.verdict).to_uppercase();
+    let tone = match explanation.verdict {
+        Verdict::Translated | Verdict::Proxied => Tone::Good,
+        Verdict::Passed => Tone::Plain,
+        Verdict::Partly | Verdict::Refused | Verdict::Dropped => Tone::Bad,
+        Verdict::Unknown => Tone::Warning,
     };
-    let word = out.styled(tone, word);
+    let word = out.styled(if explanation.is_wrong { Tone::Bad } else { tone }, word);
     out.line(packet_line(packet, pod), HANG)?;
     out.line(format_args!("{word}: {}", escaped(&explanation.reason)), HANG)?;
     if let Some(line) = masquerading(explanation) {
@@ -97,18 +94,16 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
         Column::text("VERDICT"),
     ]);
     for endpoint in &explanation.endpoints {
-        let (verdict, tone) = match endpoint.verdict {
-            Verdict::Translated | Verdict::Partly => ("translated", Tone::Plain),
-            Verdict::Refused => ("refused", Tone::Bad),
-            Verdict::Dropped => ("dropped", Tone::Bad),
-            Verdict::Passed | Verdict::Proxied => ("passed", Tone::Plain),
-            Verdict::Unknown => ("unknown", Tone::Warning),
+        let tone = match endpoint.verdict {
+            Verdict::Refused | Verdict::Dropped => Tone::Bad,
+            Verdict::Unknown => Tone::Warning,
+            _ => Tone::Plain,
         };
         table.row([
             Cell::from(SocketAddr::new(endpoint.address, endpoint.port)),
             Cell::from(format!("{:.1}%", endpoint.probability * 100.0)),
             Cell::from(if endpoint.masquerade { "yes" } else { "no" }),
-            Cell::new(tone, verdict),
+            Cell::new(tone, name_of(endpoint.verdict)),
         ]);
     }
     out.table(&table)

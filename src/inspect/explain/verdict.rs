@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use clap::ValueEnum as _;
 use serde::Serialize;
 
 use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
@@ -14,7 +15,7 @@ use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
 use super::words::{self, Seen, Sentence, is_ours};
 
 /// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It goes to an endpoint.
@@ -22,6 +23,7 @@ pub enum Verdict {
     /// It goes to an endpoint, and some of the endpoints that it may go to cannot be reached.
     Partly,
     /// It is answered with a refusal.
+    #[value(alias = "rejected")]
     Refused,
     /// It is discarded.
     Dropped,
@@ -56,16 +58,8 @@ impl FromStr for Expectation {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (word, service) = text.split_once(':').map_or((text, None), |(word, service)| (word, Some(service)));
-        let verdict = match word {
-            "translated" => Verdict::Translated,
-            "partly" => Verdict::Partly,
-            "refused" | "rejected" => Verdict::Refused,
-            "dropped" => Verdict::Dropped,
-            "passed" => Verdict::Passed,
-            "proxied" => Verdict::Proxied,
-            "unknown" => Verdict::Unknown,
-            _ => return Err("expected translated, partly, refused, dropped, passed, proxied or unknown"),
-        };
+        let verdict = Verdict::from_str(word, false)
+            .map_err(|_| "expected translated, partly, refused, dropped, passed, proxied or unknown")?;
         if service.is_some_and(|service| !service.contains('/')) {
             return Err("expected NAMESPACE/NAME or NAMESPACE/NAME:PORT behind the colon");
         }
@@ -129,6 +123,15 @@ pub struct Explanation {
     pub(crate) is_wrong: bool,
 }
 
+impl Explanation {
+    /// An explanation that has only these.
+    pub(crate) fn new(verdict: Verdict, service: Option<String>, reason: String) -> Self {
+        let (endpoints, steps, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let (masquerade, masquerade_reason, is_wrong) = (false, None, false);
+        Self { verdict, service, endpoints, masquerade, reason, masquerade_reason, steps, warnings, is_wrong }
+    }
+}
+
 /// Branches with the same verdict and masquerading, which differ in their endpoint.
 struct Class<'a> {
     branches: Vec<&'a Branch>,
@@ -151,7 +154,6 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
     let sentences: Vec<&Sentence> = told.iter().map(|(_, sentence)| sentence).collect();
     let verdict = if agree { overall(first) } else { Verdict::Unknown };
     let mut explanation = Explanation {
-        verdict,
         masquerade: !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.masquerade),
         masquerade_reason: first
             .iter()
@@ -161,20 +163,20 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
             })
             .flatten()
             .map(|text| text.split_once(": ").map_or(text.clone(), |(_, why)| why.to_owned())),
-        reason: String::new(),
         steps: told.iter().map(|(told, _)| told.clone()).collect(),
         warnings: warnings(walk),
-        is_wrong: false,
-        service,
         endpoints,
+        ..Explanation::new(verdict, service, String::new())
     };
     explanation.reason = match verdict {
         Verdict::Unknown => unknown(&walk.branches),
         Verdict::Translated if walk.known.is_some() => tracked("translated", &explanation),
         Verdict::Passed if walk.known.is_some() => tracked("not translated", &explanation),
         Verdict::Translated | Verdict::Partly => translated(&explanation, first, &sentences),
-        Verdict::Passed | Verdict::Proxied => passed(&explanation, packet),
-        Verdict::Dropped if unrouted(first).is_some() => translated(&explanation, first, &sentences),
+        Verdict::Passed | Verdict::Proxied => passed(explanation.service.as_deref(), packet),
+        Verdict::Dropped | Verdict::Refused if !explanation.endpoints.is_empty() || unrouted(first).is_some() => {
+            translated(&explanation, first, &sentences)
+        }
         Verdict::Dropped | Verdict::Refused => {
             let last = sentences.iter().rev().find(|sentence| sentence.is_reason).or(sentences.last());
             last.map_or_else(String::new, |sentence| sentence.text.clone())
@@ -338,24 +340,29 @@ fn tracked(how: &str, explanation: &Explanation) -> String {
 
 fn translated(explanation: &Explanation, branches: &[&Branch], sentences: &[&Sentence]) -> String {
     let count = explanation.endpoints.len();
-    let who = explanation.service.as_deref().unwrap_or("another program's rule");
     let stopped = explanation.endpoints.iter().filter(|endpoint| endpoint.verdict != Verdict::Translated).count();
     let to = match &explanation.endpoints[..] {
         [] => return unrouted(branches).unwrap_or_default().to_owned(),
-        [only] => format!("{who} sends it to {}", SocketAddr::new(only.address, only.port)),
-        _ => format!("{who} sends it to one of {count} endpoints"),
+        [only] => SocketAddr::new(only.address, only.port).to_string(),
+        _ => format!("one of {count} endpoints"),
     };
-    if stopped == 0 {
-        return to;
-    }
     let by_rule = || sentences.iter().rev().find(|sentence| sentence.is_reason).map_or("", |sentence| &sentence.text);
-    let why = unrouted(branches).unwrap_or_else(by_rule);
-    let which = if stopped == count { String::new() } else { format!(" {stopped} of these cannot be reached:") };
-    format!("{to}, but{which} {why}")
+    let why = || {
+        let which = if stopped == count { String::new() } else { format!("{stopped} of these cannot be reached: ") };
+        which + unrouted(branches).unwrap_or_else(by_rule)
+    };
+    sent(explanation.service.as_deref(), &to, (stopped > 0).then(why).as_deref())
 }
 
-fn passed(explanation: &Explanation, packet: &Packet) -> String {
-    match &explanation.service {
+/// Says where a packet is sent, and why it does not get there, if it does not.
+pub(crate) fn sent(service: Option<&str>, to: &str, stopped: Option<&str>) -> String {
+    let to = format!("{} sends it to {to}", service.unwrap_or("another program's rule"));
+    stopped.map_or_else(|| to.clone(), |why| format!("{to}, but {why}"))
+}
+
+/// Says why the rules let a packet pass unchanged.
+pub(crate) fn passed(service: Option<&str>, packet: &Packet) -> String {
+    match service {
         Some(service) => format!("{service} has {}, but the rules do not translate it", words::target(packet)),
         None => format!("no Service has {}, and no rule stops it", words::target(packet)),
     }

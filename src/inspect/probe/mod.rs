@@ -1,12 +1,13 @@
 //! `kube-proxy probe`: whether the endpoints of a Service answer this node, each asked at its own address.
 //!
 //! Takes names as `services` does and the frontends that the kernel's tables have for them. Asks the frontends, whose packets the rules
-//! translate, and each endpoint directly; prints who answers, how fast, or why not. Needs no running proxy; if one runs, the problems that
-//! it reports for these Services are printed too. Writes nothing. Asks only frontends in the tables and the endpoints that they lead to.
+//! translate, and each endpoint directly, once for all Services; prints who answers, how fast, or why not. Needs no running proxy; if one
+//! runs, the problems that it reports for these Services are printed too. Writes nothing. Asks only frontends in the tables and the
+//! endpoints that they lead to.
 
 mod connect;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,13 +77,16 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 /// When the kernel's tables cannot be read or have nothing with one of the names, or when all that does not answer is silent UDP.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (view, problems) = services::named(&args.names, args.namespace.as_deref(), args.running)?;
-    let mut asked = what_to_ask(&view);
-    let left_out = if args.all { 0 } else { asked.len().saturating_sub(MOST) };
-    asked.truncate(asked.len() - left_out);
-    let targets: Vec<Target> = asked.iter().map(|asked| asked.target).collect();
+    let asked = what_to_ask(&view);
+    // Each target once, however many Services have it: a pod with a short backlog would drop some of several connections at a time.
+    let mut known = HashSet::new();
+    let mut targets: Vec<Target> = asked.iter().map(|asked| asked.target).filter(|one| known.insert(*one)).collect();
+    let left_out = if args.all { 0 } else { targets.len().saturating_sub(MOST) };
+    targets.truncate(targets.len() - left_out);
     let outcomes = connect::ask_all(&targets, args.timeout);
-    let results: Vec<Answer<'_>> =
-        asked.iter().zip(&outcomes).map(|(asked, outcome)| Answer::of(asked, outcome, args.timeout)).collect();
+    let outcomes: HashMap<Target, Outcome> = targets.into_iter().zip(outcomes).collect();
+    let answered = asked.iter().filter_map(|asked| Some((asked, outcomes.get(&asked.target)?)));
+    let results: Vec<Answer<'_>> = answered.map(|(asked, outcome)| Answer::of(asked, outcome, args.timeout)).collect();
     let report = Report { probes: &results, not_asked: left_out, problems: &problems };
     match args.output.format {
         format @ (Format::Json | Format::Yaml) => out.value(format, &report)?,

@@ -44,7 +44,7 @@ or a frontend leads to what this proxy does not write; 2 could not look, or no
 such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Services, namespaces, addresses, frontends or node ports; without any, all
@@ -80,9 +80,12 @@ pub struct Args {
 /// What `--names` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum NamesOf {
+    Namespaces,
     Services,
-    /// Services and frontends: what `services` and the flag `--to` take.
+    /// Services and addresses with ports: what the flag `--to` takes.
     Targets,
+    /// These and node ports: what `services` and `probe` take.
+    Frontends,
 }
 
 /// Runs the command.
@@ -119,31 +122,27 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// As [`run`].
 pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
     let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
-    let (output, not_served, stats, watch, interval) = (FormatArgs::default(), false, false, false, 1);
-    let args = Args {
-        names,
-        namespace,
-        output,
-        not_served,
-        stats,
-        watch,
-        interval,
-        running,
-        metrics_bind_address: None,
-        names_of: None,
-    };
+    let args = Args { names, namespace, running, ..Args::default() };
     Listing::read(&args).map(|listing| (listing.view, listing.problems))
 }
 
-/// Prints the names of the Services, without ports, and the frontends. Leaves out names with characters that Kubernetes does not allow:
-/// shells evaluate the words that they complete, and another program may have written anything into the tables.
+/// Prints names, Services without their ports. Leaves out names with characters that Kubernetes does not allow: shells evaluate the words
+/// that they complete, and another program may have written anything into the tables.
 fn print_names(view: &View, which: NamesOf, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
-    let mut names: BTreeSet<String> = services.map(|service| split_port(service).0.to_owned()).collect();
-    if which == NamesOf::Targets {
-        let frontends = view.frontends.iter().map(|view| frontend_name(&view.frontend));
-        let frontends = frontends.filter(|frontend| frontend.address.is_some());
-        names.extend(frontends.map(|frontend| frontend.to_string().to_lowercase().trim_end_matches("/tcp").to_owned()));
+    let name = |service| match which {
+        NamesOf::Namespaces => split_port(service).0.split('/').next().unwrap_or_default().to_owned(),
+        _ => split_port(service).0.to_owned(),
+    };
+    let mut names: BTreeSet<String> = services.map(name).collect();
+    for name in view.frontends.iter().map(|view| frontend_name(&view.frontend)) {
+        names.extend(match name.address {
+            Some(_) if matches!(which, NamesOf::Targets | NamesOf::Frontends) => {
+                Some(name.to_string().to_lowercase().trim_end_matches("/tcp").to_owned())
+            }
+            None if which == NamesOf::Frontends => Some(name.port.to_string()),
+            _ => None,
+        });
     }
     names.retain(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "-./:[]".contains(c)));
     names.iter().try_for_each(|name| out.text(format_args!("{name}\n")))?;
@@ -184,17 +183,11 @@ impl Listing {
         problems.extend(reported.into_iter().flatten());
         mark_quarantined(&mut view.frontends, &problems);
         let wanted: Vec<Wanted> = args.names.iter().map(|name| name.in_namespace(args.namespace.as_deref())).collect();
-        for name in &wanted {
+        let namespace = |name: &String| Wanted::Service(ServiceName { service: name.clone(), port: None });
+        for name in wanted.iter().chain(&args.namespace.as_ref().map(namespace)) {
             let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
             if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
                 return Err(with_silence(unknown(&view, name), &problems));
-            }
-        }
-        if let Some(namespace) = &args.namespace {
-            let wanted = Wanted::Service(ServiceName { service: namespace.clone(), port: None });
-            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, &wanted));
-            if !is_known && !problems.iter().any(|problem| concerns(problem, &wanted)) {
-                return Err(with_silence(unknown(&view, &wanted), &problems));
             }
         }
         if !wanted.is_empty() {
@@ -258,8 +251,8 @@ fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
             problem.service.as_deref().is_some_and(|service| is_in(service, &name.service))
         }
         Wanted::Service(name) => problem.is_about(name),
-        Wanted::Address(ip) => problem.is_at(Some(*ip), None),
-        Wanted::Frontend(name) => problem.is_at(name.address, Some(name.port)),
+        Wanted::Address(ip) => problem.is_at(Some(*ip), None, None),
+        Wanted::Frontend(name) => problem.is_at(name.address, Some(name.port), name.protocol),
     }
 }
 

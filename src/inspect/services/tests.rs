@@ -158,6 +158,7 @@ fn problems() -> Vec<Problem> {
         kind,
         service: Some(service.to_owned()),
         addresses: vec![address.parse().unwrap()],
+        ports: if service == "shop/big" { Vec::new() } else { vec!["80/TCP".to_owned()] },
         node_ports: Vec::new(),
         text: text.to_owned(),
     };
@@ -197,6 +198,27 @@ fn problems_that_the_proxy_reports_are_listed_for_what_was_asked_for_and_end_wit
     assert_eq!(listed(&["10.96.0.90:1000"]), ["shop/big", "The"]);
     assert_eq!(listed(&["shop/collide"]), ["shop/collide", "The"]);
     assert_eq!(listed(&["10.96.0.10"]), ["shop/web", "shop/collide", "The"]);
+    assert_eq!(listed(&["10.96.0.10:80/tcp"]), ["shop/web", "shop/collide", "The"]);
+}
+
+#[test]
+fn a_problem_is_about_its_ports_and_protocols_only() {
+    let is_at = |problem: &Problem, name: &str| concerns(problem, &name.parse().unwrap());
+    let [web, big, ..] = &problems()[..] else { panic!("there are four") };
+    let some = Problem { ports: vec!["*/UDP".to_owned()], node_ports: vec!["30080/TCP".to_owned()], ..web.clone() };
+    for (problem, name, expected) in [
+        (web, "10.96.0.10:80", true),
+        (web, "10.96.0.10:80/udp", false),
+        (web, "10.96.0.10:81", false),
+        (big, "10.96.0.90:53/udp", true),
+        (&some, "10.96.0.10:1/udp", true),
+        (&some, "10.96.0.10:1/tcp", false),
+        (&some, "30080", true),
+        (&some, "*:30080/udp", false),
+        (&some, "30081", false),
+    ] {
+        assert_eq!(is_at(problem, name), expected, "{name}: {problem:?}");
+    }
 }
 
 #[test]

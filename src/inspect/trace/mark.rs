@@ -2,8 +2,9 @@
 //!
 //! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
 //! SIGKILL, and no other program can change it. Its name has the process id in the host's PID namespace, so that several traces can run.
-//! Its rules have no verdict. They set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second. The rule
-//! itself chooses the first packet of each connection, so that the later packets of a busy connection do not use up that limit.
+//! Its rules have no verdict. Two set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second. The rule
+//! itself chooses the first packet of each connection, so that the later packets of a busy connection do not use up that limit. Two more
+//! rules make the kernel report where the packet goes behind the translation: the policy of a chain is reported without the packet's headers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use nft::decode::{Messages, Traced, traced};
+use nft::decode::{Event, Messages, Traced, traced};
 use nft::machine::protocol;
 use nft::socket::{Bus, Socket};
 use nft::statement::CtBit;
@@ -32,6 +33,10 @@ const FIRST: i32 = -350;
 /// The priority of the chains otherwise: just after connection tracking (-200), because only connection tracking knows the first packet of
 /// a connection that is not TCP.
 const TRACKED: i32 = -199;
+/// The priority of the chains that see the packet just behind the translation of its destination (-100).
+const TRANSLATED: i32 = -99;
+/// The chains whose rules set `nftrace`.
+const MARKING: [&str; 2] = ["arriving", "leaving"];
 /// The netlink group of the trace reports (`NFNLGRP_NFTRACE`).
 const GROUP: u32 = 9;
 /// The size of the receive buffer in bytes, the kernel's overhead included: enough for the reports of some seconds.
@@ -101,24 +106,39 @@ fn commands(table: &TableName, pid: u32, from: Source, to: Target, all: bool) ->
     let priority = if all || to.protocol == protocol::TCP { FIRST } else { TRACKED };
     let comment: Arc<str> = format!("kube-proxy trace, pid {pid}").into();
     let mut commands = vec![Command::LockTable(Table { name: table.clone(), comment: Some(comment) })];
-    for (name, hook) in [("arriving", Hook::Prerouting), ("leaving", Hook::Output)] {
+    let (marks, sees) = (statements(from, to, all), vec![is_from(from)]);
+    for (name, hook, priority, statements) in [
+        (MARKING[0], Hook::Prerouting, priority, &marks),
+        (MARKING[1], Hook::Output, priority, &marks),
+        ("arrived", Hook::Prerouting, TRANSLATED, &sees),
+        ("left", Hook::Output, TRANSLATED, &sees),
+    ] {
         let base = BaseChain { kind: ChainType::Filter, hook, priority };
         commands.push(Command::AddChain(table.clone(), Chain { name: name.into(), base: Some(base), comment: None }));
-        let rule = Rule { statements: statements(from, to, all), comment: None };
+        let rule = Rule { statements: statements.clone(), comment: None };
         commands.push(Command::AddRule(table.clone(), name.into(), rule));
     }
     commands
 }
 
+/// Whether this is the first report of a packet: that of a rule of the table `own` which sets `nftrace`. If another program's rule sets it
+/// earlier, the kernel reports that packet in our table too, but by the policy of our chain.
+pub(super) fn is_first(report: &Traced, own: &TableName) -> bool {
+    report.table == *own && MARKING.contains(&&*report.chain) && matches!(report.event, Event::Rule(_))
+}
+
+fn is(field: Field, data: Data) -> Statement {
+    Statement::Match(vec![field], Operand::Is(data))
+}
+
+fn is_from(from: Source) -> Statement {
+    is(if from.address.is_ipv4() { Field::IpSaddr } else { Field::Ip6Saddr }, from.address.into())
+}
+
 fn statements(from: Source, to: Target, all: bool) -> Vec<Statement> {
-    let (source, destination) =
-        if to.address.is_ipv4() { (Field::IpSaddr, Field::IpDaddr) } else { (Field::Ip6Saddr, Field::Ip6Daddr) };
-    let is = |field, data: Data| Statement::Match(vec![field], Operand::Is(data));
-    let mut statements = vec![
-        is(source, from.address.into()),
-        is(destination, to.address.into()),
-        is(Field::L4Proto, to.protocol.into()),
-    ];
+    let destination = if to.address.is_ipv4() { Field::IpDaddr } else { Field::Ip6Daddr };
+    let mut statements =
+        vec![is_from(from), is(destination, to.address.into()), is(Field::L4Proto, to.protocol.into())];
     if to.port != 0 {
         statements.push(is(Field::ThDport, to.port.into()));
     }
@@ -174,6 +194,8 @@ mod tests {
             }
             assert!(lines[0].contains("owner"), "{}", lines[0]);
             assert_eq!(lines.iter().filter(|line| line.contains(priority)).count(), 2, "{lines:?}");
+            let behind = lines.iter().filter(|line| line.ends_with(" ip saddr 203.0.113.7")).count();
+            assert_eq!(behind, 2, "rules without an effect: {lines:?}");
         }
         let ping = text("fd00::1", "fd00::2/icmp", true);
         assert!(ping.iter().any(|line| line.contains("ip6 daddr fd00::2 meta l4proto")), "no port: {ping:?}");

@@ -11,6 +11,9 @@
 mod mark;
 mod story;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use nft::decode::{Event, RuleHead, Traced};
+use nft::decode::{RuleHead, Traced};
 use nft::machine::{Link, Packet};
 use nft::{Connection, Family, RuleDump, TableName};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -26,9 +29,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::CommandOutcome;
 use super::explain::kernel::{Live, ThisHost};
 use super::explain::place::{self, FromArg, Pair, ToArg};
-use super::explain::{Target, Verdict, owner, owner_of_node_port};
+use super::explain::{Explanation, Known, Target, Verdict, correct, is_dormant, listener, owner, owner_of_node_port};
 use super::output::{Format, FormatArgs, Output, Tone};
-use super::running::RunningArgs;
+use super::running::{Problem, RunningArgs};
 use component::config::GoDuration;
 use component::logging::escaped;
 use mark::Mark;
@@ -47,6 +50,8 @@ const PACKETS: usize = 256;
 const REPORTS: usize = 1024;
 /// The most chains whose rules are remembered.
 const CHAINS: usize = 256;
+/// After this time the running proxy is asked for problems again.
+const PROBLEMS_LAST: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,7 +70,8 @@ The table for the mark, kube-proxy-trace-PID, is gone with this process.
 Needs CAP_NET_ADMIN and kernel 5.12 or newer.
 
 Exit codes: 0 packets came, and all were translated or passed; 1 one was
-refused or dropped, or none came; 2 could not look.";
+refused or dropped, or none came, or something is wrong with the node, such as a
+Service that is left out; 2 could not look.";
 
 /// Show what the rules do with real packets, live
 #[derive(Debug, clap::Args)]
@@ -88,6 +94,8 @@ pub struct Args {
     time: GoDuration,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    running: RunningArgs,
 }
 
 /// Runs the command.
@@ -95,7 +103,7 @@ pub struct Args {
 /// # Errors
 /// When the arguments do not fit together, the table cannot be created, or the kernel cannot be read.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let Pair { source, target: to, .. } = place::resolve(&args.from, &args.to, RunningArgs::default())?;
+    let Pair { source, target: to, service, .. } = place::resolve(&args.from, &args.to, args.running)?;
     if source.port.is_some() {
         bail!("--from takes an address without a port: each connection has another one");
     }
@@ -104,7 +112,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     for number in [SIGINT, SIGTERM] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), 1)?;
     }
-    let mut shelf = ListedRules::open(to)?;
+    let mut shelf = ListedRules::open(to, service, args.running)?;
     let mut mark = Mark::set(source, to, args.all)?;
     let what = if args.all { "packets" } else { "first packets of connections" };
     eprintln!("tracing in table {}, for {time:?} or {} {what}", mark.table, args.count);
@@ -119,7 +127,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         let silence = if ended { Duration::ZERO } else { SILENCE };
         for reports in packets.silent(now, silence) {
             let Some(story) = tell(&reports, &mark.table, &mut shelf) else { continue };
-            wrong |= matches!(story.verdict, Verdict::Refused | Verdict::Dropped);
+            wrong |= story.is_wrong || matches!(story.verdict, Verdict::Refused | Verdict::Dropped);
             print(&story, args.format.format, out)?;
             told += 1;
             if told == args.count {
@@ -158,8 +166,9 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     let arrival = story.interface.as_ref().map_or_else(|| "from this host".to_owned(), |name| format!("in at {name}"));
     let (tone, verdict) = match (story.verdict, story.endpoint) {
         (Verdict::Translated, Some(to)) => (Tone::Good, format!("translated to {to}")),
-        (Verdict::Refused, _) => (Tone::Bad, "refused".to_owned()),
-        (Verdict::Dropped, _) => (Tone::Bad, "dropped".to_owned()),
+        (Verdict::Refused, to) => (Tone::Bad, format!("refused{}", on_the_way(to))),
+        (Verdict::Dropped, to) => (Tone::Bad, format!("dropped{}", on_the_way(to))),
+        (Verdict::Proxied, _) => (Tone::Good, "passed to kube-proxy".to_owned()),
         _ => (Tone::Warning, "passed unchanged".to_owned()),
     };
     let masquerade = if story.masquerade { ", masqueraded" } else { "" };
@@ -169,6 +178,10 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     let line = format!("{} -> {} {protocol}{flags}, {}: {verdict}{service}", story.from, story.to, escaped(&arrival));
     out.line(line, 2)?;
     out.line(format_args!("  {}.", escaped(&story.reason)), 2)?;
+    for warning in &story.warnings {
+        let word = out.styled(Tone::Warning, "warning");
+        out.line(format_args!("  {word}: {}", escaped(warning)), 4)?;
+    }
     for step in &story.steps {
         if step.text != story.reason {
             out.line(format_args!("  - {}", escaped(&step.text)), 4)?;
@@ -186,6 +199,10 @@ fn print(story: &Story, format: Format, out: &mut Output<'_>) -> Result<()> {
     out.flush()
 }
 
+fn on_the_way(to: Option<SocketAddr>) -> String {
+    to.map_or_else(String::new, |to| format!(" on the way to {to}"))
+}
+
 /// The reports of packets in progress, the oldest packet first. Each packet's reports are in the kernel's order.
 #[derive(Default)]
 struct Packets {
@@ -200,13 +217,11 @@ struct Open {
 }
 
 impl Packets {
-    /// Takes a report. Only packets that a rule of our table `own` reports are kept. If another program's rule marks a packet earlier,
-    /// the kernel reports that packet in our table too, but by the policy of our chain.
+    /// Takes a report. Only packets that our table `own` marks are kept.
     fn add(&mut self, report: Traced, own: &TableName, now: Instant) {
         let is_it = |open: &&mut Open| !open.is_over && open.reports[0].packet == report.packet;
         let known = self.open.iter_mut().find(is_it);
-        let is_marked = report.table == *own && matches!(report.event, Event::Rule(_));
-        if is_marked && report.headers.is_some() {
+        if mark::is_first(&report, own) && report.headers.is_some() {
             // The kernel has used the number again, for example because the packet was sent again.
             known.into_iter().for_each(|open| open.is_over = true);
             if self.open.len() < PACKETS {
@@ -229,20 +244,42 @@ impl Packets {
     }
 }
 
-/// Looks rules, interfaces, Services and connections up in the kernel, with a cache of rules.
+/// Looks rules, interfaces, Services and connections up in the kernel, with a cache of rules, and asks the running proxy for problems.
 struct ListedRules {
     connection: Connection,
     host: ThisHost,
-    family: Family,
+    /// The proxy's table.
+    table: TableName,
     generation: u32,
     rules: HashMap<(TableName, String), Vec<RuleHead>>,
+    /// The Service that the user named.
+    asked: Option<String>,
+    running: RunningArgs,
+    problems: Vec<Problem>,
+    /// When the proxy was asked for problems.
+    problems_at: Instant,
 }
 
 impl ListedRules {
-    fn open(to: Target) -> Result<Self> {
+    fn open(to: Target, asked: Option<String>, running: RunningArgs) -> Result<Self> {
         let family = if to.address.is_ipv4() { Family::Ip } else { Family::Ip6 };
         let (connection, host) = (Connection::open()?, ThisHost::open()?);
-        Ok(Self { connection, host, family, generation: 0, rules: HashMap::new() })
+        let table = TableName::new(family, names::TABLE);
+        let (generation, rules) = (0, HashMap::new());
+        let (problems, problems_at) = (running.problems().unwrap_or_default(), Instant::now());
+        Ok(Self { connection, host, table, generation, rules, asked, running, problems, problems_at })
+    }
+
+    fn try_correct(&mut self, packet: &Packet, explanation: &mut Explanation) -> Result<()> {
+        if self.problems_at.elapsed() > PROBLEMS_LAST {
+            self.problems = self.running.problems().unwrap_or_default();
+            self.problems_at = Instant::now();
+        }
+        let mut live = Live::new(&mut self.connection, self.table.family);
+        let is_dormant = is_dormant(&live.tables()?, &self.table).unwrap_or_default();
+        let (table, problems, asked) = (&self.table, &self.problems[..], self.asked.as_deref());
+        let known = Known { table, is_dormant, problems, asked };
+        correct(explanation, packet, known, (&mut live, &mut self.host), listener)
     }
 }
 
@@ -267,97 +304,18 @@ impl Book for ListedRules {
     }
 
     fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
-        let table = TableName::new(self.family, names::TABLE);
         let find = if is_node_port { owner_of_node_port } else { owner };
-        find(packet, &table, &mut Live::new(&mut self.connection, self.family)).ok().flatten()
+        find(packet, &self.table, &mut Live::new(&mut self.connection, self.table.family)).ok().flatten()
+    }
+
+    fn correct(&mut self, packet: &Packet, explanation: &mut Explanation) {
+        if let Err(error) = self.try_correct(packet, explanation) {
+            explanation.warnings.push(format!("cannot look for what the rules do not show: {error:#}"));
+        }
     }
 
     fn connection(&mut self, packet: &Packet) -> Option<Tracked> {
         let ends = Ends { source: SocketAddr::new(packet.source, packet.source_port?), destination: packet.target() };
         find_connection(packet.protocol, ends).ok().flatten()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use nft::decode::Headers;
-
-    use super::*;
-
-    fn own() -> TableName {
-        TableName::new(Family::Ip, "kube-proxy-trace-7")
-    }
-
-    fn report(packet: u32, table: &TableName, handle: u64) -> Traced {
-        Traced {
-            packet,
-            table: table.clone(),
-            chain: "arriving".into(),
-            event: Event::Rule(handle),
-            verdict: None,
-            mark: 0,
-            headers: Some(Headers::default()),
-        }
-    }
-
-    fn handles(packets: &[Vec<Traced>]) -> Vec<Vec<u64>> {
-        let handle = |report: &Traced| match report.event {
-            Event::Rule(handle) => handle,
-            Event::Return | Event::Policy => 0,
-        };
-        packets.iter().map(|reports| reports.iter().map(handle).collect()).collect()
-    }
-
-    #[test]
-    fn reports_are_put_together_by_packet_and_those_of_other_traces_left_out() {
-        let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
-        for (packet, table, handle) in
-            [(1, &own(), 1), (2, &other, 90), (3, &own(), 3), (1, &other, 10), (3, &other, 30), (1, &other, 11)]
-        {
-            packets.add(report(packet, table, handle), &own(), now);
-        }
-        assert!(packets.silent(now, SILENCE).is_empty(), "more may come");
-        assert_eq!(handles(&packets.silent(now + SILENCE, SILENCE)), [vec![1, 10, 11], vec![3, 30]]);
-        assert!(packets.silent(now + SILENCE, Duration::ZERO).is_empty(), "each packet is told once");
-    }
-
-    #[test]
-    fn a_packet_that_another_trace_marked_before_is_not_ours() {
-        let (mut packets, now) = (Packets::default(), Instant::now());
-        packets.add(Traced { event: Event::Policy, ..report(1, &own(), 0) }, &own(), now);
-        packets.add(report(1, &TableName::new(Family::Ip, "other"), 10), &own(), now);
-        assert!(packets.silent(now, Duration::ZERO).is_empty());
-    }
-
-    #[test]
-    fn a_packet_that_is_sent_again_under_the_same_number_is_another_one() {
-        let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
-        for (table, handle) in [(&own(), 1), (&other, 10), (&own(), 1), (&other, 11)] {
-            packets.add(report(1, table, handle), &own(), now);
-        }
-        assert_eq!(handles(&packets.silent(now, Duration::ZERO)), [vec![1, 10], vec![1, 11]]);
-    }
-
-    #[test]
-    fn packets_are_told_in_the_order_in_which_they_came() {
-        let (mut packets, now) = (Packets::default(), Instant::now());
-        for (packet, handle) in [(1, 1), (2, 2), (2, 3)] {
-            packets.add(report(packet, &own(), handle), &own(), now);
-        }
-        assert!(packets.silent(now, SILENCE).is_empty(), "the first is under way, although the second is over");
-        assert_eq!(handles(&packets.silent(now + SILENCE, SILENCE)), [[1], [2], [3]]);
-    }
-
-    #[test]
-    fn memory_is_bounded_whatever_comes() {
-        let (mut packets, now, other) = (Packets::default(), Instant::now(), TableName::new(Family::Ip, "other"));
-        for packet in 0..2_000 {
-            packets.add(report(packet, &own(), 1), &own(), now);
-        }
-        for _ in 0..3_000 {
-            packets.add(report(1, &other, 2), &own(), now);
-        }
-        assert_eq!(packets.open.len(), PACKETS);
-        assert!(packets.open.iter().all(|open| open.reports.len() <= REPORTS));
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<Comm
     let (config, is_named) = args.from_manifests.config()?;
     config.warnings.iter().for_each(output::print_error);
     let serves_localhost = config.serves_localhost();
-    let Rendered { mut engine, problems, addresses, cluster_ips, node_name, others } =
+    let Rendered { mut engine, problems, addresses, cluster_ips, pods, node_name, others } =
         read(config, is_named, args.from_manifests.manifests())?;
     if !others.is_empty() {
         bail!("no Node {node_name} is in the manifests, which have {}: choose one with --node", others.join(", "));
@@ -94,8 +94,9 @@ pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<Comm
         bail!("cannot explain a packet by manifests of which a part cannot be read");
     }
     let tables = engine.content().tables.iter().map(as_read).collect();
-    left_out(&mut engine, true);
-    explain::run_offline(args, &explain::ManifestNode { tables, cluster_ips, addresses, serves_localhost }, out)
+    let problems = engine.problems_of_services();
+    let node = explain::ManifestNode { tables, cluster_ips, pods, addresses, serves_localhost, problems };
+    explain::run_offline(args, &node, out)
 }
 
 /// Manifests, loaded into an engine without a kernel.
@@ -107,6 +108,8 @@ struct Rendered {
     addresses: Vec<IpAddr>,
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     cluster_ips: Vec<(Arc<str>, Frontend)>,
+    /// The addresses of pods, each after its `namespace/name`.
+    pods: Vec<(String, IpAddr)>,
     problems: Problems,
     /// The names of the Nodes, if that of the node is not among them.
     others: Vec<String>,
@@ -143,7 +146,7 @@ fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Ren
     events.into_iter().for_each(|event| {
         engine.apply(event);
     });
-    Ok(Rendered { engine, node_name, addresses, cluster_ips, problems, others })
+    Ok(Rendered { engine, node_name, addresses, cluster_ips, pods: manifests.pods, problems, others })
 }
 
 /// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the number of Services

@@ -3,12 +3,14 @@
 //! Takes the state, the Services over the limit and those in quarantine; returns a bounded list of sentences. Pure. The list is in order of
 //! name; its last sentence counts the problems that do not fit.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use super::budget::Oversized;
 use super::conflicts;
 use inspect::running::{Problem, ProblemKind};
-use rules::model::{Conflict, Destination, Family, ObjectName, State};
+use rules::model::{Conflict, Destination, Family, ObjectName, Protocol, State};
 
 /// The most Services that are named for each reason to leave Services out.
 const LEFT_OUT: usize = 32;
@@ -72,7 +74,7 @@ impl LostFrontends {
 }
 
 /// Returns the problem of each lost claim on the frontends that the log would name, see [`conflicts::report`].
-fn lost_frontends(state: &State) -> Vec<Problem> {
+pub(super) fn lost_frontends(state: &State) -> Vec<Problem> {
     let contests = state.standing_conflicts(conflicts::NAMED);
     let report = conflicts::report(&contests);
     let named: Vec<_> = report.frontends.iter().map(|lost| lost.frontend).collect();
@@ -88,12 +90,13 @@ fn lost_frontends(state: &State) -> Vec<Problem> {
 }
 
 fn lost_frontend(conflict: &Conflict) -> Problem {
-    let (addresses, node_ports) = match conflict.frontend.destination {
-        Destination::Address(ip) => (vec![ip], Vec::new()),
-        Destination::NodePort(_) => (Vec::new(), vec![conflict.frontend.port]),
+    let name = port_name(conflict.frontend.port, conflict.frontend.protocol);
+    let (addresses, ports, node_ports) = match conflict.frontend.destination {
+        Destination::Address(ip) => (vec![ip], vec![name], Vec::new()),
+        Destination::NodePort(_) => (Vec::new(), Vec::new(), vec![name]),
     };
     let service = Some(conflict.loser.to_string());
-    Problem { kind: ProblemKind::LostFrontend, service, addresses, node_ports, text: conflict.in_short() }
+    Problem { kind: ProblemKind::LostFrontend, service, addresses, ports, node_ports, text: conflict.in_short() }
 }
 
 fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String) -> Problem {
@@ -103,8 +106,18 @@ fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String)
         cluster_ips.chain(service.external_ips.iter().copied()).chain(service.load_balancer_ips.iter().copied())
     });
     let addresses: Vec<IpAddr> = addresses.take(LEFT_OUT).collect();
-    let node_ports = service.iter().flat_map(|service| &service.ports).filter_map(|port| port.node_port);
-    Problem { kind, service: Some(name.to_string()), addresses, node_ports: node_ports.take(LEFT_OUT).collect(), text }
+    let all = service.map_or(&[][..], |service| &service.ports);
+    let node_ports = all.iter().filter_map(|port| Some(port_name(port.node_port?, port.protocol)));
+    let node_ports = node_ports.take(LEFT_OUT).collect();
+    let ports: BTreeSet<String> = match all.len() {
+        0..=LEFT_OUT => all.iter().map(|port| port_name(port.port, port.protocol)).collect(),
+        _ => all.iter().map(|port| port_name("*", port.protocol)).collect(),
+    };
+    Problem { kind, service: Some(name.to_string()), addresses, ports: ports.into_iter().collect(), node_ports, text }
+}
+
+fn port_name(port: impl Display, protocol: Protocol) -> String {
+    format!("{port}/{}", protocol.api_name())
 }
 
 /// Returns the first `most` problems, and a sentence that counts the others.

@@ -128,6 +128,35 @@ fn who_answers_is_listed_with_times_and_who_does_not_with_the_cause(layout: Layo
     }
 }
 
+// A pod of several Services has one backlog: it is asked once at each address, port and protocol, and each Service shows the answer.
+test_in_each_layout!(a_pod_of_several_services_is_asked_once);
+fn a_pod_of_several_services_is_asked_once(layout: Layout) {
+    const SERVICES: u8 = 6;
+    let world = World::new();
+    let mut objects = vec![node(), service_cidr()];
+    for n in 1..=SERVICES {
+        let name = format!("web-{n}");
+        let one = service("shop", &name).cluster_ip(Family::V4.cluster_ip(n)).port("http", Proto::Tcp, 80);
+        objects.push(one.json());
+        objects.push(slice("shop", &name, &name, &[Family::V4.endpoint(0)], &[("http", Proto::Tcp, 8080)]));
+    }
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    // The frontends lead to the pod too, but their connections are counted by the destination at the node.
+    nft::load(
+        &world.node,
+        "table ip t { chain c { type filter hook output priority -300; ip daddr 10.244.1.10 tcp flags syn / syn,ack counter; }; }",
+    );
+    let (code, document) = probed(&world.node, &["shop"]);
+    let probes = document["probes"].as_array().expect("a list");
+    assert_eq!((code, probes.len()), (Some(0), 2 * usize::from(SERVICES)), "{document:#}");
+    let at_pod = probes.iter().filter(|probe| probe["address"] == "10.244.1.10:8080");
+    let shown: Vec<_> = at_pod.map(|probe| (probe["result"].clone(), probe["seconds"].clone())).collect();
+    assert_eq!(shown.len(), usize::from(SERVICES), "{document:#}");
+    assert!(shown.iter().all(|one| *one == shown[0] && one.0 == "answers"), "{shown:?}");
+    let counted = nft::list_ruleset(&world.node);
+    assert!(counted.contains("tcp flags syn / syn,ack counter packets 1 "), "{counted}");
+}
+
 // Silence of UDP is no proof of a fault.
 #[test]
 fn silent_udp_alone_is_neither_right_nor_wrong() {

@@ -1,5 +1,7 @@
 //! The commands in states in which the tables do not show all: for each a packet is sent, and what the commands say is what it met.
 
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
 use serde_json::{Value, json};
 
 use super::{command, outcome};
@@ -36,6 +38,12 @@ fn assert_says(node: &Namespace, line: &str, code: i32, text: &str) {
     assert!(found == code && output.contains(text), "{line}: {found}, {text:?} is not in {output}");
 }
 
+/// Asserts what a trace says of one packet, which it meets while the trace runs: the exit code, and that the output has this text.
+fn assert_traces(world: &World, source: &Namespace, flow: Flow, code: i32, text: &str) {
+    let (found, output) = super::trace::one(world, source, flow, "table");
+    assert!(found == Some(code) && output.contains(text), "{flow:?}: {found:?}, {text:?} is not in {output}");
+}
+
 fn page(proxy: &Proxy, path: &str) -> Value {
     let answer = proxy.get("127.0.0.1:10256", path);
     let (_, text) = answer.split_once("\r\n\r\n").expect("a header and a body");
@@ -52,10 +60,11 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
     config["nftables"]["serviceElementsLimit"] = json!(1000);
-    let mut big = service("shop", "big").cluster_ips(9);
+    let mut big = service("shop", "big").cluster_ips(9).external_ip(V4.external_ip(9));
     for n in 0..1_100 {
         big = big.port(&format!("p{n}"), Proto::Tcp, 1_000 + n);
     }
+    let big = big.node_port(30999);
     let mut objects = web();
     objects.push(big.json());
     let proxy = Proxy::start(&world.node, &config, &objects);
@@ -69,6 +78,19 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     }
     let question = "explain --from 10.244.1.99 --to 10.96.0.9:1000";
     assert_says(&world.node, question, 1, "DROPPED: shop/big is left out: ");
+    let outside = |address, port| Flow::new(Proto::Tcp, V4.client(), address, port);
+    assert_traces(&world, &world.shell, Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(9), 1_000), 1, why);
+    for flow in [outside(V4.external_ip(9), 1_000), outside(V4.node(), 30999), outside(V4.external_ip(9), 2_000)] {
+        assert_says(&world.node, &format!("explain --from 203.0.113.7 --to {}", flow.target), 1, why);
+        assert_traces(&world, &world.client, flow, 1, why);
+    }
+    // What is not of the Service is not explained by it.
+    for other in ["192.0.2.2:30999/udp", "192.0.2.3:30080/udp"] {
+        let (code, text) = said(&world.node, &format!("explain --from 203.0.113.7 --to {other}"));
+        assert!(code == 0 && text.contains("PASSED: no Service has ") && !text.contains("shop/big"), "{text}");
+    }
+    assert_says(&world.node, "services 30999", 1, why);
+    assert_says(&world.node, "services *:30999/udp", 2, "no Service has the frontend *:30999/UDP");
     assert_says(&world.node, "top --once --interval 100ms", 1, why);
     let health = page(&proxy, "/healthz");
     assert_eq!(health["oversizedServices"], json!(["shop/big"]));
@@ -87,6 +109,7 @@ fn a_service_that_does_not_get_a_frontend_is_named_with_the_service_that_has_it(
     let collide = service("shop", "collide").cluster_ips(8).port("http", Proto::Tcp, 80).external_ip(V4.cluster_ip(1));
     let mut objects = web();
     objects.push(collide.json());
+    objects.extend(slices("shop", "collide", &[3], &PORTS));
     let proxy = Proxy::start(&world.node, &config_in(layout), &objects);
     let flow = Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(1), 80);
     assert_reaches(&world.shell, flow, &endpoints(V4, &[0, 1, 2], 8080), Source::Kept, FEW);
@@ -96,6 +119,17 @@ fn a_service_that_does_not_get_a_frontend_is_named_with_the_service_that_has_it(
         assert_says(&world.node, command, 1, why);
     }
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, why);
+    assert_traces(&world, &world.shell, flow, 0, &format!("warning: {why}"));
+    // Who asks for the Service that lost is told, though its cluster IP works.
+    let own = Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(8), 80);
+    assert_reaches(&world.shell, own, &endpoints(V4, &[3], 8080), Source::Kept, FEW);
+    assert_says(&world.node, "explain --from 10.244.1.99 --to shop/collide", 0, &format!("warning: {why}"));
+    let (_, text) = said(&world.node, "explain --from 10.244.1.99 --to 10.96.0.8:80");
+    assert!(!text.contains("warning"), "{text}");
+    // Another protocol is not the frontend that was lost.
+    assert_says(&world.node, "services 10.96.0.1:80/udp", 2, "no Service has the frontend 10.96.0.1:80/UDP");
+    let (code, text) = said(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80/udp");
+    assert!(code == 1 && !text.contains("shop/collide"), "{text}");
     assert_says(&world.node, "top --once --interval 100ms", 1, why);
     assert_eq!(texts(&page(&proxy, "/livez")), [why]);
     assert_says(&world.node, "services shop/web", 0, "served");
@@ -114,7 +148,14 @@ fn a_dormant_table_is_in_the_first_line_and_ends_with_1(layout: Layout) {
             &world.node,
             "explain --from 203.0.113.7 --to 192.0.2.2:30080",
             1,
-            "PASSED: the table ip kube-proxy is dormant",
+            "PASSED: The IPv4 table is dormant: another program has switched its rules off; for now: no Service is served",
+        );
+        assert_traces(
+            &world,
+            &world.client,
+            flow,
+            1,
+            "The IPv4 table is dormant: another program has switched its rules off",
         );
         assert_says(&world.node, "services shop/web", 1, "The IPv4 table is dormant");
         assert_says(&world.node, "top --once --interval 100ms", 1, "The IPv4 table is dormant");
@@ -172,8 +213,36 @@ fn a_node_port_on_an_address_that_takes_none_is_named_with_the_address_that_does
         "PASSED: node port 30080 is shop/web:http, but {second} accepts no node ports: only 192.0.2.2 does (nodePortAddresses)"
     );
     assert_says(&world.node, &format!("explain --from 203.0.113.7 --to {second}:30080"), 1, &expected);
+    let (_, words) = expected.split_once(": ").expect("a verdict and a reason");
+    assert_traces(&world, &world.client, flow(second), 1, words);
     assert_says(&world.node, "services 192.0.2.2:30080", 2, "node port 30080 is shop/web:http");
     assert_says(&world.node, "services 30080", 0, "*:30080/TCP");
+}
+
+// A client on the node meets whoever listens on the loopback address, and nobody does for a Service (Q10).
+test_in_each_layout!(a_node_port_on_loopback_is_answered_by_whoever_listens_there);
+fn a_node_port_on_loopback_is_answered_by_whoever_listens_there(layout: Layout) {
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &web());
+    for family in Family::ALL {
+        let target = SocketAddr::new(family.loopback(), 30080);
+        let flow = Flow::new(Proto::Tcp, family.loopback(), family.loopback(), 30080);
+        let question = format!("explain --from {} --to {target}", family.loopback());
+        assert_outcome(&world.node, flow, &Outcome::Reset);
+        let refused = format!(
+            "node port 30080 is shop/web:http, but no program listens on {target}, and no rule serves node ports on loopback \
+             addresses: the connection is refused"
+        );
+        assert_says(&world.node, &question, 1, &format!("PASSED: {refused}"));
+        assert_traces(&world, &world.node, flow, 1, &refused);
+        // A program that listens on all addresses gets the connection.
+        let any = if target.is_ipv4() { "0.0.0.0:30080" } else { "[::]:30080" };
+        let listener = world.node.enter(|| TcpListener::bind(any)).expect("the port is free");
+        assert!(world.node.enter(|| TcpStream::connect(target)).is_ok(), "{target} does not answer");
+        let taken = format!("(process {}) listens on {any}, and gets the connection", std::process::id());
+        assert_says(&world.node, &question, 0, &taken);
+        drop(listener);
+    }
 }
 
 test_in_each_layout!(endpoints_of_which_some_cannot_be_reached_are_partly_reached);

@@ -46,7 +46,7 @@ fn start(node: &Namespace, from: &str, to: &str, more: &[&str]) -> Child {
 }
 
 /// Exit code and output of a trace of one packet, which `source` sends.
-fn one(world: &World, source: &Namespace, flow: Flow, output: &str) -> (Option<i32>, String) {
+pub(super) fn one(world: &World, source: &Namespace, flow: Flow, output: &str) -> (Option<i32>, String) {
     let protocol = flow.proto.name().to_lowercase();
     let (from, to) = (flow.source.to_string(), format!("{}/{protocol}", flow.target));
     let child = start(&world.node, &from, &to, &["--count", "1", "-o", output]);
@@ -77,6 +77,7 @@ fn assert_fields((_, story): &(Option<i32>, Value)) {
         "steps",
         "to",
         "verdict",
+        "warnings",
     ];
     let mut found = names(story).expect("an object");
     found.sort();
@@ -98,6 +99,8 @@ fn cluster() -> Vec<Value> {
     let mut objects = mixed::cluster();
     objects.push(service("shop", "dns").cluster_ips(20).port("dns", Proto::Udp, 53).json());
     objects.extend(slices("shop", "dns", &[0], &[("dns", Proto::Udp, 9090)]));
+    objects.push(service("shop", "one").cluster_ips(21).port("http", Proto::Tcp, 80).json());
+    objects.extend(slices("shop", "one", &[2], &[("http", Proto::Tcp, 8080)]));
     objects
 }
 
@@ -305,17 +308,52 @@ fn a_connection_that_is_dropped_before_it_is_tracked_is_told() {
     assert!(story.1["reason"].as_str().is_some_and(|reason| reason.contains("ip early")), "{story:?}");
 }
 
-#[test]
-fn another_program_that_drops_is_named() {
+// Before and after our own chains of the hook, and by the policy of a chain, whose drop has no rule.
+test_in_each_layout!(another_program_that_drops_behind_the_choice_is_named_with_the_endpoint);
+fn another_program_that_drops_behind_the_choice_is_named_with_the_endpoint(layout: Layout) {
     let world = World::new();
-    let _proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &cluster());
-    nft::load(
-        &world.node,
-        "table inet firewall { chain forward { type filter hook forward priority 10; policy accept; ip daddr 10.244.0.0/16 drop; }; }",
-    );
-    let flow = Flow::new(Proto::Udp, Family::V4.shell(), Family::V4.cluster_ip(20), 53);
-    assert_eq!(probe(&world.shell, flow), Outcome::Dropped);
-    let story = document(&world, &world.shell, flow);
-    assert_eq!(verdict(&story), (Some(1), "dropped", false), "{story:?}");
-    assert!(story.1["reason"].as_str().is_some_and(|reason| reason.contains("inet firewall")), "{story:?}");
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &cluster());
+    for (priority, policy, rule, what) in [
+        (-350, "accept", "ip daddr 10.244.0.0/16 drop comment \"ask bob\"", "drops the packet (comment \"ask bob\")"),
+        (10, "accept", "ip6 daddr fd00::/8 drop; ip daddr 10.244.0.0/16 drop", "drops the packet"),
+        (-350, "drop", "ip6 daddr ::/0 accept", "drops the packet, by the policy of the chain"),
+        (10, "drop", "ip6 daddr ::/0 accept", "drops the packet, by the policy of the chain"),
+    ] {
+        nft::load(
+            &world.node,
+            &format!(
+                "table inet firewall {{ chain forw {{ type filter hook forward priority {priority}; policy {policy}; {rule}; }}; }}"
+            ),
+        );
+        for (flow, service, endpoint) in [
+            (
+                Flow::new(Proto::Udp, Family::V4.shell(), Family::V4.cluster_ip(20), 53),
+                "shop/dns:dns",
+                "10.244.1.10:9090",
+            ),
+            (
+                Flow::new(Proto::Tcp, Family::V4.shell(), Family::V4.cluster_ip(21), 80),
+                "shop/one:http",
+                "10.244.2.10:8080",
+            ),
+        ] {
+            assert_eq!(probe(&world.shell, flow), Outcome::Dropped);
+            let why = format!(
+                "{service} sends it to {endpoint}, but another program (table inet firewall, chain forw) {what}"
+            );
+            let story = document(&world, &world.shell, flow);
+            assert_eq!(verdict(&story), (Some(1), "dropped", false), "{story:?}");
+            assert_eq!((&story.1["endpoint"], &story.1["reason"]), (&json!(endpoint), &json!(why)), "{story:?}");
+            let (_, text) = one(&world, &world.shell, flow, "table");
+            let (first, rest) = text.split_once('\n').expect("a line");
+            assert!(first.ends_with(&format!(": dropped on the way to {endpoint} ({service})")), "{text}");
+            assert!(rest.starts_with(&format!("  {why}.\n")), "{text}");
+            // The prediction has the same words.
+            let to = format!("{}/{}", flow.target, flow.proto.name().to_lowercase());
+            let (code, text, _) =
+                outcome(&mut command(&world.node, &["explain", "--from", "10.244.1.99", "--to", &to]));
+            assert!(code == Some(1) && text.contains(&format!("\nDROPPED: {why}\n")), "{text}");
+        }
+        run(world.node.command("nft").arg("delete table inet firewall"));
+    }
 }

@@ -29,6 +29,10 @@ fn fish_completes_commands_options_and_the_names_of_services() {
     assert_eq!(completed("kube-proxy changes --service ym"), ["ym/echo-app"]);
     assert_eq!(completed("kube-proxy explain --to kube"), ["kube-system/kube-dns"]);
     assert_eq!(completed("kube-proxy services 10.96.0.10:91"), ["10.96.0.10:9153"]);
+    assert_eq!(completed("kube-proxy services -n kube"), ["kube-system"]);
+    assert_eq!(completed("kube-proxy probe --namespace y"), ["ym"]);
+    assert_eq!(completed("kube-proxy services 300"), ["30080"]);
+    assert_eq!(completed("kube-proxy explain --to 300"), [""; 0], "a packet goes to an address");
     assert_eq!(completed("kube-proxy --ruleset-layout "), ["chains", "maps"]);
     assert_eq!(completed("kube-proxy explain --from "), [""; 0]);
 }
@@ -49,6 +53,8 @@ fn zsh_completes_commands_options_and_the_names_of_services() {
         ("kube-proxy changes --service ym", "kube-proxy changes --service ym/echo-app "),
         ("kube-proxy explain --to kube", "kube-proxy explain --to kube-system/kube-dns "),
         ("kube-proxy services 10.96.0.10:91", "kube-proxy services 10.96.0.10:9153 "),
+        ("kube-proxy services -n kube", "kube-proxy services -n kube-system "),
+        ("kube-proxy probe 300", "kube-proxy probe 30080 "),
         ("kube-proxy --ruleset-layout ch", "kube-proxy --ruleset-layout chains "),
     ] {
         terminal.wait_for("an empty line", |screen| screen.trim_end().ends_with("zsh>"));

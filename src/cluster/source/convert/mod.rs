@@ -34,6 +34,8 @@ pub struct ConvertOptions {
     pub(crate) allow_external_ips: bool,
     /// What becomes of a Service without a cluster IP that is not headless.
     pub(crate) without_cluster_ip: WithoutClusterIp,
+    /// Whether the names and addresses of the pods in EndpointSlices are kept. The rules do not need them.
+    pub(crate) keeps_pods: bool,
 }
 
 /// What becomes of a Service without a cluster IP that is not headless. An API server gives each a cluster IP; manifests that were never
@@ -58,7 +60,7 @@ pub(crate) const ASSIGN_PORT: u16 = 0;
 impl Default for ConvertOptions {
     /// Returns the default of each feature gate.
     fn default() -> Self {
-        Self { allow_external_ips: true, without_cluster_ip: WithoutClusterIp::default() }
+        Self { allow_external_ips: true, without_cluster_ip: WithoutClusterIp::default(), keeps_pods: false }
     }
 }
 
@@ -109,13 +111,15 @@ kind!(ServiceCidr, service_cidr);
 pub struct Converter {
     options: ConvertOptions,
     names: Interner,
+    /// The addresses of pods, each after its `namespace/name`; empty without [`ConvertOptions::keeps_pods`].
+    pub(super) pods: Vec<(String, IpAddr)>,
 }
 
 impl Converter {
     /// Makes a converter whose string interner is empty.
     #[must_use]
     pub fn new(options: ConvertOptions) -> Self {
-        Self { options, names: Interner::default() }
+        Self { options, names: Interner::default(), pods: Vec::new() }
     }
 
     /// Returns the validated name of a namespaced object.

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::net::IpAddr;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -81,6 +82,11 @@ impl Reader {
     /// Makes a reader that has not read any object.
     pub(super) fn new(options: ConvertOptions) -> Self {
         Self { converter: Converter::new(options), shapes: Shapes::default() }
+    }
+
+    /// Returns the pods that the converter kept.
+    pub(super) fn take_pods(&mut self) -> Vec<(String, IpAddr)> {
+        std::mem::take(&mut self.converter.pods)
     }
 }
 

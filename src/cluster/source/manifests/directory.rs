@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,6 +161,11 @@ impl Directory {
             }
         }
         Ok(())
+    }
+
+    /// Returns the pods that the readers kept, see [`ConvertOptions`].
+    pub(super) fn take_pods(&mut self) -> Vec<(String, IpAddr)> {
+        self.readers.iter_mut().flat_map(Reader::take_pods).collect()
     }
 
     /// Reads some files again.

@@ -27,6 +27,7 @@ mod walk;
 mod tests;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ pub const STDIN: &str = "-";
 /// Fails if one of the sources cannot be read.
 pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Reported, ..options };
-    let (mut events, problems) = read(sources, options)?;
+    let (mut events, problems, _) = read(sources, options)?;
     events.push(Event::InitialListDone);
     Ok((events, problems))
 }
@@ -117,6 +118,8 @@ pub struct AssignedManifests {
     pub problems: Vec<ManifestProblem>,
     /// A sentence for each Service that got a cluster IP or a node port which its manifest does not have.
     pub notes: Vec<String>,
+    /// The addresses of the pods that EndpointSlices name, each after its `namespace/name`.
+    pub pods: Vec<(String, IpAddr)>,
 }
 
 /// Does the same as [`read_once`], and gives Services the cluster IPs and node ports that an API server would give them.
@@ -124,20 +127,23 @@ pub struct AssignedManifests {
 /// # Errors
 /// As for [`read_once`].
 pub fn read_and_assign(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<AssignedManifests> {
-    let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Assigned, ..options };
-    let (mut events, mut problems) = read(sources, options)?;
+    let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Assigned, keeps_pods: true, ..options };
+    let (mut events, mut problems, pods) = read(sources, options)?;
     let (notes, lacks) = assign::assign(&mut events);
     problems.extend(lacks);
     events.push(Event::InitialListDone);
-    Ok(AssignedManifests { events, problems, notes })
+    Ok(AssignedManifests { events, problems, notes, pods })
 }
 
-fn read(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
+type Read = (Vec<Event>, Vec<ManifestProblem>, Vec<(String, IpAddr)>);
+
+fn read(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<Read> {
     let (mut events, mut problems) = (Vec::new(), Vec::new());
     let mut take = |news| match news {
         ScanItem::Event(event) => events.push(event),
         ScanItem::Problem(problem) => problems.push(problem),
     };
-    directory::Directory::new(Path::new(""), options).read_sources(sources, &mut take)?;
-    Ok((events, problems))
+    let mut directory = directory::Directory::new(Path::new(""), options);
+    directory.read_sources(sources, &mut take)?;
+    Ok((events, problems, directory.take_pods()))
 }

@@ -263,9 +263,21 @@ pub(super) struct Endpoint<'a> {
     pub(super) conditions: EndpointConditions,
     pub(super) node_name: Text<'a>,
     pub(super) hints: Option<Box<Hints<'a>>>,
+    /// Only from JSON and YAML.
+    #[serde(deserialize_with = "nullable")]
+    pub(super) target_ref: TargetRef<'a>,
 }
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 8 => hints });
+
+/// The object that an endpoint stands for, in most cases a pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TargetRef<'a> {
+    #[serde(borrow)]
+    pub(super) kind: Text<'a>,
+    pub(super) name: Text<'a>,
+}
 
 /// The conditions of an endpoint; the conversion adds the defaults for absent conditions (B7).
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -44,9 +44,10 @@ _kube_proxy_names() {
     case "${COMP_WORDS[1]} $before" in
         "changes --service") kind=services ;;
         "explain --to" | "trace --to") kind=targets ;;
-        services\ -[on] | services\ --output | services\ --namespace | services\ --interval | services\ --healthz-address) ;;
-        probe\ -[on] | probe\ --output | probe\ --namespace | probe\ --timeout | probe\ --healthz-address) ;;
-        services\ * | probe\ *) [[ "$word" == -* || "$COMP_CWORD" -lt 2 ]] || kind=targets ;;
+        services\ -n | services\ --namespace | probe\ -n | probe\ --namespace) kind=namespaces ;;
+        services\ -o | services\ --output | services\ --interval | services\ --healthz-address) ;;
+        probe\ -o | probe\ --output | probe\ --timeout | probe\ --healthz-address) ;;
+        services\ * | probe\ *) [[ "$word" == -* || "$COMP_CWORD" -lt 2 ]] || kind=frontends ;;
     esac
     if [[ -n "$kind" ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$("$1" services --names="$kind" 2>/dev/null)" -- "$word")
@@ -67,14 +68,21 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Hints for values that are names in the kernel's tables: Services, or Services and frontends. clap has no hint for such names, so two
-/// hints that no other argument of this program has take their place. [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these
-/// hints by functions that list the names.
+/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names, so hints that
+/// no other argument of this program has take their place. [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these hints by
+/// functions that list the names; for arguments without a flag clap's script for fish has none.
 const SERVICES: ValueHint = ValueHint::Username;
 const TARGETS: ValueHint = ValueHint::Hostname;
+const NAMESPACES: ValueHint = ValueHint::CommandName;
+const FRONTENDS: ValueHint = ValueHint::Url;
 
 /// Replacements in clap's script for zsh.
-const ZSH_WORDS: [(&str, &str); 2] = [(":_users'", ":_kube_proxy_services'"), (":_hosts'", ":_kube_proxy_targets'")];
+const ZSH_WORDS: [(&str, &str); 4] = [
+    (":_users'", ":_kube_proxy_services'"),
+    (":_hosts'", ":_kube_proxy_targets'"),
+    (":_command_names -e'", ":_kube_proxy_namespaces'"),
+    (":_urls'", ":_kube_proxy_frontends'"),
+];
 /// The zsh functions that complete names. They cannot be put at the beginning, because the script's first line must stay first.
 const ZSH_NAMES: &str = r#"
 _kube_proxy_services() {
@@ -82,6 +90,12 @@ _kube_proxy_services() {
 }
 _kube_proxy_targets() {
     _kube_proxy_names targets
+}
+_kube_proxy_namespaces() {
+    _kube_proxy_names namespaces
+}
+_kube_proxy_frontends() {
+    _kube_proxy_names frontends
 }
 _kube_proxy_names() {
     local -a names
@@ -91,9 +105,10 @@ _kube_proxy_names() {
 "#;
 
 /// Replacements in clap's script for fish.
-const FISH_WORDS: [(&str, &str); 3] = [
+const FISH_WORDS: [(&str, &str); 4] = [
     ("(__fish_complete_users)", "(__fish_kube_proxy_names services)"),
     ("(__fish_print_hostnames)", "(__fish_kube_proxy_names targets)"),
+    ("(__fish_complete_command)", "(__fish_kube_proxy_names namespaces)"),
     // Without this, fish takes an unfinished value of a proxy flag for an error.
     ("    or return\n", "    or return 0\n"),
 ];
@@ -102,7 +117,7 @@ const FISH_NAMES: &str = r#"
 function __fish_kube_proxy_names
     kube-proxy services --names=$argv 2>/dev/null
 end
-complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_names targets)"
+complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_names frontends)"
 "#;
 
 /// The arguments whose value is a file or a directory.
@@ -153,7 +168,9 @@ fn with_values(arg: Arg, flags: &[Described]) -> Arg {
     match id.as_str() {
         _ if !words.is_empty() => arg.value_parser(PossibleValuesParser::new(words)),
         "service" => arg.value_hint(SERVICES),
-        "names" | "to" => arg.value_hint(TARGETS),
+        "to" => arg.value_hint(TARGETS),
+        "names" => arg.value_hint(FRONTENDS),
+        "namespace" => arg.value_hint(NAMESPACES),
         id if FILES.contains(&id) => arg.value_hint(ValueHint::AnyPath),
         _ => arg.value_hint(ValueHint::Other),
     }

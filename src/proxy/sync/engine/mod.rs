@@ -353,6 +353,13 @@ impl<K: Kernel> Engine<K> {
         self.quarantine.names()
     }
 
+    /// Returns a sentence about each Service that is left out because it is too large, and about each frontend that a Service does not get.
+    pub fn problems_of_services(&self) -> Vec<Problem> {
+        let mut problems = problems::oversized(&self.state, self.budget.all());
+        problems.extend(problems::lost_frontends(&self.state));
+        problems
+    }
+
     /// Returns a sentence about each Service that is left out, and one if there is no Node of this name.
     pub(super) fn left_out(&self) -> Vec<Problem> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;

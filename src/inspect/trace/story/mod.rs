@@ -4,7 +4,10 @@
 //! ([`sentence`]). Only what the kernel reports is printed: the translated destination comes from the headers at the next chain or from
 //! connection tracking, not from the rule.
 
-use std::net::{IpAddr, SocketAddr};
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nft::decode::{Event, Headers, Traced};
@@ -13,10 +16,12 @@ use nft::machine::{Effect, Link, Packet, protocol, protocol_name};
 use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
+use crate::explain::verdict::{passed, sent};
 use crate::explain::words::{Seen, sentence};
-use crate::explain::{EffectiveRule, Verdict};
+use crate::explain::{EffectiveRule, Explanation, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
+use rules::ruleset::reading::{self, address};
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +45,11 @@ pub(super) struct Story {
     pub(super) masquerade: bool,
     pub(super) reason: String,
     pub(super) steps: Vec<EffectiveRule>,
+    /// What is wrong with the node or with other Services.
+    pub(super) warnings: Vec<String>,
+    /// Whether the command exits with 1, whatever the verdict is.
+    #[serde(skip)]
+    pub(super) is_wrong: bool,
 }
 
 /// Looks up what a report only has a number for: rules by handle, interfaces by index. Also finds the Service and the connection of a
@@ -56,6 +66,9 @@ pub(super) trait Book {
 
     /// The connection that the packet belongs to.
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
+
+    /// Corrects what the reports say of a packet by what they do not show, as `explain` does.
+    fn correct(&mut self, packet: &Packet, explanation: &mut Explanation);
 }
 
 /// Describes what became of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
@@ -91,7 +104,7 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
         });
         telling.add(report, rule.as_ref(), packet.as_ref().unwrap_or(&first), goes_on);
     }
-    Some(telling.story(&first, reports))
+    Some(telling.story(&first, reports, book))
 }
 
 /// The packet as it was at each report.
@@ -110,12 +123,12 @@ fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
 /// Reads a packet from its headers.
 fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
     let network = &headers.network;
-    let (source, destination, protocol): (IpAddr, IpAddr, u8) = match network.first()? >> 4 {
-        4 => (four(network.get(12..16)?)?, four(network.get(16..20)?)?, *network.get(9)?),
-        6 => (sixteen(network.get(8..24)?)?, sixteen(network.get(24..40)?)?, *network.get(6)?),
+    let (source, destination, protocol) = match network.first()? >> 4 {
+        4 => (address(network.get(12..16)?)?, address(network.get(16..20)?)?, *network.get(9)?),
+        6 => (address(network.get(8..24)?)?, address(network.get(24..40)?)?, *network.get(6)?),
         _ => return None,
     };
-    let has_ports = [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&protocol);
+    let has_ports = reading::protocol(protocol).is_some();
     let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
     let port = |at| has_ports.then(|| port(at)).flatten();
     let mut link = |index: Option<u32>| index.map_or(Link::None, |index| book.interface(index));
@@ -129,14 +142,6 @@ fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
         input: link(headers.input),
         output: link(headers.output),
     })
-}
-
-fn four(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 4]>::try_from(bytes).ok()?.into())
-}
-
-fn sixteen(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
 }
 
 /// A story under construction, to which each report adds.
@@ -227,38 +232,50 @@ impl Telling {
         }
     }
 
-    fn story(self, first: &Packet, reports: &[Traced]) -> Story {
+    fn story(self, first: &Packet, reports: &[Traced], book: &mut impl Book) -> Story {
         let verdict =
             self.verdict.unwrap_or(if self.endpoint.is_some() { Verdict::Translated } else { Verdict::Passed });
-        let met_nat = self.steps.iter().any(|step| step.rule.contains("dnat"));
-        let reason = match (self.reasons.is_empty(), verdict, self.endpoint) {
-            (false, ..) => self.reasons.join("; "),
-            (true, Verdict::Translated, Some(to)) if met_nat => format!("sent to the endpoint {to}"),
-            (true, Verdict::Translated, Some(to)) => format!("its connection was given to {to} before"),
-            (true, Verdict::Refused, _) => "a rule refused it".to_owned(),
-            (true, Verdict::Dropped, _) => "a rule dropped it".to_owned(),
-            _ => "no rule changed it or stopped it".to_owned(),
-        };
+        let mut known = Explanation::new(verdict, self.service.clone(), self.reason(verdict, first));
+        book.correct(first, &mut known);
         let source = match first.source_port {
             Some(port) => SocketAddr::new(first.source, port).to_string(),
             None => first.source.to_string(),
         };
-        let name = protocol_name(first.protocol);
         Story {
             from: source,
             to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },
-            protocol: name,
+            protocol: protocol_name(first.protocol),
             flags: flags(first, reports),
             interface: match &first.input {
                 Link::Known(_, name) => Some(name.to_string()),
                 Link::None | Link::Unknown => None,
             },
-            verdict,
-            service: self.service,
+            verdict: known.verdict,
+            service: known.service,
             endpoint: self.endpoint,
             masquerade: self.masquerade,
-            reason,
+            reason: known.reason,
             steps: self.steps,
+            warnings: known.warnings,
+            is_wrong: known.is_wrong,
+        }
+    }
+
+    /// The reason for the verdict, by the reports alone.
+    fn reason(&self, verdict: Verdict, first: &Packet) -> String {
+        let given = (!self.reasons.is_empty()).then(|| self.reasons.join("; "));
+        let met_nat = || self.steps.iter().any(|step| step.rule.contains("dnat"));
+        match (verdict, self.endpoint) {
+            (Verdict::Refused | Verdict::Dropped, to) => {
+                let by_rule = if verdict == Verdict::Refused { "a rule refused it" } else { "a rule dropped it" };
+                let why = given.unwrap_or_else(|| by_rule.to_owned());
+                to.map_or_else(|| why.clone(), |to| sent(self.service.as_deref(), &to.to_string(), Some(&why)))
+            }
+            (_, Some(to)) => given.unwrap_or_else(|| match met_nat() {
+                true => format!("sent to the endpoint {to}"),
+                false => format!("its connection was given to {to} before"),
+            }),
+            (_, None) => given.unwrap_or_else(|| passed(self.service.as_deref(), first)),
         }
     }
 }
@@ -275,170 +292,4 @@ fn flags(first: &Packet, reports: &[Traced]) -> Option<String> {
     let bits = headers.transport.get(13).filter(|_| first.protocol == protocol::TCP)?;
     let set = NAMES.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1).map(|(_, name)| *name);
     Some(set.collect::<Vec<_>>().join(" "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nft::expr::{MetaKey, RejectWith};
-    use nft::{Family, Statement};
-    use node::kernel::connections::{Ends, Phase};
-
-    /// Rules by handle: 1 goes to the chain `lb-1`, 2 translates, 3 masquerades, 4 refuses.
-    struct ListedRules;
-
-    impl Book for ListedRules {
-        fn rule(&mut self, _: &TableName, _: &str, handle: u64) -> Option<RuleDump> {
-            let exprs = match handle {
-                1 => vec![Expr::ImmediateVerdict(RuleVerdict::Goto("lb-1".into()))],
-                2 => {
-                    let dnat = Statement::Dnat("10.244.0.1:8080".parse().unwrap());
-                    return Some(nft::Rule { statements: vec![dnat], comment: None }.to_dump(Family::Ip));
-                }
-                3 => vec![Expr::Masquerade { flags: 0 }],
-                4 => vec![Expr::Reject(RejectWith::Icmp(3))],
-                _ => return None,
-            };
-            Some(RuleDump { exprs, comment: None })
-        }
-
-        fn interface(&mut self, index: u32) -> Link {
-            Link::Known(index, "eth0".into())
-        }
-
-        fn service(&mut self, packet: &Packet, is_node_port: bool) -> Option<String> {
-            (is_node_port || packet.destination.to_string() == "10.96.0.10").then(|| "shop/web:http".to_owned())
-        }
-
-        /// Only the connection from client port 1 is tracked; it is masqueraded.
-        fn connection(&mut self, packet: &Packet) -> Option<Connection> {
-            let client = SocketAddr::new(packet.source, packet.source_port?);
-            (client.port() == 1).then(|| Connection {
-                protocol: 6,
-                original: Ends { source: client, destination: packet.target() },
-                reply: Ends {
-                    source: "10.244.0.1:8080".parse().unwrap(),
-                    destination: "192.0.2.2:4711".parse().unwrap(),
-                },
-                status: 0,
-                phase: Phase::Open,
-                mark: None,
-                id: 1,
-                counters: None,
-            })
-        }
-    }
-
-    fn own() -> TableName {
-        TableName::new(Family::Ip, "kube-proxy-trace-7")
-    }
-
-    fn headers(destination: [u8; 4], port: u16) -> Headers {
-        let mut network = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 203, 0, 113, 7];
-        network.extend(destination);
-        let mut transport = vec![0x12, 0x34];
-        transport.extend(port.to_be_bytes());
-        transport.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02]);
-        Headers { network, transport, input: Some(2), output: None }
-    }
-
-    fn report(table: &str, handle: u64, verdict: Option<RuleVerdict>, headers: Option<Headers>) -> Traced {
-        Traced {
-            packet: 9,
-            table: TableName::new(Family::Ip, table),
-            chain: "KUBE-SERVICES".into(),
-            event: Event::Rule(handle),
-            verdict,
-            mark: 0,
-            headers,
-        }
-    }
-
-    fn arrival() -> Traced {
-        report("kube-proxy-trace-7", 99, None, Some(headers([10, 96, 0, 10], 80)))
-    }
-
-    #[test]
-    fn a_translated_packet_is_told_with_its_endpoint() {
-        let reports = [
-            arrival(),
-            report("kube-proxy", 1, Some(RuleVerdict::Goto("lb-1".into())), Some(headers([10, 96, 0, 10], 80))),
-            report("kube-proxy", 2, Some(RuleVerdict::Accept), None),
-            report("kube-proxy", 3, Some(RuleVerdict::Accept), Some(headers([10, 244, 0, 1], 8080))),
-        ];
-        let story = tell(&reports, &own(), &mut ListedRules).unwrap();
-        assert_eq!((&*story.from, &*story.to), ("203.0.113.7:4660", "10.96.0.10:80"));
-        assert_eq!((story.flags.as_deref(), story.interface.as_deref()), (Some("SYN"), Some("eth0")));
-        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
-        assert_eq!(story.endpoint, Some("10.244.0.1:8080".parse().unwrap()));
-        assert_eq!(story.service.as_deref(), Some("shop/web:http"));
-        assert!(story.reason.contains("10.244.0.1:8080"), "{}", story.reason);
-        assert_eq!(story.steps.len(), 3, "without the table of the mark: {:?}", story.steps);
-    }
-
-    #[test]
-    fn a_node_port_is_known_by_the_chain_that_the_packet_met() {
-        let mut arrival = arrival();
-        arrival.headers = Some(headers([192, 0, 2, 2], 30080));
-        let to_node_ports = report("kube-proxy", 1, Some(RuleVerdict::Jump("KUBE-NODEPORTS".into())), None);
-        let story = tell(&[arrival.clone(), to_node_ports], &own(), &mut ListedRules).unwrap();
-        assert_eq!(story.service.as_deref(), Some("shop/web:http"));
-        assert_eq!(tell(&[arrival], &own(), &mut ListedRules).unwrap().service, None);
-    }
-
-    #[test]
-    fn a_refused_packet_is_refused_and_not_dropped() {
-        let reports = [arrival(), report("kube-proxy", 4, Some(RuleVerdict::Drop), Some(headers([10, 96, 0, 10], 80)))];
-        let story = tell(&reports, &own(), &mut ListedRules).unwrap();
-        assert_eq!((story.verdict, story.endpoint), (Verdict::Refused, None));
-    }
-
-    #[test]
-    fn a_drop_of_any_table_is_a_drop() {
-        let drop = |event| Traced { event, ..report("firewall", 77, Some(RuleVerdict::Drop), None) };
-        for event in [Event::Rule(77), Event::Policy] {
-            let story = tell(&[arrival(), drop(event)], &own(), &mut ListedRules).unwrap();
-            assert_eq!(story.verdict, Verdict::Dropped);
-            assert!(story.reason.contains("firewall"), "{}", story.reason);
-        }
-    }
-
-    #[test]
-    fn packets_of_a_known_connection_and_untouched_ones_are_told_apart() {
-        let mut later = arrival();
-        later.headers.as_mut().unwrap().transport[..2].copy_from_slice(&[0, 1]);
-        let story = tell(&[later.clone()], &own(), &mut ListedRules).unwrap();
-        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
-        assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
-        // Some kernels also report the chains after the translation.
-        let seen = report("kube-proxy", 77, None, Some(headers([10, 244, 0, 1], 8080)));
-        let story = tell(&[later, seen], &own(), &mut ListedRules).unwrap();
-        assert_eq!((story.verdict, story.masquerade), (Verdict::Translated, true));
-        assert_eq!(story.reason, "its connection was given to 10.244.0.1:8080 before");
-        let untouched = tell(&[arrival()], &own(), &mut ListedRules).unwrap();
-        assert_eq!((untouched.verdict, untouched.steps.len()), (Verdict::Passed, 0));
-    }
-
-    #[test]
-    fn reports_without_a_packet_have_no_story() {
-        assert_eq!(tell(&[report("kube-proxy", 1, None, None)], &own(), &mut ListedRules), None);
-        let short = Headers { network: vec![0x45; 12], ..Headers::default() };
-        assert_eq!(tell(&[report("kube-proxy", 1, None, Some(short))], &own(), &mut ListedRules), None);
-    }
-
-    #[test]
-    fn the_mark_is_told_as_the_kernel_reports_it() {
-        let telling = Telling {
-            service: None,
-            endpoint: None,
-            verdict: None,
-            reasons: Vec::new(),
-            masquerade: false,
-            steps: Vec::new(),
-        };
-        let rule = nft::Rule { statements: vec![Statement::SetMarkBits(0x4000)], comment: None }.to_dump(Family::Ip);
-        assert!(rule.exprs.iter().any(|expr| matches!(expr, Expr::MetaSet { key: MetaKey::Mark, .. })));
-        let report = Traced { mark: 0x4000, ..report("kube-proxy", 1, None, None) };
-        assert_eq!(telling.effects(&report, Some(&rule)), [Effect::Mark(0x4000)]);
-    }
 }
