@@ -114,7 +114,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// # Errors
 /// When the arguments contradict each other or do not fit the node.
 pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let pair = place::resolve_offline(&args.from, &args.to, node)?;
+    let pair = offline::resolve(&args.from, &args.to, node)?;
     let (packet, explanation) = offline::answer(&pair, args.iface.as_deref(), node)?;
     tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }

@@ -13,7 +13,7 @@ use nft::machine::{Host, Link, Listed, Next, Packet, Routes, walk};
 
 use super::around::{self, Known};
 use super::localhost::{Listener, Program};
-use super::place::Pair;
+use super::place::{self, FromArg, Pair, ToArg};
 use super::verdict::{self, Explanation, Verdict};
 use crate::running::Problem;
 use node::kernel::routes;
@@ -34,6 +34,16 @@ pub struct ManifestNode {
     pub serves_localhost: bool,
     /// The problems that the proxy would report.
     pub problems: Vec<Problem>,
+}
+
+/// Finds the addresses of both arguments, as [`place::resolve`] does, among the cluster IPs and pods of manifests.
+///
+/// # Errors
+/// When a name is unknown or stands for several ports, or when the families differ.
+pub(super) fn resolve(from: &FromArg, to: &ToArg, node: &ManifestNode) -> Result<Pair> {
+    let cluster_ips: Vec<_> = node.cluster_ips.iter().map(|(service, frontend)| (&**service, *frontend)).collect();
+    let pods = |pod: &str| Ok(node.pods.iter().filter(|(name, _)| name == pod).map(|(_, ip)| *ip).collect());
+    place::named(from, to, |name, protocol| place::targets(&cluster_ips, name, protocol), pods)
 }
 
 /// Explains the first packet of a connection.

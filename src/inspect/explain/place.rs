@@ -13,7 +13,6 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, anyhow, bail};
 use nft::machine::protocol;
 
-use super::offline::ManifestNode;
 use crate::names::{self, ServiceName, split_port};
 use crate::running::{Problem, ProblemKind, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};
@@ -155,19 +154,12 @@ pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Resul
     named(from, to, find, pods_of_cluster)
 }
 
-/// As [`resolve`], with the cluster IPs and pods of manifests.
-///
-/// # Errors
-/// Fails when a name is unknown or stands for several ports, or when the families differ.
-pub(super) fn resolve_offline(from: &FromArg, to: &ToArg, node: &ManifestNode) -> Result<Pair> {
-    let cluster_ips: Vec<_> = node.cluster_ips.iter().map(|(service, frontend)| (&**service, *frontend)).collect();
-    let pods = |pod: &str| Ok(node.pods.iter().filter(|(name, _)| name == pod).map(|(_, ip)| *ip).collect());
-    named(from, to, |name, protocol| targets(&cluster_ips, name, protocol), pods)
-}
-
 /// Finds the addresses of both arguments with functions for the targets of a Service and for the addresses of a pod. A name that no Service
 /// has, with the number of a port, may be that of a pod.
-fn named(
+///
+/// # Errors
+/// As [`resolve`].
+pub(super) fn named(
     from: &FromArg,
     to: &ToArg,
     find: impl Fn(&ServiceName, Option<Protocol>) -> Result<Vec<Target>>,

@@ -1,4 +1,4 @@
-//! Pods by their names in `kube-proxy explain --from`: the API server is asked as the running proxy asks it.
+//! Pods by their names in `kube-proxy explain`: the API server is asked as the running proxy asks it.
 
 use serde_json::{Value, json};
 
@@ -44,6 +44,12 @@ fn a_pod_is_found_by_its_name_in_the_slices_of_its_namespace() {
     let (_, text, _) = run(&cluster.node, &["explain", "--from", "shop/web-1", "--to", "shop/web"]);
     let begins = format!("{} (shop/web-1) -> 10.96.0.1:80/TCP, ", Family::V4.endpoint(2));
     assert!(text.starts_with(&begins), "{text}");
+    // Behind `--to` a name with the number of a port may be that of a pod.
+    let (code, told) = explain("203.0.113.7", "other/web-0:8080");
+    assert_eq!((code, &told["to"]), (Some(0), &json!("10.244.2.11:8080/TCP")), "{told:#}");
+    let (code, out, errors) = run(&cluster.node, &["explain", "--from", "203.0.113.7", "--to", "other/web-9:8080"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+    assert!(errors.contains("no Service other/web-9 in the tables of this node"), "{errors}");
     // The answers of the first page and of the next one were asked for in the namespace alone.
     let lists = cluster.server.requests().iter().filter(|request| request.query.get("limit") == "50").count();
     assert!(lists > 6, "{lists} lists");
