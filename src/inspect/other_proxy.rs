@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use super::client::Client;
 use component::config::Config;
-use node::kernel::Holder;
+use component::redact::redact;
+use node::configured::RunningProxy;
 
 const NAME: &str = "kube-proxy";
 /// The possible answers of `/proxyMode`.
@@ -52,14 +53,14 @@ pub fn signs(config: &Config) -> Vec<String> {
     signs
 }
 
-/// Finds a running kube-proxy other than `holder`, the process that holds the lock of this program. With a holder only processes count as
-/// signs, because the holder itself may answer at the addresses of `config`.
-pub(crate) fn beside(holder: Option<&Holder>, config: Option<&Config>) -> Option<OtherProxy> {
-    let signs = match (holder, config) {
+/// Finds a running kube-proxy other than `known`, the running proxy of this program. With such a proxy only processes count as signs, because
+/// it may itself answer at the addresses of `config`.
+pub(crate) fn beside(known: Option<&RunningProxy>, config: Option<&Config>) -> Option<OtherProxy> {
+    let signs = match (known, config) {
         (None, Some(config)) => signs(config),
-        _ => processes(Path::new("/proc"), holder.and_then(Holder::process).as_deref()),
+        _ => processes(Path::new("/proc"), known.and_then(RunningProxy::process)),
     };
-    let config = config.filter(|_| holder.is_none());
+    let config = config.filter(|_| known.is_none());
     let program = config.map_or(Program::Unknown, |config| program(config.metrics_bind_address));
     (!signs.is_empty()).then_some(OtherProxy { program, signs })
 }
@@ -100,7 +101,7 @@ fn process(directory: &Path, namespace: Option<&PathBuf>) -> Option<String> {
         && !words.any(|word| ENDS.contains(&word.split('=').next().unwrap_or(word)));
     // A network namespace that cannot be read counts as this one.
     let elsewhere = fs::read_link(directory.join("ns/net")).is_ok_and(|other| Some(&other) != namespace);
-    let shown: String = line.trim_end_matches('\0').replace('\0', " ").chars().take(SHOWN).collect();
+    let shown: String = redact(&line.trim_end_matches('\0').replace('\0', " ")).chars().take(SHOWN).collect();
     (is_named && goes_on && !elsewhere).then(|| format!("process {pid}: {shown}"))
 }
 

@@ -68,6 +68,7 @@ fn good() -> Facts {
         privileges: Privileges { net_admin: Some(true), net_bind_service: Some(true) },
         programs: Programs {
             proxy: Ok(Some("pid 4711: kube-proxy --config=/var/lib/kube-proxy/config.conf".to_owned())),
+            waits: None,
             other: None,
             left: Ok(Left::default()),
             chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),

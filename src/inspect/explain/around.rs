@@ -108,7 +108,7 @@ pub(super) fn report(explanation: &mut Explanation, packet: &Packet, problems: &
                 }
             }
             ProblemKind::LostFrontend if is_at => explanation.warnings.push(problem.text.clone()),
-            ProblemKind::ApiServerLost | ProblemKind::NodeUnknown | ProblemKind::ProxySilent => {
+            ProblemKind::ApiServerLost | ProblemKind::NodeUnknown | ProblemKind::Waiting | ProblemKind::ProxySilent => {
                 explanation.warnings.push(problem.text.clone());
             }
             _ => {}

@@ -36,7 +36,7 @@ use nft::{Connection, Family, TableName};
 use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, FormatArgs, Output};
-use crate::running::RunningArgs;
+use crate::running::{RunningArgs, no_rules};
 use component::config::ManifestArgs;
 use kernel::{Live, ThisHost};
 use machine::Host as _;
@@ -245,9 +245,7 @@ fn evaluate(
     let table = TableName::new(family, TABLE);
     let tables = live.tables()?;
     let own = tables.iter().find(|known| (known.family, &known.name) == (family.number(), &table.name));
-    let Some(own) = own else {
-        bail!("no table {table} in this network namespace: no kube-proxy in mode nftables has written its rules here");
-    };
+    let own = own.ok_or_else(|| no_rules(&format!("table {table}")))?;
     let walk = path::walk(packet.clone(), is_own, known, live, host)?;
     let owner = around::owner(packet, &table, live)?;
     let mut explanation = verdict::explain(&walk, packet, owner.as_deref());

@@ -18,6 +18,7 @@ use super::path::{Next, Routes, walk};
 use super::place::{self, Pair};
 use super::verdict::{self, Explanation, Verdict};
 use super::{Args, around};
+use crate::running::Problem;
 use node::kernel::routes;
 use rules::model::Frontend;
 use rules::ruleset::reading;
@@ -33,6 +34,8 @@ pub struct ManifestNode {
     pub addresses: Vec<IpAddr>,
     /// Whether the proxy itself serves node ports on loopback addresses.
     pub serves_localhost: bool,
+    /// What the tables do not show, such as Services that are left out.
+    pub problems: Vec<Problem>,
 }
 
 /// Explains the first packet of a connection.
@@ -73,6 +76,7 @@ pub(super) fn answer(args: &Args, node: &ManifestNode) -> Result<(Packet, Explan
     if explanation.verdict == Verdict::Unknown && packet.input == Link::Unknown {
         explanation.warnings.push("the interface at which the packet arrives is not known: give --iface".to_owned());
     }
+    around::report(&mut explanation, &packet, &node.problems);
     Ok((packet, explanation))
 }
 

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::packet::protocol;
 use crate::names::{self, ServiceName, split_port};
-use crate::running::{Problem, ProblemKind, RunningArgs};
+use crate::running::{Problem, ProblemKind, Running, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};
 use cluster::settings;
 use cluster::source::api::{ClientOptions, pod_addresses};
@@ -270,5 +270,5 @@ fn pod(pod: &str) -> Result<Vec<Source>> {
 
 /// How the running proxy reaches the API server.
 fn client_of_proxy() -> Result<ClientOptions> {
-    Ok(settings::client(&configured::running().context("no kube-proxy runs here whose configuration can be read")?))
+    Ok(settings::client(&Running::find().config.context("no kube-proxy runs here whose configuration can be read")?))
 }

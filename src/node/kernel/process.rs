@@ -1,11 +1,13 @@
 //! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
-//! limit of file descriptors. Also finds the process that has a socket open.
+//! limit of file descriptors. Also finds processes: the one that has a socket open, and a kube-proxy of this program that has not written yet.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::CapabilitySet;
 use tracing::warn;
 
 /// The environment variable that, when not empty, makes [`check_kernel`] accept every kernel (O4).
@@ -61,9 +63,57 @@ pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> 
         let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         descriptors.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == &*link))
     };
+    processes(proc).filter(|process| counts(process)).find(has_it)
+}
+
+/// The directories below `proc` of all processes that this one sees.
+fn processes(proc: &Path) -> impl Iterator<Item = PathBuf> {
     let is_process = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-    let processes = fs::read_dir(proc).ok()?.flatten().filter(|entry| is_process(&entry.file_name()));
-    processes.map(|entry| entry.path()).filter(|process| counts(process)).find(has_it)
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    entries.filter(move |entry| is_process(&entry.file_name())).map(|entry| entry.path())
+}
+
+/// Returns whether processes, given by their directories below `proc`, are in the network namespace of the calling thread.
+pub fn in_this_network(proc: &Path) -> impl Fn(&Path) -> bool {
+    let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
+    move |process| namespace.is_some() && fs::read_link(process.join("ns/net")).ok() == namespace
+}
+
+/// The name of the sync loop's thread, by which a running kube-proxy of this program is told from upstream's.
+pub const SYNC_THREAD: &str = "sync";
+
+/// Returns the directory below `proc` of a process that is a running kube-proxy of this program in the network namespace of the calling
+/// thread, whether or not it holds the writer lock.
+///
+/// Such a process has the name `kube-proxy`, a thread of the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of this
+/// process. So no process counts that could not hold the lock: an unprivileged user can choose both names, and can get every capability in
+/// a user namespace of its own.
+pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
+    let is_here = in_this_network(proc);
+    let user_namespace = fs::read_link(proc.join("thread-self/ns/user")).ok()?;
+    let is_proxy = |process: &PathBuf| {
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        let program = line.split(|byte| *byte == 0).next().map(OsStr::from_bytes);
+        program.and_then(|program| Path::new(program).file_name()) == Some(OsStr::new("kube-proxy"))
+            && is_here(process)
+            && fs::read_link(process.join("ns/user")).is_ok_and(|other| other == user_namespace)
+            && may_write_rules(process)
+            && has_sync_thread(process)
+    };
+    processes(proc).find(is_proxy)
+}
+
+/// Whether a process has CAP_NET_ADMIN, which `status` shows as a bit of a number in hexadecimal.
+fn may_write_rules(process: &Path) -> bool {
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+    CapabilitySet::from_bits_retain(bits).contains(CapabilitySet::NET_ADMIN)
+}
+
+fn has_sync_thread(process: &Path) -> bool {
+    let mut threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    threads.any(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim_end() == SYNC_THREAD))
 }
 
 /// Sets this process's `oom_score_adj`, -1000 to 1000. When memory runs out, the kernel kills processes with a higher score first. A
@@ -123,6 +173,34 @@ mod tests {
             assert_eq!(check_release(release, Some("0".as_ref())), Ok(()), "any other value skips");
         }
         assert_eq!(check_kernel(None), Ok(()), "the kernel of the tests is new enough");
+    }
+
+    // Nobody is taken for the running kube-proxy who could not be it (Q11).
+    #[test]
+    fn only_a_process_that_may_write_rules_counts_as_the_running_proxy() {
+        use std::os::unix::fs::symlink;
+        let proc = tempfile::tempdir().unwrap();
+        let add = |name: &str, (net, user): (&str, &str), (line, thread, capabilities): (&str, &str, &str)| {
+            let directory = proc.path().join(name);
+            fs::create_dir_all(directory.join("ns")).unwrap();
+            fs::create_dir_all(directory.join("task/9")).unwrap();
+            symlink(net, directory.join("ns/net")).unwrap();
+            symlink(user, directory.join("ns/user")).unwrap();
+            fs::write(directory.join("cmdline"), line).unwrap();
+            fs::write(directory.join("task/9/comm"), thread).unwrap();
+            fs::write(directory.join("status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
+        };
+        let (here, proxy) = (("net:[1]", "user:[1]"), "/usr/local/bin/kube-proxy\0--v=2\0");
+        add("thread-self", here, ("kube-proxy\0check\0", "kube-proxy\n", "0000000000001000"));
+        add("11", here, (proxy, "kube-proxy\n", "0000000000001000"));
+        add("12", here, (proxy, "sync\n", "0000000000000400"));
+        add("13", here, ("/usr/bin/other\0kube-proxy\0", "sync\n", "0000000000001000"));
+        add("14", ("net:[2]", "user:[1]"), (proxy, "sync\n", "0000000000001000"));
+        add("15", ("net:[1]", "user:[2]"), (proxy, "sync\n", "000001ffffffffff"));
+        assert_eq!(running_proxy(proc.path()), None, "upstream's, no capability, a name, elsewhere, another user");
+        add("16", here, (proxy, "sync\n", "0000000000003000"));
+        assert_eq!(running_proxy(proc.path()), Some(proc.path().join("16")));
+        assert_eq!(running_proxy(Path::new("/nowhere")), None);
     }
 
     // The OOM score is written, and a failure is not fatal (O6).

@@ -94,8 +94,10 @@ pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<Comm
         bail!("cannot explain a packet by manifests of which a part cannot be read");
     }
     let tables = engine.content().tables.iter().map(as_read).collect();
+    let problems = engine.problems();
     left_out(&mut engine, true);
-    explain::run_offline(args, &explain::ManifestNode { tables, cluster_ips, addresses, serves_localhost }, out)
+    let node = explain::ManifestNode { tables, cluster_ips, addresses, serves_localhost, problems };
+    explain::run_offline(args, &node, out)
 }
 
 /// Manifests, loaded into an engine without a kernel.

@@ -3,15 +3,18 @@
 //! Takes the state, the Services over the limit and those in quarantine; returns a bounded list of sentences. Pure. The list is in order of
 //! name; its last sentence counts the problems that do not fit.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::budget::Oversized;
 use super::conflicts;
 use inspect::running::{Problem, ProblemKind};
-use rules::model::{Conflict, Destination, Family, ObjectName, State};
+use rules::model::{Conflict, Destination, ObjectName, State};
 
 /// The most Services that are named for each reason to leave Services out.
 const LEFT_OUT: usize = 32;
+/// The most ports of a Service whose frontends are named.
+const PORTS: usize = 64;
 /// The most lost claims that are named.
 const LOST: usize = 64;
 
@@ -72,7 +75,7 @@ impl LostFrontends {
 }
 
 /// Returns the problem of each lost claim on the frontends that the log would name, see [`conflicts::report`].
-fn lost_frontends(state: &State) -> Vec<Problem> {
+pub(super) fn lost_frontends(state: &State) -> Vec<Problem> {
     let contests = state.standing_conflicts(conflicts::NAMED);
     let report = conflicts::report(&contests);
     let named: Vec<_> = report.frontends.iter().map(|lost| lost.frontend).collect();
@@ -96,15 +99,18 @@ fn lost_frontend(conflict: &Conflict) -> Problem {
     Problem { kind: ProblemKind::LostFrontend, service, addresses, node_ports, text: conflict.in_short() }
 }
 
+/// Returns the problem of a Service, with the addresses and node ports that it owns: what another Service owns is no concern of its own.
 fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String) -> Problem {
-    let service = state.service(name);
-    let addresses = service.iter().flat_map(|service| {
-        let cluster_ips = Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family));
-        cluster_ips.chain(service.external_ips.iter().copied()).chain(service.load_balancer_ips.iter().copied())
-    });
-    let addresses: Vec<IpAddr> = addresses.take(LEFT_OUT).collect();
-    let node_ports = service.iter().flat_map(|service| &service.ports).filter_map(|port| port.node_port);
-    Problem { kind, service: Some(name.to_string()), addresses, node_ports: node_ports.take(LEFT_OUT).collect(), text }
+    let (mut addresses, mut node_ports) = (BTreeSet::new(), BTreeSet::new());
+    for frontend in state.service(name).into_iter().flat_map(|service| state.owned_frontends(service, PORTS)) {
+        match frontend.destination {
+            Destination::Address(ip) => addresses.insert(ip),
+            Destination::NodePort(_) => node_ports.insert(frontend.port),
+        };
+    }
+    let addresses: Vec<IpAddr> = addresses.into_iter().take(LEFT_OUT).collect();
+    let node_ports = node_ports.into_iter().take(LEFT_OUT).collect();
+    Problem { kind, service: Some(name.to_string()), addresses, node_ports, text }
 }
 
 /// Returns the first `most` problems, and a sentence that counts the others.

@@ -18,7 +18,7 @@ use super::claims::Claims;
 use super::conflicts::Contest;
 use super::endpoint::EndpointSlice;
 use super::event::Event;
-use super::names::{Destination, Frontend, ObjectName, Protocol};
+use super::names::{Destination, Family, Frontend, ObjectName, Protocol};
 use super::node::Node;
 use super::service::Service;
 use super::slices::Slices;
@@ -242,6 +242,16 @@ impl State {
     #[must_use]
     pub(crate) fn owns(&self, service: &ObjectName, port_index: usize, frontend: &Frontend) -> bool {
         self.claims.owns(service, port_index, frontend)
+    }
+
+    /// The frontends that a Service owns, of its first `most` ports.
+    pub fn owned_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
+        let ports = service.ports.iter().enumerate().take(most);
+        let of_port = move |(index, port)| {
+            let frontends = Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
+            frontends.map(|(_, frontend)| frontend).filter(move |frontend| self.owns(&service.name, index, frontend))
+        };
+        ports.flat_map(of_port)
     }
 
     fn set_service(&mut self, name: ObjectName, new: Option<Service>) -> Option<Change> {

@@ -52,12 +52,14 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
     config["nftables"]["serviceElementsLimit"] = json!(1000);
-    let mut big = service("shop", "big").cluster_ips(9);
-    for n in 0..1_100 {
-        big = big.port(&format!("p{n}"), Proto::Tcp, 1_000 + n);
-    }
+    // Both ask for one address, which the first one gets.
+    let shared = V4.external_ip(9);
+    let large = |name, n| {
+        let large = service("shop", name).cluster_ips(n).external_ip(shared);
+        (0..1_100).fold(large, |large, n| large.port(&format!("p{n}"), Proto::Tcp, 1_000 + n)).json()
+    };
     let mut objects = web();
-    objects.push(big.json());
+    objects.extend([large("big", 9), large("hog", 10)]);
     let proxy = Proxy::start(&world.node, &config, &objects);
     assert_outcome(&world.shell, Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(9), 1_000), &Outcome::Dropped);
 
@@ -69,13 +71,23 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     }
     let question = "explain --from 10.244.1.99 --to 10.96.0.9:1000";
     assert_says(&world.node, question, 1, "DROPPED: shop/big is left out: ");
+    let (_, steps) = said(&world.node, question);
+    assert!(!steps.contains("let through"), "the packet is dropped: {steps}");
+    let (config, manifests) = (proxy.config_path(), proxy.manifests().path().to_owned());
+    let alone = format!("{question} --config {} --manifests {}", config.display(), manifests.display());
+    assert_says(&world.node, &alone, 1, "DROPPED: shop/big is left out: ");
+    // The address that two of them ask for is that of the one which would have it.
+    let shared_question = format!("explain --from 10.244.1.99 --to {shared}:1000");
+    for line in [format!("services {shared}"), shared_question.clone(), shared_question + &alone[question.len()..]] {
+        let (code, text) = said(&world.node, &line);
+        assert!(code == 1 && text.contains(why) && !text.contains("shop/hog is left out"), "{line}: {text}");
+        assert!(text.contains(&format!("shop/hog does not get {shared}:")), "{line}: {text}");
+    }
     assert_says(&world.node, "top --once --interval 100ms", 1, why);
     let health = page(&proxy, "/healthz");
-    assert_eq!(health["oversizedServices"], json!(["shop/big"]));
-    assert!(
-        matches!(&texts(&health)[..], [text] if text.starts_with(why) && text.contains("the limit is 1,000 ")),
-        "{health}"
-    );
+    assert_eq!(health["oversizedServices"], json!(["shop/big", "shop/hog"]));
+    let text = texts(&health)[0];
+    assert!(text.starts_with(why) && text.contains("the limit is 1,000 "), "{health}");
     // Others are as they should be, and nothing is said of what they were not asked about.
     assert_says(&world.node, "services shop/web", 0, "served");
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, "TRANSLATED");
