@@ -44,13 +44,15 @@ impl ServiceName {
         !self.service.contains('/')
     }
 
+    /// Whether it is the name of this Service or service port, of its Service or of its namespace, whatever the port is.
+    pub(crate) fn is_of(&self, service: &str) -> bool {
+        if self.is_namespace() { is_in(service, &self.service) } else { is_port_of(service, &self.service) }
+    }
+
     /// Whether it includes `service_port`, which has the form of the comments in the tables: `namespace/name`, or `namespace/name:port`
     /// when the port has a name.
     pub(crate) fn names(&self, service_port: &str) -> bool {
-        match &self.port {
-            None => is_port_of(service_port, &self.service),
-            Some(_) => is(service_port, &self.to_string()),
-        }
+        self.is_of(service_port) && (self.port.is_none() || is(service_port, &self.to_string()))
     }
 }
 
@@ -320,7 +322,9 @@ mod tests {
     fn a_name_that_the_tables_cut_stands_for_each_that_begins_so() {
         let name = |text: &str| text.parse::<ServiceName>().unwrap();
         assert!(name("shop/web-of-many-words").names("shop/web-of...") && !name("shop/we").names("shop/web-of..."));
-        assert!(name("shop/web:http-metrics").names("shop/web:http-me...") && name("shop/web").names("shop/web:http-me..."));
+        assert!(
+            name("shop/web:http-metrics").names("shop/web:http-me...") && name("shop/web").names("shop/web:http-me...")
+        );
         assert!(!name("shop/web:grpc").names("shop/web:http-me...") && !name("shop/web2").names("shop/web:http-me..."));
         assert!(!is_port_of("shop/web:http", "shop/webserver"));
     }

@@ -369,6 +369,20 @@ mod tests {
     }
 
     #[test]
+    fn on_a_terminal_columns_that_do_not_fit_stand_below_as_their_headings_do() {
+        let mut table =
+            Table::new([Column::text("NAME"), Column::number("A"), Column::number("B"), Column::number("C")]);
+        table.row([Cell::from("n".repeat(20)), Cell::from("1".repeat(16)), Cell::from(2), Cell::from(3)]);
+        table.row([Cell::from("m"), Cell::from(4)]);
+        let mut bytes = Vec::new();
+        Output { width: Some(40), ..Output::to(&mut bytes, false) }.table(&table).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let expected =
+            format!("NAME{:33}A\n    B  C\n{} {:>17}\n    2  3\nm{:36}4\n", "", "n".repeat(20), "1".repeat(16), "");
+        assert_eq!(text, expected);
+    }
+
+    #[test]
     fn colour_changes_no_column() {
         let text = printed(true, |out| out.table(&table()).unwrap());
         assert!(text.contains("\u{1b}[1m\u{1b}[31mdropped\u{1b}[0m"), "{text:?}");

@@ -13,7 +13,7 @@ use nft::ReadError;
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
-use super::names::{ServiceName, split_port};
+use super::names::ServiceName;
 use component::config::{self, Config, Invocation};
 use node::configured::{self, RunningProxy};
 use rules::model::Family;
@@ -94,7 +94,7 @@ impl Problem {
 
     /// Whether it is about a Service of this name.
     pub(crate) fn is_about(&self, name: &ServiceName) -> bool {
-        self.service.as_deref() == Some(split_port(&name.service).0)
+        self.service.as_deref().is_some_and(|service| name.is_of(service))
     }
 
     /// Whether it is about this address of a Service, or this node port when there is no address.
@@ -226,18 +226,15 @@ pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
     configured::address(text, METRICS.port())
 }
 
-/// The address that the user gave, else that of the running proxy, else the default one.
-pub(crate) fn metrics_address(given: Option<SocketAddr>) -> SocketAddr {
-    given.unwrap_or_else(|| Running::find().metrics())
-}
-
 impl MetricsArgs {
-    /// Returns the address of the metrics server: from the configuration file if one was given, else from [`metrics_address`].
+    /// Returns the address of the metrics server: that of the configuration file or of the user, else that of
+    /// the running proxy, else the default one.
     ///
     /// # Errors
     /// When the configuration file cannot be used.
     pub(crate) fn address(&self) -> Result<SocketAddr> {
-        let Some(file) = &self.config else { return Ok(metrics_address(self.metrics_bind_address)) };
+        let given = self.metrics_bind_address;
+        let Some(file) = &self.config else { return Ok(given.unwrap_or_else(|| Running::find().metrics())) };
         let mut flag = OsString::from("--config=");
         flag.push(file);
         match config::load([OsString::from("kube-proxy"), flag]).context("cannot tell the proxy's address")? {

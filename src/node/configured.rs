@@ -23,12 +23,9 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::kernel::{Holder, process};
 use component::config::{CommandLine, Config, ProxyArgs};
-use component::redact::redact;
 
 /// The most bytes of a configuration file; a ConfigMap has no more.
 const MOST: u64 = 1 << 20;
-/// The most characters of a command line in the name of a running proxy.
-const SHOWN: usize = 100;
 /// What to do when the configuration of the running proxy cannot be read.
 const REMEDY: &str =
     "run this in the container of the proxy (kubectl exec), or as root on the node, or give --config FILE";
@@ -149,12 +146,10 @@ impl RunningProxy {
     }
 
     /// The running proxy of this directory in /proc, which does not hold the lock.
-    fn without_lock(process: PathBuf) -> Option<Self> {
-        let pid = process.file_name()?.to_str()?;
-        let line = fs::read(process.join("cmdline")).ok()?;
-        let line = redact(&String::from_utf8_lossy(&line).replace('\0', " "));
-        let shown: String = line.trim_end().chars().take(SHOWN).collect();
-        Some(Self { name: format!("pid {pid}: {shown}"), process: Some(process), has_lock: false })
+    fn without_lock(directory: PathBuf) -> Option<Self> {
+        let pid = directory.file_name()?.to_str()?;
+        let line = process::command_line(&directory)?;
+        Some(Self { name: format!("pid {pid}: {line}"), process: Some(directory), has_lock: false })
     }
 
     /// The directory in /proc of its process; `None` when this process does not see it.
@@ -166,7 +161,8 @@ impl RunningProxy {
     /// In words, that it has written no rules yet because it waits for its first objects; `None` once it has taken the writer lock.
     #[must_use]
     pub fn waits(&self) -> Option<String> {
-        (!self.has_lock).then(|| format!("kube-proxy ({self}) has not written its rules yet: it waits for its first objects"))
+        (!self.has_lock)
+            .then(|| format!("kube-proxy ({self}) has not written its rules yet: it waits for its first objects"))
     }
 
     /// Its configuration; `None` when it cannot be read.
@@ -269,7 +265,11 @@ mod tests {
         let kubeconfig = here.path().join("kubeconfig");
         let there = process.path().join("root").join(kubeconfig.strip_prefix("/").unwrap());
         fs::create_dir_all(there.parent().unwrap()).unwrap();
-        let proxy = RunningProxy { name: "pid 7: kube-proxy".to_owned(), process: Some(process.path().to_owned()), has_lock: true };
+        let proxy = RunningProxy {
+            name: "pid 7: kube-proxy".to_owned(),
+            process: Some(process.path().to_owned()),
+            has_lock: true,
+        };
         let flags = ["kube-proxy".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
         let line = CommandLine::of_running(flags.map(OsString::from), |_| unreachable!()).unwrap();
         let config = ProxyArgs::default().config_beside(&line).unwrap();

@@ -18,11 +18,11 @@ use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, ProxyArgs};
 use node::configured::{NoSettings, Origin, Settings};
+use node::kernel::families;
 use node::kernel::leftovers::{self, Left};
 use node::kernel::probe::{ProbeError, probe};
 use node::kernel::process::{self, SKIP_VERSION_CHECK};
 use node::kernel::sysctl::{self, Setting};
-use node::kernel::families;
 use rules::model::{Event, Family};
 
 /// Why a fact could not be read.
@@ -189,11 +189,8 @@ impl Source {
 
 /// Whether there are Nodes, and none of this name.
 fn lacks_node(events: &[Event], name: &str) -> bool {
-    let nodes = events.iter().filter_map(|event| match event {
-        Event::NodeApplied(node) => Some(&*node.name),
-        _ => None,
-    });
-    nodes.clone().next().is_some() && !nodes.clone().any(|known| known == name)
+    let is_named = |event: &Event| matches!(event, Event::NodeApplied(node) if *node.name == *name);
+    events.iter().any(|event| matches!(event, Event::NodeApplied(_))) && !events.iter().any(is_named)
 }
 
 impl Kernel {

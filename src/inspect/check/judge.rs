@@ -243,12 +243,11 @@ fn sysctl_line(setting: &sysctl::Setting, runs: bool, privileges: Privileges) ->
 fn source(config: &OfConfig, now: Timestamp) -> Vec<Line> {
     const AREA: &str = "api-server";
     match &config.source {
-        Source::Manifests(_, Ok(Manifests { lacks_node: true, .. })) => vec![no_node(AREA, &config.node_name)],
-        Source::Manifests(dir, Ok(Manifests { problems, .. })) if problems.is_empty() => {
-            vec![ok(AREA, format_args!("none is used: the manifests of {} have no problem", dir.display()))]
-        }
-        Source::Manifests(_, Ok(Manifests { problems, .. })) => {
-            problems.iter().map(|problem| line(AREA, Verdict::Warning, problem, None)).collect()
+        Source::Manifests(dir, Ok(Manifests { problems, lacks_node })) => {
+            let problems = problems.iter().map(|problem| line(AREA, Verdict::Warning, problem, None));
+            let lines: Vec<Line> = problems.chain(lacks_node.then(|| no_node(AREA, &config.node_name))).collect();
+            let fine = || ok(AREA, format_args!("none is used: the manifests of {} have no problem", dir.display()));
+            if lines.is_empty() { vec![fine()] } else { lines }
         }
         Source::Manifests(_, Err(error)) => vec![failure(AREA, error, "give --manifests a directory that can be read")],
         Source::Elsewhere(why) => vec![unknown(AREA, why, None)],
@@ -345,11 +344,11 @@ fn permission(access: &Access) -> Line {
 
 fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
     const AREA: &str = "other-programs";
-    let mut lines = vec![match &programs.proxy {
-        _ if let Some(waits) = &programs.waits => warning(AREA, waits, "what it lacks is named above, and in its log"),
-        Ok(Some(holder)) => ok(AREA, format_args!("a kube-proxy of this program runs: {holder}")),
-        Ok(None) => ok(AREA, "no kube-proxy of this program runs"),
-        Err(why) => no_look(AREA, "whether a kube-proxy runs", why),
+    let mut lines = vec![match (&programs.waits, &programs.proxy) {
+        (Some(waits), _) => warning(AREA, waits, "what it lacks is named above, and in its log"),
+        (None, Ok(Some(proxy))) => ok(AREA, format_args!("a kube-proxy of this program runs: {proxy}")),
+        (None, Ok(None)) => ok(AREA, "no kube-proxy of this program runs"),
+        (None, Err(why)) => no_look(AREA, "whether a kube-proxy runs", why),
     }];
     lines.extend(programs.other.as_ref().map(other_proxy));
     if programs.proxy == Ok(None) && programs.other.is_none() && programs.waits.is_none() {

@@ -19,7 +19,6 @@ use crate::running::{Problem, ProblemKind, Running, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};
 use cluster::settings;
 use cluster::source::api::{ClientOptions, pod_addresses};
-use node::configured;
 use rules::model::{Destination, Frontend, Protocol};
 
 /// Where a packet comes from.

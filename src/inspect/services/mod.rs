@@ -243,16 +243,14 @@ fn with_silence(error: anyhow::Error, problems: &[Problem]) -> anyhow::Error {
 /// Marks the frontends of Services that the kernel refuses. A long name is cut in the tables: without another sign, it counts as that of each
 /// Service whose name begins so and that has the frontend.
 fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
-    let quarantined = || problems.iter().filter(|problem| problem.kind == ProblemKind::Quarantined);
     for view in frontends {
-        let Some(name) = view.service.as_deref() else { continue };
-        let frontend = frontend_name(&view.frontend);
-        let is_cut = name.ends_with("...");
+        let (name, frontend) = (view.service.as_deref().unwrap_or_default(), frontend_name(&view.frontend));
         let is_it = |problem: &Problem| {
-            problem.service.as_deref().is_some_and(|service| names::is_port_of(name, service))
-                && (!is_cut || problem.is_at(frontend.address, Some(frontend.port)))
+            problem.kind == ProblemKind::Quarantined
+                && problem.service.as_deref().is_some_and(|service| names::is_port_of(name, service))
+                && (!name.ends_with("...") || problem.is_at(frontend.address, Some(frontend.port)))
         };
-        if quarantined().any(is_it) {
+        if problems.iter().any(is_it) {
             view.state = Some(State::Quarantined);
         }
     }
@@ -261,9 +259,6 @@ fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
 /// Whether a problem is about the Service, the namespace, the address or the frontend with this name.
 fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
     match wanted {
-        Wanted::Service(name) if name.is_namespace() => {
-            problem.service.as_deref().is_some_and(|service| is_in(service, &name.service))
-        }
         Wanted::Service(name) => problem.is_about(name),
         Wanted::Address(ip) => problem.is_at(Some(*ip), None),
         Wanted::Frontend(name) => problem.is_at(name.address, Some(name.port)),
@@ -274,9 +269,6 @@ fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
 /// name.
 fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
-        Wanted::Service(name) if name.is_namespace() => {
-            view.service.as_deref().is_some_and(|service| is_in(service, &name.service))
-        }
         Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),
         Wanted::Address(ip) => {
             view.frontend.destination == Destination::Address(*ip)

@@ -61,10 +61,10 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
             Cell::from(frontend(view)),
-            view.kind.map_or_else(unknown, |kind| Cell::from(kind_name(kind))),
+            view.kind.map_or_else(unknown, named),
             state(view.state),
         ];
-        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy)))));
+        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, named)));
         row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
         row.extend(shown.sources.then(|| sources(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
@@ -159,20 +159,9 @@ fn frontend(view: &FrontendView) -> String {
     }
 }
 
-const fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ClusterIP => "ClusterIP",
-        Kind::LoadBalancer => "LoadBalancer",
-        Kind::ExternalIP => "ExternalIP",
-        Kind::NodePort => "NodePort",
-    }
-}
-
-const fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Cluster => "Cluster",
-        Policy::Local => "Local",
-    }
+/// A value whose name in the code is that of the API.
+fn named(value: impl std::fmt::Debug) -> Cell {
+    Cell::from(format!("{value:?}"))
 }
 
 fn state(state: Option<State>) -> Cell {

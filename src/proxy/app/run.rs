@@ -68,7 +68,8 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
     let reporter = servers.start(verbosity, changes.clone(), asker, open_files);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let source = Source::spawn((&config, lock.pid()), sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
+    let source =
+        Source::spawn((&config, lock.pid()), sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
     sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
     localhost::spawn_refused(&config, &metrics, &supervisor)?;
     localhost.spawn(&supervisor)?;

@@ -81,7 +81,9 @@ fn not_heard_since(time: SystemTime) -> String {
 /// Returns the sentence that says what a proxy waits for.
 fn waits_for(pid: u32, missing: &[&str], since: SystemTime) -> String {
     let (missing, since) = (missing.join(", "), to_the_second(since));
-    format!("kube-proxy (pid {pid}) waits for {missing} of the API server since {since}: it changes no rule before that")
+    format!(
+        "kube-proxy (pid {pid}) waits for {missing} of the API server since {since}: it changes no rule before that"
+    )
 }
 
 /// Counts events of the connections to the API server, records in the history when the server is lost and found, and has the health pages

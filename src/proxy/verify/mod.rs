@@ -79,7 +79,9 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         return Ok(CommandOutcome::Found);
     }
     if args.proxy.has("endpoint-chains") && config.ruleset_layout == RulesetLayout::Maps {
-        bail!("cannot use --endpoint-chains: in layout maps no endpoint has a chain; leave it out, or give --ruleset-layout=chains");
+        bail!(
+            "cannot use --endpoint-chains: in layout maps no endpoint has a chain; leave it out, or give --ruleset-layout=chains"
+        );
     }
     if let Some(elsewhere) = elsewhere {
         bail!("{elsewhere}");

@@ -48,7 +48,8 @@ enum Form {
 /// When they cannot be read.
 pub(super) fn none(connection: &mut Connection, tables: &[TableName]) -> Result<Option<DescribedDifference>> {
     for table in tables {
-        let found = connection.table(table).with_context(|| format!("cannot read table {table}")).map_err(explain_rights)?;
+        let found =
+            connection.table(table).with_context(|| format!("cannot read table {table}")).map_err(explain_rights)?;
         if found.is_some() {
             return Ok(None);
         }
@@ -56,7 +57,9 @@ pub(super) fn none(connection: &mut Connection, tables: &[TableName]) -> Result<
     let why = Running::find().waits().unwrap_or_else(|| "start it".to_owned());
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-    let text = |tables: &str| format!("no kube-proxy of this program has written {tables} yet, so no Service is served: {why}");
+    let text = |tables: &str| {
+        format!("no kube-proxy of this program has written {tables} yet, so no Service is served: {why}")
+    };
     Ok(Some(DescribedDifference::of_tables(&names, text)))
 }
 
@@ -141,26 +144,26 @@ pub(super) fn contradiction(
         let found: Vec<(String, Sentence)> = written.iter().filter_map(of).collect();
         let (_, (before, behind)) = found.first()?.clone();
         let names: Vec<&str> = found.iter().map(|(table, _)| &**table).collect();
-        let text = |tables: &str| format!("{before} {tables} {behind}");
+        let text = |tables: &str| format!("{before} {tables}{behind}");
         Some(DescribedDifference::of_tables(&names, text))
     };
-    let upstreams = |form: &Form| (*form == Form::Upstreams).then(|| ("upstream's kube-proxy in mode nftables wrote", UPSTREAMS.to_owned()));
+    let upstreams = |form: &Form| {
+        (*form == Form::Upstreams).then(|| ("upstream's kube-proxy in mode nftables wrote", UPSTREAMS.to_owned()))
+    };
     let another = |form: &Form| match *form {
         Form::Ours { layout, .. } if layout != config.ruleset_layout => {
-            let behind = format!("is {layout}, and {} says {}: {REMEDY}", says("ruleset-layout"), config.ruleset_layout);
+            let behind =
+                format!(" is {layout}, and {} says {}: {REMEDY}", says("ruleset-layout"), config.ruleset_layout);
             Some(("the layout of", behind))
         }
         Form::Ours { endpoint_chains: Some(has), .. } if has != config.endpoint_chains => {
-            let (before, wanted) = if has {
-                ("each endpoint has a chain in", "none")
-            } else {
-                ("no endpoint has a chain in", "each")
-            };
-            Some((before, format!("and {} says {wanted}: {REMEDY}", says("endpoint-chains"))))
+            let (before, wanted) =
+                if has { ("each endpoint has a chain in", "none") } else { ("no endpoint has a chain in", "each") };
+            Some((before, format!(", and {} says {wanted}: {REMEDY}", says("endpoint-chains"))))
         }
         Form::Ours { maps, .. } => config.endpoint_maps.filter(|wanted| *wanted != maps).map(|wanted| {
             let noun = if maps == 1 { "map" } else { "maps" };
-            let behind = format!("share {maps} {noun}, and {} says {wanted}: {REMEDY}", says("endpoint-maps"));
+            let behind = format!(" share {maps} {noun}, and {} says {wanted}: {REMEDY}", says("endpoint-maps"));
             ("the endpoints of", behind)
         }),
         Form::Upstreams => None,
@@ -168,7 +171,7 @@ pub(super) fn contradiction(
     find(&upstreams).or_else(|| find(&another))
 }
 
-const UPSTREAMS: &str = "and not this program, so nothing was compared: end upstream's kube-proxy and start this one, which replaces the rules";
+const UPSTREAMS: &str = ", and not this program, so nothing was compared: end upstream's kube-proxy and start this one, which replaces the rules";
 const REMEDY: &str = "nothing else was compared; leave the flag out to compare the table as it was written, or start a proxy that is \
                       configured so, which writes it anew";
 
@@ -210,10 +213,14 @@ mod tests {
         assert!(start(text(chains(Some(true)), &[])).ends_with(" is chains, and the configuration says maps"));
         let chosen = ["--ruleset-layout=chains", "--endpoint-chains=false"];
         assert!(
-            start(text(chains(Some(true)), &chosen)).starts_with("each endpoint has a chain in the tables ip kube-proxy")
+            start(text(chains(Some(true)), &chosen))
+                .starts_with("each endpoint has a chain in the tables ip kube-proxy")
         );
         let one = contradiction(&tables(chains(Some(true)))[..1], &config(&chosen), |_| None).unwrap().to_string();
-        assert!(one.starts_with("each endpoint has a chain in the table ip kube-proxy and the configuration says none"), "{one}");
+        assert!(
+            one.starts_with("each endpoint has a chain in the table ip kube-proxy, and the configuration says none"),
+            "{one}"
+        );
         assert_eq!(text(chains(Some(false)), &chosen), None);
         assert_eq!(text(chains(None), &chosen), None, "without endpoints both are the same");
         assert!(
@@ -222,7 +229,9 @@ mod tests {
         );
         assert_eq!(text(ours(RulesetLayout::Maps, None, 16), &[]), None, "nobody asks for a number of maps");
         assert_eq!(text(ours(RulesetLayout::Maps, None, 16), &["--endpoint-maps=0"]), None);
-        assert!(text(Form::Upstreams, &[]).unwrap().starts_with("upstream's kube-proxy in mode nftables wrote the tables"));
+        assert!(
+            text(Form::Upstreams, &[]).unwrap().starts_with("upstream's kube-proxy in mode nftables wrote the tables")
+        );
     }
 
     #[test]

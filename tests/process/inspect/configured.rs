@@ -382,7 +382,9 @@ fn a_name_that_no_node_of_the_manifests_has_is_said() {
     config["hostnameOverride"] = value!("nobody");
     let proxy = Proxy::start(&node, &config, &mixed::cluster());
     let nobody = "there is no Node nobody: node ports listen nowhere by default";
-    let page = wait_for("the first sync", || Some(proxy.get("127.0.0.1:10256", "/readyz")).filter(|page| page.contains("Node")));
+    let page = wait_for("the first sync", || {
+        Some(proxy.get("127.0.0.1:10256", "/readyz")).filter(|page| page.contains("Node"))
+    });
     assert!(page.starts_with("HTTP/1.1 503 ") && page.contains(nobody), "{page}");
     assert!(proxy.log().contains("The Node does not exist"), "{}", proxy.log());
     for (line, code) in [("check", 1), ("services", 1), ("verify", 2)] {
