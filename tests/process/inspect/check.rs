@@ -188,8 +188,10 @@ fn a_user_who_may_not_write_sysctls_learns_what_could_not_be_looked_at() {
         "--conntrack-min=1234567",
         "--conntrack-tcp-timeout-established=77s",
     ]);
-    let output =
-        command.args(["--manifests", "examples", "--hostname-override=here"]).output().expect("setpriv is installed");
+    let output = command
+        .args(["--manifests", "examples", "--hostname-override=demo-node"])
+        .output()
+        .expect("setpriv is installed");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     assert_eq!((output.status.code(), with_result(&report, "failure")), (Some(2), Vec::new()), "{report:#}");
     let unknown = with_result(&report, "unknown");

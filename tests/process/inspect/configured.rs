@@ -99,7 +99,7 @@ fn without_flags_each_command_uses_what_the_running_proxy_uses(layout: Layout) {
 
     // A flag that asks for another form of the tables is one sentence.
     let other = layout.other().flags().join(" ");
-    let text = assert_says(&node, &format!("verify {other}"), 1, "the tables ip kube-proxy and ip6 kube-proxy ");
+    let text = assert_says(&node, &format!("verify {other}"), 1, " the tables ip kube-proxy and ip6 kube-proxy");
     assert!(text.lines().count() == 1 && text.contains("and --"), "{text}");
     let text = assert_says(&node, "verify --endpoint-maps=2", 1, "share 4 maps, and --endpoint-maps says 2: ");
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -265,15 +265,15 @@ impl Drop for Namesake {
 #[test]
 fn check_names_a_kube_proxy_of_upstream_that_runs() {
     let node = Namespace::new("configured");
-    let line = format!("check --hostname-override={NODE} --manifests examples");
+    let line = "check --hostname-override=demo-node --manifests examples";
     let upstream = Namesake::start(&node);
     let sign = upstream.sign();
-    assert_says(&node, &line, 0, &format!("another kube-proxy runs on this node: {sign}"));
+    assert_says(&node, line, 0, &format!("another kube-proxy runs on this node: {sign}"));
     for address in ["127.0.0.1:10249", "127.0.0.1:10256"] {
         serve_as_upstream(&node, address);
     }
     let text = format!("upstream's kube-proxy in mode iptables runs on this node: {sign}; http://127.0.0.1:10249");
-    let said = assert_says(&node, &line, 0, &text);
+    let said = assert_says(&node, line, 0, &text);
     assert!(said.contains("deploy/MIGRATION.md") && !said.contains("another program listens"), "{said}");
 }
 

@@ -36,6 +36,7 @@ use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::{Owner, Tables, packets_pass};
 use crate::localhost::Feed;
+use cluster::source::no_such_node;
 use component::config::Config;
 use component::logging::once::Once;
 use inspect::history::TriggerKind;
