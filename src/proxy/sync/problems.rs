@@ -99,10 +99,10 @@ fn lost_frontend(conflict: &Conflict) -> Problem {
     Problem { kind: ProblemKind::LostFrontend, service, addresses, node_ports, text: conflict.in_short() }
 }
 
-/// Returns the problem of a Service, with the addresses and node ports that it owns: what another Service owns is no concern of its own.
+/// Returns the problem of a Service, with its addresses and node ports but for those of which another Service owns each frontend.
 fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String) -> Problem {
     let (mut addresses, mut node_ports) = (BTreeSet::new(), BTreeSet::new());
-    for frontend in state.service(name).into_iter().flat_map(|service| state.owned_frontends(service, PORTS)) {
+    for frontend in state.service(name).into_iter().flat_map(|service| state.unshared_frontends(service, PORTS)) {
         match frontend.destination {
             Destination::Address(ip) => addresses.insert(ip),
             Destination::NodePort(_) => node_ports.insert(frontend.port),

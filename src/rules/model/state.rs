@@ -244,14 +244,11 @@ impl State {
         self.claims.owns(service, port_index, frontend)
     }
 
-    /// The frontends that a Service owns, of its first `most` ports.
-    pub fn owned_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
-        let ports = service.ports.iter().enumerate().take(most);
-        let of_port = move |(index, port)| {
-            let frontends = Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
-            frontends.map(|(_, frontend)| frontend).filter(move |frontend| self.owns(&service.name, index, frontend))
-        };
-        ports.flat_map(of_port)
+    /// The frontends of the first `most` ports of a Service that no other Service owns. A Service with too many frontends owns none.
+    pub fn unshared_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
+        let of_port = move |port| Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
+        let frontends = service.ports.iter().take(most).flat_map(of_port).map(|(_, frontend)| frontend);
+        frontends.filter(|frontend| !self.claims.is_anothers(&service.name, frontend))
     }
 
     fn set_service(&mut self, name: ObjectName, new: Option<Service>) -> Option<Change> {
