@@ -51,12 +51,13 @@ test_in_each_layout!(a_service_that_is_too_large_is_said_to_be_left_out);
 fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
-    config["nftables"]["serviceElementsLimit"] = json!(100);
+    config["nftables"]["serviceElementsLimit"] = json!(900);
     // Both ask for one address, which the first one gets.
     let shared = V4.external_ip(9);
-    let ports: Vec<(String, u16)> = (0..30).map(|n| (format!("p{n}"), 1_000 + n)).collect();
+    let ports: Vec<(String, u16)> = (0..99).map(|n| (format!("p{n}"), 1_000 + n)).collect();
     let large = |name, n| {
         let large = service("shop", name).cluster_ips(n).external_ip(shared);
+        let large = Family::ALL.iter().fold(large, |large, family| large.load_balancer_ip(family.load_balancer_ip(n)));
         let large = ports.iter().fold(large, |large, (port, number)| large.port(port, Proto::Tcp, *number));
         let ports: Vec<_> = ports.iter().map(|(port, number)| (port.as_str(), Proto::Tcp, *number)).collect();
         [vec![large.json()], slices("shop", name, &[0, 1, 2], &ports)].concat()
@@ -89,7 +90,7 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let health = page(&proxy, "/healthz");
     assert_eq!(health["oversizedServices"], json!(["shop/big", "shop/hog"]));
     let text = texts(&health)[0];
-    assert!(text.starts_with(why) && text.contains("the limit is 100 "), "{health}");
+    assert!(text.starts_with(why) && text.contains("the limit is 900 "), "{health}");
     // Others are as they should be, and nothing is said of what they were not asked about.
     assert_says(&world.node, "services shop/web", 0, "served");
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, "TRANSLATED");
