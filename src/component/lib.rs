@@ -16,4 +16,6 @@ pub mod logging;
 #[cfg(any(test, feature = "testing"))]
 pub mod pages;
 pub mod privileges;
+pub mod redact;
 pub mod supervise;
+pub mod terminal;

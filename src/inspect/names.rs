@@ -44,17 +44,31 @@ impl ServiceName {
         !self.service.contains('/')
     }
 
+    /// Whether it is the name of this Service or service port, of its Service or of its namespace, whatever the port is.
+    pub(crate) fn is_of(&self, service: &str) -> bool {
+        if self.is_namespace() { is_in(service, &self.service) } else { is_port_of(service, &self.service) }
+    }
+
     /// Whether it includes `service_port`, which has the form of the comments in the tables: `namespace/name`, or `namespace/name:port`
     /// when the port has a name.
     pub(crate) fn names(&self, service_port: &str) -> bool {
-        let (service, port) = split_port(service_port);
-        service == self.service && self.port.as_deref().is_none_or(|wanted| Some(wanted) == port)
+        self.is_of(service_port) && (self.port.is_none() || is(service_port, &self.to_string()))
     }
 }
 
 /// Whether a Service or service port, `namespace/name[:port]`, is in a namespace.
 pub(crate) fn is_in(service: &str, namespace: &str) -> bool {
     service.split_once('/').is_some_and(|(its, _)| its == namespace)
+}
+
+/// Whether a name in the tables, which cut a long one and end it with `...`, may stand for this one.
+pub(crate) fn is(known: &str, name: &str) -> bool {
+    known.strip_suffix("...").map_or(known == name, |start| name.starts_with(start))
+}
+
+/// Whether a service port as the tables name it, `namespace/name[:port]`, may be one of a Service.
+pub(crate) fn is_port_of(service_port: &str, service: &str) -> bool {
+    is(split_port(service_port).0, service)
 }
 
 /// Splits `namespace/name[:port]` into `namespace/name` and the name of the port.
@@ -302,6 +316,17 @@ mod tests {
         assert!(name("shop/web:http").names("shop/web:http"));
         assert!(!name("shop/web:http").names("shop/web:https") && !name("shop/web:http").names("shop/web"));
         assert!(!name("shop/web").names("shop/web2") && !name("web").names("shop/web"));
+    }
+
+    #[test]
+    fn a_name_that_the_tables_cut_stands_for_each_that_begins_so() {
+        let name = |text: &str| text.parse::<ServiceName>().unwrap();
+        assert!(name("shop/web-of-many-words").names("shop/web-of...") && !name("shop/we").names("shop/web-of..."));
+        assert!(
+            name("shop/web:http-metrics").names("shop/web:http-me...") && name("shop/web").names("shop/web:http-me...")
+        );
+        assert!(!name("shop/web:grpc").names("shop/web:http-me...") && !name("shop/web2").names("shop/web:http-me..."));
+        assert!(!is_port_of("shop/web:http", "shop/webserver"));
     }
 
     #[test]

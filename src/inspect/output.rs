@@ -10,10 +10,9 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
 
 use anstyle::{AnsiColor, Effects, Style};
 use anyhow::{Context as _, Result};
-use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 
-use component::logging;
+use component::{logging, terminal};
 
 /// The reader of the output closed the pipe before the output was complete.
 #[derive(Debug, thiserror::Error)]
@@ -85,9 +84,7 @@ impl Output<'static> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_terminal = io::stdout().is_terminal();
         let colour = is_terminal && !set("NO_COLOR") && !is_dumb;
-        let size = is_terminal.then(|| tcgetwinsize(io::stdout()).ok()).flatten();
-        let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width >= LEAST);
-        Self { writer: Box::new(BufWriter::new(io::stdout())), colour, width }
+        Self { writer: Box::new(BufWriter::new(io::stdout())), colour, width: terminal::width(io::stdout()) }
     }
 }
 
@@ -119,20 +116,17 @@ impl<'a> Output<'a> {
         self.text(words + "\n")
     }
 
-    /// Breaks words that begin at the column `at` into lines; all but the first are indented by `hang`.
-    fn broken(&self, words: &str, mut at: usize, hang: usize) -> String {
-        let Some(width) = self.width else { return words.to_owned() };
-        let mut lines = String::new();
-        for word in words.split_inclusive(' ') {
-            if at > hang && at + visible(word.trim_end_matches(' ')) > width {
-                lines.truncate(lines.trim_end_matches(' ').len());
-                lines += &format!("\n{:hang$}", "");
-                at = hang;
-            }
-            lines += word;
-            at += visible(word);
-        }
-        lines
+    /// Prints the sentence about a problem, which may come from the kernel or the API.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn problem(&mut self, text: &str) -> Result<()> {
+        self.line(self.styled(Tone::Bad, logging::escaped(text)), 2)
+    }
+
+    /// As [`terminal::broken`], on a terminal.
+    fn broken(&self, words: &str, at: usize, hang: usize) -> String {
+        self.width.map_or_else(|| words.to_owned(), |width| terminal::broken(words, width, at, hang))
     }
 
     /// Prints a table with aligned columns: the headings, then one line per row.
@@ -162,27 +156,34 @@ impl<'a> Output<'a> {
         table.rows.iter().try_for_each(|row| self.row(&table.columns, widths, row))
     }
 
-    /// Prints a row. On a terminal the last cell, in many tables a sentence, is broken into lines. If it would begin in the right half of
-    /// the terminal, it gets lines of its own below the row.
+    /// Prints a row. On a terminal, columns that do not fit go into an indented line below, the headings too. The last cell, in many tables a
+    /// sentence, is broken into lines. If it would begin in the right half of the terminal, it gets lines of its own below the row.
     fn row(&mut self, columns: &[Column], widths: &[usize], row: &[Cell]) -> Result<()> {
         let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
+        let end = columns.len() - 1;
         let (mut line, mut at) = (String::new(), 0);
         for (index, cell) in row.iter().enumerate().take(last + 1) {
-            let missing = widths[index].saturating_sub(cell.width());
             let is_number = columns[index].is_number;
+            let is_sentence = (index == end || row.len() == 1) && !is_number;
+            if !is_sentence && at > BELOW && self.width.is_some_and(|width| at + widths[index] > width) {
+                line.truncate(line.trim_end().len());
+                line += &format!("\n{:BELOW$}", "");
+                at = BELOW;
+            }
+            let missing = widths[index].saturating_sub(cell.width());
             let (before, after) = if is_number { (missing, 0) } else { (0, missing) };
             let text = self.styled(cell.tone, &cell.text).to_string();
             // Only cells before the last one are padded, so that no line ends with spaces.
             if index < last {
                 line += &format!("{:before$}{text}{:after$}", "", "", after = after + GAP);
                 at += before + cell.width() + after + GAP;
-            } else if is_number || index + 1 < columns.len() {
+            } else if !is_sentence {
                 line += &format!("{:before$}{text}", "");
             } else if self.width.is_some_and(|width| at > width / 2 && at + cell.width() > width) {
                 line.truncate(line.trim_end().len());
                 line += &format!("\n{:BELOW$}{}", "", self.broken(&text, BELOW, BELOW));
             } else {
-                line += &self.broken(&text, at, at);
+                line += &self.broken(&text, at, if at == 0 { BELOW } else { at });
             }
         }
         self.text(line + "\n")
@@ -214,15 +215,6 @@ impl<'a> Output<'a> {
 const GAP: usize = 2;
 /// The indentation of a last cell that is printed below its row.
 const BELOW: usize = 4;
-/// Lines are not broken for a terminal with fewer columns.
-const LEAST: usize = 40;
-
-/// The number of columns of a text, without the escape sequences of styles, which end with an `m`.
-fn visible(text: &str) -> usize {
-    let mut parts = text.split('\u{1b}');
-    let first = parts.next().map_or(0, |plain| plain.chars().count());
-    first + parts.map(|part| part.split_once('m').map_or(0, |(_, plain)| plain.chars().count())).sum::<usize>()
-}
 
 /// The meaning of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -385,6 +377,20 @@ mod tests {
             assert!(lines.iter().all(|line| line.len() <= 40 && line.find("word") == Some(indent)), "{text}");
             assert_eq!(on_terminal(before, true).lines().count(), text.lines().count());
         }
+    }
+
+    #[test]
+    fn on_a_terminal_columns_that_do_not_fit_stand_below_as_their_headings_do() {
+        let mut table =
+            Table::new([Column::text("NAME"), Column::number("A"), Column::number("B"), Column::number("C")]);
+        table.row([Cell::from("n".repeat(20)), Cell::from("1".repeat(16)), Cell::from(2), Cell::from(3)]);
+        table.row([Cell::from("m"), Cell::from(4)]);
+        let mut bytes = Vec::new();
+        Output { width: Some(40), ..Output::to(&mut bytes, false) }.table(&table).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let expected =
+            format!("NAME{:33}A\n    B  C\n{} {:>17}\n    2  3\nm{:36}4\n", "", "n".repeat(20), "1".repeat(16), "");
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -1,20 +1,21 @@
 //! The problems of this node that the kernel's tables do not show. All commands get them here.
 //!
 //! The running proxy lists [`Problem`]s on its health pages, each with a sentence, which the commands print. The commands find a dormant
-//! table themselves. It is no error when no proxy listens, because the commands work without one; a proxy that takes the connection and
-//! does not answer within three seconds is a problem.
+//! table themselves, and a proxy that has not written its rules yet. It is no error when no proxy listens, because the commands work without
+//! one; a proxy that takes the connection and does not answer within three seconds is a problem.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
+use nft::ReadError;
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
-use super::names::{ServiceName, split_port};
-use component::config::{self, Invocation};
-use node::configured;
+use super::names::ServiceName;
+use component::config::{self, Config, Invocation};
+use node::configured::{self, RunningProxy};
 use rules::model::{Family, Protocol};
 
 /// The timeout of a request.
@@ -53,8 +54,10 @@ pub enum ProblemKind {
     LostFrontend,
     /// The API server does not answer.
     ApiServerLost,
-    /// The API server has no Node of the proxy's name.
+    /// There is no Node of the proxy's name.
     NodeUnknown,
+    /// The proxy has not written its rules yet, because it waits for its first objects.
+    Waiting,
     /// Another program has switched a table off.
     TableDormant,
     /// There is no table for an IP family that this node has.
@@ -64,15 +67,6 @@ pub enum ProblemKind {
     /// A kind that this version does not know.
     #[serde(other)]
     Other,
-}
-
-/// What to do when the API server has no Node of the proxy's name.
-pub const NODE_REMEDY: &str = "give the name of this node with --hostname-override or hostnameOverride";
-
-/// Returns the sentence that the API server has no Node of this name.
-#[must_use]
-pub fn no_such_node(name: &str) -> String {
-    format!("there is no Node {name}: node ports listen nowhere by default, and no endpoint is local")
 }
 
 impl Problem {
@@ -96,9 +90,14 @@ impl Problem {
         Self::of_node(ProblemKind::TableMissing, text)
     }
 
+    /// Whether it says that the proxy waits for its first objects.
+    fn is_waiting(&self) -> bool {
+        self.kind == ProblemKind::Waiting
+    }
+
     /// Whether it is about a Service of this name.
     pub(crate) fn is_about(&self, name: &ServiceName) -> bool {
-        self.service.as_deref() == Some(split_port(&name.service).0)
+        self.service.as_deref().is_some_and(|service| name.is_of(service))
     }
 
     /// Whether it is about this address of a Service, or about a node port when there is no address. No port and no protocol stand for all.
@@ -141,17 +140,59 @@ fn healthz(text: &str) -> Result<SocketAddr, String> {
 }
 
 impl RunningArgs {
-    /// What the running proxy reports; `None` when none runs, or it has no health server.
+    /// As [`Running::problems`].
     pub(crate) fn problems(self) -> Option<Vec<Problem>> {
+        Running::find().problems(self)
+    }
+}
+
+/// The running proxy, looked for once.
+pub struct Running {
+    /// The proxy, or why it cannot be looked for.
+    pub proxy: Result<Option<RunningProxy>, ReadError>,
+    /// Its configuration, if it can be read.
+    pub(crate) config: Option<Config>,
+}
+
+impl Running {
+    /// Looks for the proxy that runs in this network namespace.
+    #[must_use]
+    pub fn find() -> Self {
+        let proxy = RunningProxy::find();
+        let config = proxy.as_ref().ok().and_then(Option::as_ref).and_then(RunningProxy::config);
+        Self { proxy, config }
+    }
+
+    /// What the proxy reports, and that it waits for its first objects; `None` when none runs, or it has no health server.
+    pub(crate) fn problems(&self, args: RunningArgs) -> Option<Vec<Problem>> {
+        let mut problems = self.reported(args);
+        let waits = self.proxy.as_ref().ok().and_then(|proxy| proxy.as_ref()?.waits());
+        if let Some(text) = waits.filter(|_| !problems.iter().flatten().any(Problem::is_waiting)) {
+            problems.get_or_insert_default().push(Problem::of_node(ProblemKind::Waiting, text));
+        }
+        problems
+    }
+
+    /// In one sentence, what the proxy waits for before it writes its rules; `None` when it does not wait.
+    #[must_use]
+    pub fn waits(&self) -> Option<String> {
+        self.problems(RunningArgs::default())?.into_iter().find(Problem::is_waiting).map(|problem| problem.text)
+    }
+
+    /// Where its metrics server is, or that of a proxy with the default configuration.
+    pub(crate) fn metrics(&self) -> SocketAddr {
+        self.config.as_ref().map_or(METRICS, |config| config.metrics_bind_address)
+    }
+
+    fn reported(&self, args: RunningArgs) -> Option<Vec<Problem>> {
         #[derive(Deserialize)]
         struct Page {
             #[serde(default)]
             problems: Vec<Problem>,
         }
-        let running = if self.healthz_address.is_some() { None } else { configured::running() };
-        let known = match running {
-            Some(config) => Some(config.healthz_bind_address?),
-            None => self.healthz_address,
+        let known = match &self.config {
+            Some(config) if args.healthz_address.is_none() => Some(config.healthz_bind_address?),
+            _ => args.healthz_address,
         };
         let address = known.unwrap_or(HEALTHZ);
         // The page has the same body whatever its status is.
@@ -164,6 +205,13 @@ impl RunningArgs {
             Err(error) => known.map(|address| vec![silent(&format!("No kube-proxy answers at {address}: {error}"))]),
         }
     }
+}
+
+/// The error that a table is not there, with what the running proxy waits for.
+#[must_use]
+pub fn no_rules(table: &str) -> Error {
+    let why = Running::find().waits().unwrap_or_else(|| "`kube-proxy check` says whether one can start".to_owned());
+    anyhow!("no {table} in this network namespace: no kube-proxy of this program has written its rules here; {why}")
 }
 
 /// The problem of a proxy that does not answer.
@@ -187,18 +235,15 @@ pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
     configured::address(text, METRICS.port())
 }
 
-/// The address that the user gave, else that of the running proxy, else the default one.
-pub(crate) fn metrics_address(given: Option<SocketAddr>) -> SocketAddr {
-    given.or_else(|| Some(configured::running()?.metrics_bind_address)).unwrap_or(METRICS)
-}
-
 impl MetricsArgs {
-    /// Returns the address of the metrics server: from the configuration file if one was given, else from [`metrics_address`].
+    /// Returns the address of the metrics server: that of the configuration file or of the user, else that of
+    /// the running proxy, else the default one.
     ///
     /// # Errors
     /// When the configuration file cannot be used.
     pub(crate) fn address(&self) -> Result<SocketAddr> {
-        let Some(file) = &self.config else { return Ok(metrics_address(self.metrics_bind_address)) };
+        let given = self.metrics_bind_address;
+        let Some(file) = &self.config else { return Ok(given.unwrap_or_else(|| Running::find().metrics())) };
         let mut flag = OsString::from("--config=");
         flag.push(file);
         match config::load([OsString::from("kube-proxy"), flag]).context("cannot tell the proxy's address")? {

@@ -1,12 +1,13 @@
 //! Finds the configuration of the proxy that runs in this network namespace, for all commands.
 //!
-//! The process that holds the writer lock is the running proxy, whatever addresses it listens on. Its command line and its configuration
-//! file are read from /proc, which also works if the proxy runs in another container or is stopped. A flag of the command wins over the
-//! proxy's configuration. Without a running proxy, or when /proc does not show its process, defaults apply.
+//! The process that holds the writer lock is the running proxy, whatever addresses it listens on. A proxy that waits for its first objects
+//! does not hold the lock yet: it is found in /proc. Its command line and its configuration file are read from /proc, which also works if
+//! the proxy runs in another container or is stopped. A flag of the command wins over the proxy's configuration. Without a running proxy, or
+//! when /proc does not show its process, defaults apply.
 //!
-//! Invariants: only what the holder of the lock says counts, which takes CAP_NET_ADMIN. A process or a server of an unprivileged user
-//! could name a kubeconfig that runs a program. So `/configz` is not asked. No read waits for another program, and none takes more than
-//! `MOST` bytes.
+//! Invariants: only what a process with CAP_NET_ADMIN says counts, which holding the lock takes as well. A process or a server of an
+//! unprivileged user could name a kubeconfig that runs a program. So `/configz` is not asked. No read waits for another program, and none
+//! takes more than `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,9 +18,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use nft::ReadError;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::kernel::Holder;
+use crate::kernel::{Holder, process};
 use component::config::{CommandLine, Config, ProxyArgs};
 
 /// The most bytes of a configuration file; a ConfigMap has no more.
@@ -88,7 +90,7 @@ impl Settings {
         if let Some(file) = args.file() {
             return alone(Origin::File(file.to_owned()));
         }
-        let Some(proxy) = RunningProxy::find() else { return alone(Origin::Flags) };
+        let Some(proxy) = RunningProxy::find().ok().flatten() else { return alone(Origin::Flags) };
         let origin =
             if args.are_given() { Origin::Changed(proxy.name.clone()) } else { Origin::Running(proxy.name.clone()) };
         let line = proxy.command_line().map_err(NoSettings::Unseen)?;
@@ -106,15 +108,6 @@ impl Settings {
     }
 }
 
-/// The configuration of the running proxy; `None` when none runs, or its configuration cannot be read.
-#[must_use]
-pub fn running() -> Option<Config> {
-    let proxy = RunningProxy::find()?;
-    let mut config = ProxyArgs::default().config_beside(&proxy.command_line().ok()?).ok()?;
-    proxy.make_absolute(&mut config);
-    Some(config)
-}
-
 /// Parses `IP[:PORT]`, with this port when the text has none.
 ///
 /// # Errors
@@ -124,19 +117,60 @@ pub fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
     text.parse().or_else(with_port).map_err(|_| "expected IP or IP:PORT ([IP]:PORT for IPv6)".to_owned())
 }
 
-/// The kube-proxy of this program that holds the writer lock of this network namespace.
-struct RunningProxy {
-    /// How the lock names it: `pid 4711: kube-proxy --config ...`.
+/// The kube-proxy of this program that runs in this network namespace.
+#[derive(Debug)]
+pub struct RunningProxy {
+    /// Its process id and its command line: `pid 4711: kube-proxy --config ...`.
     name: String,
     /// Its directory in /proc; `None` when this process does not see it.
     process: Option<PathBuf>,
+    has_lock: bool,
+}
+
+impl std::fmt::Display for RunningProxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
 }
 
 impl RunningProxy {
-    /// Finds the running proxy; `None` when none runs, or this process may not read the lock.
-    fn find() -> Option<Self> {
-        let holder = Holder::find().ok().flatten()?;
-        Some(Self { name: holder.to_string(), process: holder.process() })
+    /// Finds the running proxy: the process that holds the writer lock, else one that has not taken it yet, if this process sees it.
+    ///
+    /// # Errors
+    /// When the lock cannot be read.
+    pub fn find() -> Result<Option<Self>, ReadError> {
+        Ok(match Holder::find()? {
+            Some(holder) => Some(Self { name: holder.to_string(), process: holder.process(), has_lock: true }),
+            None => process::running_proxy(Path::new("/proc")).and_then(Self::without_lock),
+        })
+    }
+
+    /// The running proxy of this directory in /proc, which does not hold the lock.
+    fn without_lock(directory: PathBuf) -> Option<Self> {
+        let pid = directory.file_name()?.to_str()?;
+        let line = process::command_line(&directory)?;
+        Some(Self { name: format!("pid {pid}: {line}"), process: Some(directory), has_lock: false })
+    }
+
+    /// The directory in /proc of its process; `None` when this process does not see it.
+    #[must_use]
+    pub fn process(&self) -> Option<&Path> {
+        self.process.as_deref()
+    }
+
+    /// In words, that it has written no rules yet because it waits for its first objects; `None` once it has taken the writer lock.
+    #[must_use]
+    pub fn waits(&self) -> Option<String> {
+        (!self.has_lock)
+            .then(|| format!("kube-proxy ({self}) has not written its rules yet: it waits for its first objects"))
+    }
+
+    /// Its configuration; `None` when it cannot be read.
+    #[must_use]
+    pub fn config(&self) -> Option<Config> {
+        let mut config = ProxyArgs::default().config_beside(&self.command_line().ok()?).ok()?;
+        self.make_absolute(&mut config);
+        Some(config)
     }
 
     /// The command line with which it was started, and the content of its configuration file.
@@ -231,7 +265,11 @@ mod tests {
         let kubeconfig = here.path().join("kubeconfig");
         let there = process.path().join("root").join(kubeconfig.strip_prefix("/").unwrap());
         fs::create_dir_all(there.parent().unwrap()).unwrap();
-        let proxy = RunningProxy { name: "pid 7: kube-proxy".to_owned(), process: Some(process.path().to_owned()) };
+        let proxy = RunningProxy {
+            name: "pid 7: kube-proxy".to_owned(),
+            process: Some(process.path().to_owned()),
+            has_lock: true,
+        };
         let flags = ["kube-proxy".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
         let line = CommandLine::of_running(flags.map(OsString::from), |_| unreachable!()).unwrap();
         let config = ProxyArgs::default().config_beside(&line).unwrap();

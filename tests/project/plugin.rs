@@ -107,7 +107,7 @@ fn a_node_that_cannot_be_reached_or_hangs_is_named_and_the_others_are_asked() {
     let start = Instant::now();
     let (code, stdout, stderr) = cluster.run(&["--timeout", "1", "services", "x"]);
     assert!(start.elapsed() < Duration::from_secs(60), "the limit counts");
-    assert_eq!((code, stdout.as_str()), (Some(2), "== the same on 1 of 3 nodes: a\nx\n"));
+    assert_eq!((code, stdout.as_str()), (Some(2), "== the same on 1 of 3 nodes: a; not reached: b, c\nx\n"));
     let expected = "cannot reach the proxy of node b: Error from server: dial tcp: \"refused\"\n\
                     cannot reach the proxy of node c: no end within 1 seconds\n";
     assert_eq!(stderr, expected);
@@ -185,4 +185,30 @@ fn a_bundle_of_each_node_is_a_file_byte_for_byte() {
     assert!(cluster.calls().contains("-- kube-proxy bundle - --config /c\n"), "{}", cluster.calls());
     let (code, stdout, _) = cluster.run(&["--node", "c", "bundle"]);
     assert_eq!((code, stdout.as_str()), (Some(0), "kube-proxy-bundles/kube-proxy-c.tar.gz\n"));
+}
+
+// On a terminal both streams are one: what the nodes say comes first, and which nodes said nothing is the end.
+#[test]
+fn nodes_that_are_not_reached_are_named_in_the_first_line_and_explained_in_the_last() {
+    let cluster = Cluster::new(&[("a", ""), ("b", "echo no; exit 1"), ("c", "echo yes"), ("d", "echo yes")]);
+    cluster.file("proxy-a.unreachable", "Error from server: dial tcp: refused\n");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubectl-kubeproxy");
+    let together = |words: &str| {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("\"$0\" {words} 2>&1")).arg(&script).current_dir(cluster.folder.path());
+        let path = std::env::var("PATH").expect("there is a PATH");
+        command.env("PATH", format!("{}:{path}", cluster.folder.path().display()));
+        String::from_utf8(command.output().expect("the script can be run").stdout).expect("the output is text")
+    };
+    let why = "node a: Error from server: dial tcp: refused\n";
+    assert_eq!(
+        together("check"),
+        format!(
+            "1 of 3 nodes differ: b; not reached: a\n\n== b\n(exit code 1)\nno\n\n== 2 of 3 nodes: c, d\nyes\n\
+             cannot reach the proxy of {why}"
+        )
+    );
+    cluster.script("proxy-b", "#!/bin/sh\necho archive\n");
+    let archives: Vec<String> = ["b", "c", "d"].map(|node| format!("f/kube-proxy-{node}.tar.gz\n")).to_vec();
+    assert_eq!(together("bundle f"), format!("{}cannot bundle {why}", archives.concat()));
 }

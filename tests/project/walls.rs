@@ -41,11 +41,13 @@ const WALLS: &[Wall] = &[
     Wall { module: "component/http", modules: &[], words: &["Instant::now"] },
     Wall {
         module: "component/logging",
-        modules: &["config", "supervise"],
+        modules: &["config", "redact", "supervise", "terminal"],
         words: &["std::env", "std::fs", "std::process", "std::thread", "Instant::now", "SystemTime::now"],
     },
     Wall { module: "component/pages", modules: &[], words: &["std::env", "std::fs"] },
     Wall { module: "component/privileges", modules: &[], words: &["std::env"] },
+    Wall { module: "component/redact", modules: &[], words: &[] },
+    Wall { module: "component/terminal", modules: &[], words: &[] },
     Wall { module: "component/supervise", modules: &[], words: &["std::thread"] },
     Wall {
         module: "cluster/source",

@@ -24,6 +24,15 @@ pub use convert::ConvertOptions;
 /// The kinds of objects that are read from either source.
 pub const KINDS: [&str; 4] = ["EndpointSlice", "Node", "Service", "ServiceCIDR"];
 
+/// What to do when there is no Node of the proxy's name.
+pub const NODE_REMEDY: &str = "give the name of this node with --hostname-override or hostnameOverride";
+
+/// Returns the sentence that there is no Node of this name.
+#[must_use]
+pub fn no_such_node(name: &str) -> String {
+    format!("there is no Node {name}: node ports listen nowhere by default, and no endpoint is local")
+}
+
 /// A problem with one object, because of which a part of the object or the complete object is ignored.
 ///
 /// Prints as `Service demo/web: spec.externalIPs[1]: "300.1.1.1" is not an IP address; ignored`.

@@ -35,7 +35,9 @@ use tracing::subscriber::{Subscriber, set_global_default};
 use tracing::{Event, Metadata, callsite, span, warn};
 
 use crate::config::{self, LogFormat, LoggingConfig};
+use crate::redact::redact;
 use crate::supervise;
+use crate::terminal::for_stderr;
 use buffer::Buffer;
 use filter::Filter;
 pub use out_of_memory::out_of_memory;
@@ -211,7 +213,7 @@ pub fn fatal(error: &anyhow::Error) {
 
 /// Writes the error that ends a command as a plain line, because commands do not log.
 pub fn complain(error: &anyhow::Error) {
-    ERRORS.push(escape::lines(&format!("kube-proxy: {error:#}")));
+    ERRORS.push(escape::lines(&for_stderr(&redact(&format!("kube-proxy: {error:#}")))));
 }
 
 /// Returns text from outside of the program as one line for a terminal, with control characters escaped.

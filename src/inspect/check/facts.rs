@@ -12,17 +12,18 @@ use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::is_about_rights;
-use crate::other_proxy::{self, OtherProxy};
+use crate::other_proxy::{self, OtherProxy, Program};
+use crate::running::Running;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, ProxyArgs};
 use node::configured::{NoSettings, Origin, Settings};
+use node::kernel::families;
 use node::kernel::leftovers::{self, Left};
 use node::kernel::probe::{ProbeError, probe};
 use node::kernel::process::{self, SKIP_VERSION_CHECK};
 use node::kernel::sysctl::{self, Setting};
-use node::kernel::{Holder, families};
-use rules::model::Family;
+use rules::model::{Event, Family};
 
 /// Why a fact could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +68,20 @@ pub(super) struct OfConfig {
 /// The source of the Services and other objects.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// A directory: the problems of its manifests, or why it cannot be read.
-    Manifests(PathBuf, Result<Vec<String>, String>),
+    /// A directory: its content, or why it cannot be read.
+    Manifests(PathBuf, Result<Manifests, String>),
     /// An API server: its report, or why it cannot be asked.
     Api(Result<api::ServerReport, String>),
     /// A source that the running proxy reads in its own file system, where this command does not see it; with the remedy.
     Elsewhere(String),
+}
+
+/// The content of a directory of manifests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Manifests {
+    pub(super) problems: Vec<String>,
+    /// Whether it has Nodes, and none with the name of this node.
+    pub(super) lacks_node: bool,
 }
 
 /// Facts about the kernel.
@@ -99,9 +108,11 @@ pub(super) struct Privileges {
 /// Facts about other programs on the node.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
-    /// The process of this program that holds the proxy's lock; `None` when none does.
+    /// The running proxy of this program; `None` when none runs.
     pub(super) proxy: Result<Option<String>, NoLook>,
-    /// A running kube-proxy that does not hold the lock.
+    /// In one sentence, what the running proxy waits for before it writes its rules.
+    pub(super) waits: Option<String>,
+    /// Another running kube-proxy.
     pub(super) other: Option<OtherProxy>,
     pub(super) left: Result<Left, NoLook>,
     /// The base chains of all programs.
@@ -163,19 +174,23 @@ impl Source {
     fn look(config: &Config) -> Self {
         match &config.manifests {
             Some(dir) => {
-                let problems = manifests::check(dir)
+                let read = manifests::check(dir)
                     .and_then(|()| manifests::read_once(std::slice::from_ref(dir), options(config)));
-                let texts = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect();
-                Self::Manifests(
-                    dir.clone(),
-                    problems
-                        .map(|(_, problems): (_, Vec<manifests::ManifestProblem>)| texts(problems))
-                        .map_err(|error| chain(&error)),
-                )
+                let content = read.map(|(events, problems)| Manifests {
+                    problems: problems.iter().map(ToString::to_string).collect(),
+                    lacks_node: lacks_node(&events, &config.node_name),
+                });
+                Self::Manifests(dir.clone(), content.map_err(|error| chain(&error)))
             }
             None => Self::Api(api::look(&client(config), &config.node_name).map_err(|error| chain(&error))),
         }
     }
+}
+
+/// Whether there are Nodes, and none of this name.
+fn lacks_node(events: &[Event], name: &str) -> bool {
+    let is_named = |event: &Event| matches!(event, Event::NodeApplied(node) if *node.name == *name);
+    events.iter().any(|event| matches!(event, Event::NodeApplied(_))) && !events.iter().any(is_named)
 }
 
 impl Kernel {
@@ -217,10 +232,14 @@ impl Privileges {
 
 impl Programs {
     fn look(config: Option<&Config>) -> Self {
-        let holder = Holder::find();
+        let running = Running::find();
+        let waits = running.waits();
+        let other = other_proxy::beside(running.proxy.as_ref().ok().and_then(Option::as_ref), config);
         Self {
-            other: other_proxy::beside(holder.as_ref().ok().and_then(Option::as_ref), config),
-            proxy: holder.map(|holder| holder.map(|holder| holder.to_string())).map_err(NoLook::from),
+            // A command that does not see the process of a proxy knows it by its pages.
+            other: other.filter(|other| waits.is_none() || other.program != Program::Own),
+            proxy: running.proxy.map(|proxy| proxy.map(|proxy| proxy.to_string())).map_err(NoLook::from),
+            waits,
             left: leftovers::look().map_err(NoLook::from),
             chains: chains().map_err(NoLook::from),
             nft: nft_version(),

@@ -6,11 +6,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use nft::{ChainType, Hook, HookedChain};
 
-use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
+use super::facts::{Facts, Kernel, Manifests, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
 use crate::other_proxy::{OtherProxy, Program};
-use crate::running::{NODE_REMEDY, no_such_node};
 use cluster::source::api::{Access, Allowed, ServerReport};
+use cluster::source::{NODE_REMEDY, no_such_node};
+use component::redact::redact;
 use node::configured::NoSettings;
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
@@ -53,7 +54,7 @@ pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
 }
 
 fn line(check: &'static str, result: Verdict, text: impl Display, remedy: Option<&str>) -> Line {
-    Line { check, result, text: text.to_string(), remedy: remedy.map(str::to_owned) }
+    Line { check, result, text: redact(&text.to_string()), remedy: remedy.map(str::to_owned) }
 }
 
 fn ok(check: &'static str, text: impl Display) -> Line {
@@ -242,11 +243,11 @@ fn sysctl_line(setting: &sysctl::Setting, runs: bool, privileges: Privileges) ->
 fn source(config: &OfConfig, now: Timestamp) -> Vec<Line> {
     const AREA: &str = "api-server";
     match &config.source {
-        Source::Manifests(dir, Ok(problems)) if problems.is_empty() => {
-            vec![ok(AREA, format_args!("none is used: the manifests of {} have no problem", dir.display()))]
-        }
-        Source::Manifests(_, Ok(problems)) => {
-            problems.iter().map(|problem| line(AREA, Verdict::Warning, problem, None)).collect()
+        Source::Manifests(dir, Ok(Manifests { problems, lacks_node })) => {
+            let problems = problems.iter().map(|problem| line(AREA, Verdict::Warning, problem, None));
+            let lines: Vec<Line> = problems.chain(lacks_node.then(|| no_node(AREA, &config.node_name))).collect();
+            let fine = || ok(AREA, format_args!("none is used: the manifests of {} have no problem", dir.display()));
+            if lines.is_empty() { vec![fine()] } else { lines }
         }
         Source::Manifests(_, Err(error)) => vec![failure(AREA, error, "give --manifests a directory that can be read")],
         Source::Elsewhere(why) => vec![unknown(AREA, why, None)],
@@ -308,9 +309,14 @@ fn permissions(look: &ServerReport, node_name: &str) -> Vec<Line> {
     const AREA: &str = "permissions";
     let mut lines: Vec<Line> = look.access.iter().map(permission).collect();
     if look.has_node == Some(false) {
-        lines.push(warning(AREA, no_such_node(node_name), NODE_REMEDY));
+        lines.push(no_node(AREA, node_name));
     }
     lines
+}
+
+/// A proxy is not ready while there is no Node of its name.
+fn no_node(area: &'static str, name: &str) -> Line {
+    failure(area, no_such_node(name), NODE_REMEDY)
 }
 
 fn permission(access: &Access) -> Line {
@@ -338,13 +344,14 @@ fn permission(access: &Access) -> Line {
 
 fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
     const AREA: &str = "other-programs";
-    let mut lines = vec![match &programs.proxy {
-        Ok(Some(holder)) => ok(AREA, format_args!("a kube-proxy of this program runs: {holder}")),
-        Ok(None) => ok(AREA, "no kube-proxy of this program runs"),
-        Err(why) => no_look(AREA, "whether a kube-proxy runs", why),
+    let mut lines = vec![match (&programs.waits, &programs.proxy) {
+        (Some(waits), _) => warning(AREA, waits, "what it lacks is named above, and in its log"),
+        (None, Ok(Some(proxy))) => ok(AREA, format_args!("a kube-proxy of this program runs: {proxy}")),
+        (None, Ok(None)) => ok(AREA, "no kube-proxy of this program runs"),
+        (None, Err(why)) => no_look(AREA, "whether a kube-proxy runs", why),
     }];
     lines.extend(programs.other.as_ref().map(other_proxy));
-    if programs.proxy == Ok(None) && programs.other.is_none() {
+    if programs.proxy == Ok(None) && programs.other.is_none() && programs.waits.is_none() {
         let used = config.iter().flat_map(|config| &config.ports).filter(|(_, _, is_used)| *is_used);
         lines.extend(used.map(|(name, address, _)| {
             let text = format!("another program listens on port {}, which the {name} server needs", address.port());

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use nft::decode::{Effects, HookOutline};
 use nft::{Hook, HookedChain, TableName};
 
-use super::facts::{Facts, Kernel, NoLook, OfConfig, Privileges, Programs, Source};
+use super::facts::{Facts, Kernel, Manifests, NoLook, OfConfig, Privileges, Programs, Source};
 use super::judge::lines_at;
 use super::*;
 use crate::other_proxy::{OtherProxy, Program};
@@ -68,6 +68,7 @@ fn good() -> Facts {
         privileges: Privileges { net_admin: Some(true), net_bind_service: Some(true) },
         programs: Programs {
             proxy: Ok(Some("pid 4711: kube-proxy --config=/var/lib/kube-proxy/config.conf".to_owned())),
+            waits: None,
             other: None,
             left: Ok(Left::default()),
             chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),
@@ -267,7 +268,7 @@ fn an_api_server_that_does_not_answer_or_refuses_is_a_failure() {
     let results: Vec<Verdict> = refused.iter().map(|(result, _)| *result).collect();
     assert_eq!(results, [Verdict::Failure, Verdict::Warning, Verdict::Failure, Verdict::Unknown], "{refused:?}");
     let without = troubles(|facts| api(facts).has_node = Some(false));
-    assert!(without[0].1.starts_with("there is no Node node-1"), "{without:?}");
+    assert!(without[0].0 == Verdict::Failure && without[0].1.starts_with("there is no Node node-1"), "{without:?}");
 }
 
 #[test]
@@ -284,8 +285,13 @@ fn certificates_are_warned_about_before_they_end() {
 #[test]
 fn manifests_in_place_of_an_api_server_are_read() {
     let of = |outcome| troubles(|facts| config(facts).source = Source::Manifests("/m".into(), outcome));
-    assert_eq!(of(Ok(Vec::new())), []);
-    assert_eq!(of(Ok(vec!["a.yaml: spec.x: unknown field".to_owned()]))[0].0, Verdict::Warning);
+    let with = |problems: &[&str], lacks_node| {
+        Ok(Manifests { problems: problems.iter().map(ToString::to_string).collect(), lacks_node })
+    };
+    assert_eq!(of(with(&[], false)), []);
+    assert_eq!(of(with(&["a.yaml: spec.x: unknown field"], false))[0].0, Verdict::Warning);
+    let (result, text) = of(with(&[], true)).remove(0);
+    assert!(result == Verdict::Failure && text.starts_with("there is no Node node-1"), "{text}");
     assert_eq!(of(Err("cannot be read".to_owned()))[0].0, Verdict::Failure);
 }
 
@@ -294,6 +300,19 @@ fn a_busy_port_is_another_proxy_only_while_none_of_ours_runs() {
     let found = troubles(|facts| facts.programs.proxy = Ok(None));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].1.contains("port 10249"), "{found:?}");
+}
+
+// A proxy that waits is in one line, whether or not its process is seen.
+#[test]
+fn a_proxy_that_waits_is_one_line() {
+    let waits = "kube-proxy (pid 7) waits for Service of the API server since 2026-11-26T02:10:00Z";
+    for proxy in [Some("pid 7: kube-proxy".to_owned()), None] {
+        let found = troubles(|facts| {
+            facts.programs.proxy = Ok(proxy);
+            facts.programs.waits = Some(waits.to_owned());
+        });
+        assert_eq!(found, [(Verdict::Warning, waits.to_owned())]);
+    }
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, lis
 
 /// Adds a problem that the proxy reports, as the reason or as a warning. `is_here`: the packet goes to a port of this host.
 fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: Option<&str>, problem: &Problem) {
-    use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined};
+    use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined, Waiting};
     let is_unowned = explanation.service.is_none();
     let protocol = reading::protocol(packet.protocol);
     let port = packet.has_ports().then_some(packet.port);
@@ -137,7 +137,7 @@ fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: 
             explanation.warnings.push(problem.text.clone());
         }
         LostFrontend if is_at || is_asked => explanation.warnings.push(problem.text.clone()),
-        ApiServerLost | NodeUnknown | ProxySilent => explanation.warnings.push(problem.text.clone()),
+        ApiServerLost | NodeUnknown | ProxySilent | Waiting => explanation.warnings.push(problem.text.clone()),
         _ => {}
     }
 }

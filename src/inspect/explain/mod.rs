@@ -35,7 +35,7 @@ use nft::{Connection, Family, TableName};
 use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, FormatArgs, Output};
-use crate::running::{Problem, RunningArgs};
+use crate::running::{Problem, RunningArgs, no_rules};
 use component::config::ManifestArgs;
 use kernel::{Live, ThisHost};
 use node::kernel::connections::{Ends, Phase};
@@ -234,9 +234,7 @@ fn evaluate(
     let family = family(packet.source);
     let table = TableName::new(family, TABLE);
     let tables = live.tables()?;
-    let Some(is_dormant) = is_dormant(&tables, &table) else {
-        bail!("no table {table} in this network namespace: no kube-proxy in mode nftables has written its rules here");
-    };
+    let is_dormant = is_dormant(&tables, &table).ok_or_else(|| no_rules(&format!("table {table}")))?;
     let walk = machine::walk(packet.clone(), tracked, live, host)?;
     let owner = around::owner(packet, &table, live)?;
     let mut explanation = verdict::explain(&walk, packet, owner.as_deref());

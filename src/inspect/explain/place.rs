@@ -14,11 +14,10 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use nft::machine::protocol;
 
 use crate::names::{self, ServiceName, split_port};
-use crate::running::{Problem, ProblemKind, RunningArgs};
+use crate::running::{Problem, ProblemKind, Running, RunningArgs};
 use crate::tables::{FrontendView, Kind, View};
 use cluster::settings;
 use cluster::source::api::{ClientOptions, pod_addresses};
-use node::configured;
 use rules::model::{Destination, Frontend, Protocol};
 
 /// Where a packet comes from.
@@ -281,5 +280,5 @@ fn pods_of_cluster(pod: &str) -> Result<Vec<IpAddr>> {
 
 /// How the running proxy reaches the API server.
 fn client_of_proxy() -> Result<ClientOptions> {
-    Ok(settings::client(&configured::running().context("no kube-proxy runs here whose configuration can be read")?))
+    Ok(settings::client(&Running::find().config.context("no kube-proxy runs here whose configuration can be read")?))
 }

@@ -394,8 +394,12 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
         | ChainKind::Forward
         | ChainKind::ServicesFilter
         | ChainKind::ExternalServices => {
-            let why = if seen.is_translated { "an endpoint serves it" } else { "no Service without endpoints has it" };
-            format!("let through: {why}")
+            let text = if seen.is_translated {
+                "let through: an endpoint serves it"
+            } else {
+                "not refused here: no Service without endpoints has it"
+            };
+            text.to_owned()
         }
         ChainKind::Fallback if goes_on => {
             format!("{} is not translated; looked up once more, in case its Service changed meanwhile", target(packet))

@@ -17,13 +17,11 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::CommandOutcome;
-use super::names::Wanted;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
 use super::running::{Problem, RunningArgs};
-use super::services;
+use super::services::{self, Selection};
 use super::tables::{FrontendView, View};
 use component::config::GoDuration;
-use component::logging::escaped;
 use connect::{Outcome, Target};
 use rules::model::{Destination, Family, Protocol};
 
@@ -45,14 +43,10 @@ Exit codes: 0 all answer; 1 one does not, or a problem is printed; 2 could not l
 
 /// Ask each endpoint of a Service from this node whether it answers, and how fast
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("names", |names| names.required(true)))]
 pub struct Args {
-    /// Services, namespaces, addresses, frontends or node ports
-    #[arg(required = true, value_name = "NAMESPACE/NAME[:PORT] | NAMESPACE | IP | IP:PORT[/PROTO] | NODE-PORT")]
-    names: Vec<Wanted>,
-    /// Only the Services of this namespace; names may then be without it
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// How long to wait for each answer, such as 500ms or 3s, at most 1m
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time_limit)]
     timeout: Duration,
@@ -76,7 +70,7 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// When the kernel's tables cannot be read or have nothing with one of the names, or when all that does not answer is silent UDP.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
-    let (view, problems) = services::named(&args.names, args.namespace.as_deref(), args.running)?;
+    let (view, problems) = services::named(&args.selection, args.running)?;
     let asked = what_to_ask(&view);
     // Each target once, however many Services have it: a pod with a short backlog would drop some of several connections at a time.
     let mut known = HashSet::new();
@@ -244,10 +238,6 @@ impl Report<'_> {
         if self.not_asked > 0 {
             out.text(format_args!("{} more addresses were not asked: --all asks them\n", self.not_asked))?;
         }
-        for problem in self.problems {
-            let text = out.styled(Tone::Bad, escaped(&problem.text));
-            out.text(format_args!("{text}\n"))?;
-        }
-        Ok(())
+        self.problems.iter().try_for_each(|problem| out.problem(&problem.text))
     }
 }

@@ -11,7 +11,7 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
-use crate::names::split_port;
+use crate::names::{self, split_port};
 use crate::tables::{EndpointView, FrontendView, Kind};
 
 /// The timeout of a request.
@@ -140,7 +140,7 @@ impl Causes {
     pub(super) fn of(&self, view: &FrontendView) -> Option<&Cause> {
         let (service, frontend) = (view.service.as_deref()?, &view.frontend);
         let is_it = |port: &&PortCauses| {
-            service.strip_suffix("...").map_or(port.service == service, |start| port.service.starts_with(start))
+            names::is(service, &port.service)
                 && port.protocol == frontend.protocol.api_name()
                 && port.family == frontend.family().to_string()
         };

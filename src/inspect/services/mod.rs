@@ -23,7 +23,7 @@ use anyhow::{Result, anyhow};
 use super::CommandOutcome;
 use super::names::{self, FrontendName, ServiceName, Wanted, is_in, split_port};
 use super::output::{Format, FormatArgs, Output};
-use super::running::{self, Problem, ProblemKind, RunningArgs};
+use super::running::{self, Problem, ProblemKind, Running, RunningArgs};
 use super::tables::{FrontendView, State, View};
 use causes::Causes;
 use rules::model::{Destination, Frontend};
@@ -47,12 +47,8 @@ such Service.";
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Services, namespaces, addresses, frontends or node ports; without any, all
-    #[arg(value_name = "NAMESPACE/NAME[:PORT] | NAMESPACE | IP | IP:PORT[/PROTO] | NODE-PORT")]
-    names: Vec<Wanted>,
-    /// Only the Services of this namespace; names may then be without it
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// Only frontends that are not served
     #[arg(long)]
     not_served: bool,
@@ -75,6 +71,17 @@ pub struct Args {
     /// Print only names, for completion
     #[arg(long = "names", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "services")]
     names_of: Option<NamesOf>,
+}
+
+/// The Services that the user asks for.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Selection {
+    /// Services, namespaces, addresses, frontends or node ports
+    #[arg(value_name = "NAMESPACE/NAME[:PORT] | NAMESPACE | IP | IP:PORT[/PROTO] | NODE-PORT")]
+    names: Vec<Wanted>,
+    /// Only the Services of this namespace; names may then be without it
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
 }
 
 /// What `--names` prints.
@@ -116,14 +123,13 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     }
 }
 
-/// Reads the frontends with these names, sorted by Service, and the problems that concern them or the whole node. For other commands.
+/// Reads the selected frontends, sorted by Service, and the problems that concern them or the whole node. For other commands.
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
-    let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
-    let args = Args { names, namespace, running, ..Args::default() };
-    Listing::read(&args).map(|listing| (listing.view, listing.problems))
+pub(crate) fn named(selection: &Selection, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
+    let listing = Listing::selected(View::read()?, running.problems(), selection)?;
+    Ok((listing.view, listing.problems))
 }
 
 /// Prints names, Services without their ports. Leaves out names with characters that Kubernetes does not allow: shells evaluate the words
@@ -164,11 +170,13 @@ struct Listing {
 
 impl Listing {
     fn read(args: &Args) -> Result<Self> {
-        let mut listing = Self::of(View::read()?, args.running.problems(), args)?;
+        let (view, running) = (View::read()?, Running::find());
+        let mut listing = Self::of(view, running.problems(args.running), args)?;
         // A proxy that did not answer the first request would not answer this one either.
         let is_silent = listing.problems.iter().any(|problem| problem.kind == ProblemKind::ProxySilent);
         if listing.is_one_service && !is_silent {
-            listing.causes = Causes::ask(running::metrics_address(args.metrics_bind_address), &listing.view.frontends);
+            let address = args.metrics_bind_address.unwrap_or_else(|| running.metrics());
+            listing.causes = Causes::ask(address, &listing.view.frontends);
         }
         Ok(listing)
     }
@@ -177,14 +185,27 @@ impl Listing {
     ///
     /// # Errors
     /// When nothing has one of the names.
-    fn of(mut view: View, reported: Option<Vec<Problem>>, args: &Args) -> Result<Self> {
+    fn of(view: View, reported: Option<Vec<Problem>>, args: &Args) -> Result<Self> {
+        let mut listing = Self::selected(view, reported, &args.selection)?;
+        if args.not_served {
+            listing.view.frontends.retain(|frontend| frontend.state != Some(State::Served));
+        }
+        Ok(listing)
+    }
+
+    /// Selects the frontends of `view` with these names.
+    ///
+    /// # Errors
+    /// When nothing has one of the names.
+    fn selected(mut view: View, reported: Option<Vec<Problem>>, selection: &Selection) -> Result<Self> {
+        let Selection { names, namespace } = selection;
         let proxy_answers = reported.is_some();
         let mut problems: Vec<Problem> = view.problems().collect();
         problems.extend(reported.into_iter().flatten());
         mark_quarantined(&mut view.frontends, &problems);
-        let wanted: Vec<Wanted> = args.names.iter().map(|name| name.in_namespace(args.namespace.as_deref())).collect();
-        let namespace = |name: &String| Wanted::Service(ServiceName { service: name.clone(), port: None });
-        for name in wanted.iter().chain(&args.namespace.as_ref().map(namespace)) {
+        let wanted: Vec<Wanted> = names.iter().map(|name| name.in_namespace(namespace.as_deref())).collect();
+        let of_namespace = |service: &String| Wanted::Service(ServiceName { service: service.clone(), port: None });
+        for name in wanted.iter().chain(&namespace.as_ref().map(of_namespace)) {
             let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
             if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
                 return Err(with_silence(unknown(&view, name), &problems));
@@ -195,12 +216,9 @@ impl Listing {
             let is_wanted = |problem: &Problem| wanted.iter().any(|name| concerns(problem, name));
             problems.retain(|problem| problem.is_of_node() || is_wanted(problem));
         }
-        if let Some(namespace) = &args.namespace {
+        if let Some(namespace) = namespace {
             view.frontends.retain(|frontend| frontend.service.as_deref().is_some_and(|name| is_in(name, namespace)));
             problems.retain(|problem| problem.service.as_deref().is_none_or(|name| is_in(name, namespace)));
-        }
-        if args.not_served {
-            view.frontends.retain(|frontend| frontend.state != Some(State::Served));
         }
         let is_one_service = match &wanted[..] {
             [Wanted::Service(name)] => !name.is_namespace(),
@@ -233,13 +251,18 @@ fn with_silence(error: anyhow::Error, problems: &[Problem]) -> anyhow::Error {
     }
 }
 
+/// Marks the frontends of Services that the kernel refuses. A long name is cut in the tables: without another sign, it counts as that of each
+/// Service whose name begins so and that has the frontend.
 fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
-    let quarantined = problems.iter().filter(|problem| problem.kind == ProblemKind::Quarantined);
-    let quarantined: BTreeSet<&str> = quarantined.filter_map(|problem| problem.service.as_deref()).collect();
-    for frontend in frontends {
-        let service = frontend.service.as_deref().map(|service| split_port(service).0);
-        if service.is_some_and(|service| quarantined.contains(service)) {
-            frontend.state = Some(State::Quarantined);
+    for view in frontends {
+        let (name, frontend) = (view.service.as_deref().unwrap_or_default(), frontend_name(&view.frontend));
+        let is_it = |problem: &Problem| {
+            problem.kind == ProblemKind::Quarantined
+                && problem.service.as_deref().is_some_and(|service| names::is_port_of(name, service))
+                && (!name.ends_with("...") || problem.is_at(frontend.address, Some(frontend.port), None))
+        };
+        if problems.iter().any(is_it) {
+            view.state = Some(State::Quarantined);
         }
     }
 }
@@ -247,9 +270,6 @@ fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
 /// Whether a problem is about the Service, the namespace, the address or the frontend with this name.
 fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
     match wanted {
-        Wanted::Service(name) if name.is_namespace() => {
-            problem.service.as_deref().is_some_and(|service| is_in(service, &name.service))
-        }
         Wanted::Service(name) => problem.is_about(name),
         Wanted::Address(ip) => problem.is_at(Some(*ip), None, None),
         Wanted::Frontend(name) => problem.is_at(name.address, Some(name.port), name.protocol),
@@ -260,9 +280,6 @@ fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
 /// name.
 fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
-        Wanted::Service(name) if name.is_namespace() => {
-            view.service.as_deref().is_some_and(|service| is_in(service, &name.service))
-        }
         Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),
         Wanted::Address(ip) => {
             view.frontend.destination == Destination::Address(*ip)

@@ -198,14 +198,11 @@ fn summary(view: &FrontendView) -> String {
 /// Prints notes about what the table does not show, such as quarantined Services.
 fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
     for family in &listing.view.changing {
-        out.text(format_args!("The {family} table changed while it was read: an endpoint may be missing or old\n"))?;
+        out.line(format_args!("The {family} table changed while it was read: an endpoint may be missing or old"), 2)?;
     }
-    for problem in &listing.problems {
-        let text = out.styled(Tone::Bad, component::logging::escaped(&problem.text));
-        out.text(format_args!("{text}\n"))?;
-    }
+    listing.problems.iter().try_for_each(|problem| out.problem(&problem.text))?;
     if let Some(note) = &listing.causes.note {
-        out.text(format_args!("{}\n", out.styled(Tone::Faint, note)))?;
+        out.line(out.styled(Tone::Faint, note), 2)?;
     }
     match listing.view.unreadable {
         0 => Ok(()),

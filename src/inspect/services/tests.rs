@@ -230,6 +230,17 @@ fn frontends_of_a_quarantined_service_have_that_state() {
     assert_eq!(Listing::of(view(), None, &args(&[])).unwrap().outcome(), CommandOutcome::Fine);
 }
 
+// A name that the tables cut is that of a Service which has the frontend.
+#[test]
+fn a_quarantined_service_whose_name_the_tables_cut_has_that_state() {
+    let cut = |address| frontend("shop/a-very-lo...", Some(address), 80, Kind::ClusterIP, &[]);
+    let view = View { frontends: vec![cut("10.96.0.10"), cut("10.96.0.11")], ..View::default() };
+    let quarantined = Problem { service: Some("shop/a-very-long-name".to_owned()), ..problems().remove(0) };
+    let listing = Listing::of(view, Some(vec![quarantined]), &args(&["shop/a-very-long-name"])).unwrap();
+    let is = |frontend: &FrontendView| frontend.state == Some(State::Quarantined);
+    assert_eq!(listing.view.frontends.iter().map(is).collect::<Vec<_>>(), [true, false]);
+}
+
 #[test]
 fn a_dormant_table_is_listed_without_a_running_proxy() {
     let view = View { dormant: vec![Family::V4], ..view() };

@@ -19,7 +19,7 @@ use anyhow::{Result, anyhow, bail};
 use ipnet::IpNet;
 use nft::{Connection, ReadError, TableName, Walked};
 
-use crate::running::Problem;
+use crate::running::{Problem, no_rules};
 use collect::Collected;
 use rules::model::{Family, Frontend};
 use rules::ruleset::names::TABLE;
@@ -149,7 +149,7 @@ impl View {
             view.add(family, summary, state.dormant);
         }
         if tables == 0 {
-            bail!("no table kube-proxy in this network namespace: no proxy has written its rules here");
+            return Err(no_rules("table kube-proxy"));
         }
         if !is_ours {
             bail!(

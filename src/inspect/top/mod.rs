@@ -117,7 +117,7 @@ fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Resu
         }
     }
     out.table(&table)?;
-    view::notes(sample).iter().try_for_each(|note| out.text(format!("{note}\n")))
+    view::notes(sample).iter().try_for_each(|note| out.line(note, 2))
 }
 
 /// Shows the screen until a key or a signal ends it.

@@ -21,7 +21,8 @@ use std::{fmt, fs};
 use nft::{Command, CommitError, Connection, Family, Ownership, ReadError, Table, TableName};
 use tracing::info;
 
-use super::process::with_socket;
+use super::process::{in_this_network, with_socket};
+use component::redact::redact;
 
 /// The table's name, in family `inet`.
 pub const TABLE: &str = "kube-proxy-lock";
@@ -77,9 +78,7 @@ impl Holder {
 fn process_with_socket(proc: &Path, port: u32) -> Option<PathBuf> {
     let sockets = fs::read_to_string(proc.join("thread-self/net/netlink")).ok()?;
     let socket = sockets.lines().find_map(|line| inode(line, port))?;
-    let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok()?;
-    let is_here = |process: &Path| fs::read_link(process.join("ns/net")).is_ok_and(|other| other == namespace);
-    with_socket(proc, socket, is_here)
+    with_socket(proc, socket, in_this_network(proc))
 }
 
 /// The inode of the socket in a line of `/proc/net/netlink`, if it is a netfilter socket with this port. The line has the address of the
@@ -94,7 +93,8 @@ fn inode(line: &str, port: u32) -> Option<&str> {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.comment {
-            Some(text) => f.write_str(text),
+            // Earlier versions wrote passwords of `--master` into the comment.
+            Some(text) => f.write_str(&redact(text)),
             None => write!(f, "an unnamed program with netlink port {}", self.port),
         }
     }
@@ -125,6 +125,8 @@ pub enum LockError {
 
 /// The lock of the network namespace of the thread that first takes it.
 pub struct Lock {
+    /// The id of this process in the host's PID namespace.
+    pid: u32,
     /// The comment that names this process.
     comment: Arc<str>,
     /// The socket that owns the table if this process holds the lock. It is not closed when it is dropped, as the module's invariant
@@ -143,7 +145,13 @@ impl Lock {
         let caller = Connection::open().ok().and_then(|mut connection| connection.caller().ok().flatten());
         let pid = caller.map_or(pid, |caller| caller.pid);
         let comment = comment(pid, command_line).into();
-        Self { comment, connection: None, held: Held::default(), unsupported: false }
+        Self { pid, comment, connection: None, held: Held::default(), unsupported: false }
+    }
+
+    /// Returns the id of this process by which the lock's comment names it.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Returns a handle by which other threads see whether this process holds the lock.
@@ -219,14 +227,14 @@ fn table_name() -> TableName {
     TableName::new(Family::Inet, TABLE)
 }
 
-/// Returns the comment that names a process: text without the characters that nft cannot read back between quotes.
+/// Returns the comment that names a process: text without secrets, and without the characters that nft cannot read back between quotes.
 fn comment(pid: u32, command_line: &[String]) -> String {
     let plain = |character: char| match character {
         '"' | '\\' => '\'',
         character if character.is_ascii_graphic() || character == ' ' => character,
         _ => '?',
     };
-    let mut text: String = command_line.join(" ").chars().map(plain).collect();
+    let mut text: String = redact(&command_line.join(" ")).chars().map(plain).collect();
     if text.len() > COMMAND {
         text.truncate(COMMAND - 3);
         text.push_str("...");
@@ -268,6 +276,8 @@ mod tests {
         let line = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(comment(7, &line(&["kube-proxy", "--v=2"])), "pid 7: kube-proxy --v=2");
         assert_eq!(comment(7, &line(&["a\"b\\c\nd\u{e9}"])), "pid 7: a'b'c?d?");
+        let secret = comment(7, &line(&["kube-proxy", "--master=https://user:hunter2@host"]));
+        assert_eq!(secret, "pid 7: kube-proxy --master=https://***@host");
         let long = comment(u32::MAX, &line(&["x".repeat(500).as_str()]));
         assert!(long.len() <= nft::Element::MAX_COMMENT && long.ends_with("x..."), "{long}");
     }

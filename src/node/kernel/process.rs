@@ -1,12 +1,15 @@
 //! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
-//! limit of file descriptors. Also finds the process that has a socket open.
+//! limit of file descriptors. Also finds processes: the one that has a socket open, and a kube-proxy of this program that has not written yet.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::CapabilitySet;
 use tracing::warn;
+
+use component::redact::redact;
 
 /// The environment variable that, when not empty, makes [`check_kernel`] accept every kernel (O4).
 pub const SKIP_VERSION_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
@@ -16,6 +19,10 @@ const ATTEMPTS: u32 = 2;
 /// The limit of file descriptors: enough for the connections of health probes, and listeners on some thousand health-check node ports. It
 /// is not larger, because a credential plugin inherits the limit, and old programs close each possible descriptor when they start.
 const OPEN_FILES: u64 = 65_536;
+/// Flags with which kube-proxy does one job and exits.
+const ENDS: [&str; 6] = ["--cleanup", "--init-only", "--write-config-to", "--version", "--help", "-h"];
+/// At most this many characters of a command line are shown.
+const SHOWN: usize = 100;
 
 /// The error that the kernel is too old, or that its version is unknown. Ends the start of the proxy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -61,9 +68,100 @@ pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> 
         let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         descriptors.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == &*link))
     };
+    processes(proc).filter(|process| counts(process)).find(has_it)
+}
+
+/// The directories below `proc` of all processes that this one sees.
+fn processes(proc: &Path) -> impl Iterator<Item = PathBuf> {
     let is_process = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-    let processes = fs::read_dir(proc).ok()?.flatten().filter(|entry| is_process(&entry.file_name()));
-    processes.map(|entry| entry.path()).filter(|process| counts(process)).find(has_it)
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    entries.filter(move |entry| is_process(&entry.file_name())).map(|entry| entry.path())
+}
+
+/// Returns whether processes, given by their directories below `proc`, are in the network namespace of the calling thread.
+pub fn in_this_network(proc: &Path) -> impl Fn(&Path) -> bool {
+    let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
+    move |process| namespace.is_some() && fs::read_link(process.join("ns/net")).ok() == namespace
+}
+
+/// Describes the running kube-proxies, of this program or upstream's, in the network namespace of the calling thread, except this process, the
+/// one whose directory is `known`, commands, and processes that do one job and exit.
+pub fn proxies(proc: &Path, known: Option<&Path>) -> Vec<String> {
+    let own = fs::read_link(proc.join("self")).unwrap_or_default();
+    let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
+    // A network namespace that cannot be read counts as this one.
+    let is_elsewhere =
+        |process: &Path| fs::read_link(process.join("ns/net")).is_ok_and(|other| Some(other) != namespace);
+    let others =
+        processes(proc).filter(|process| process.file_name() != Some(own.as_os_str()) && Some(&**process) != known);
+    let proxies = others.filter(|process| goes_on(process) && !is_elsewhere(process));
+    let describe =
+        |process: PathBuf| Some(format!("process {}: {}", process.file_name()?.to_str()?, command_line(&process)?));
+    let mut found: Vec<String> = proxies.filter_map(describe).collect();
+    found.sort();
+    found
+}
+
+/// Whether a process is a kube-proxy that runs until it is ended.
+fn goes_on(process: &Path) -> bool {
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line);
+    let mut words = line.split_terminator('\0');
+    words.next().is_some_and(is_kube_proxy)
+        // Upstream's kube-proxy takes flags only: a first argument without a dash is a command of this program.
+        && words.clone().next().is_none_or(|first| first.starts_with('-'))
+        && !words.any(|word| ENDS.contains(&word.split('=').next().unwrap_or(word)))
+}
+
+fn is_kube_proxy(program: &str) -> bool {
+    Path::new(program).file_name() == Some(OsStr::new("kube-proxy"))
+}
+
+/// The command line of a process for people: without secrets, and cut when it is long.
+pub(crate) fn command_line(process: &Path) -> Option<String> {
+    let line = fs::read(process.join("cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ");
+    Some(redact(&line).chars().take(SHOWN).collect())
+}
+
+/// The name of the sync loop's thread, by which a running kube-proxy of this program is told from upstream's.
+pub const SYNC_THREAD: &str = "sync";
+
+/// Returns the directory below `proc` of a process that is a running kube-proxy of this program in the network namespace of the calling
+/// thread, whether or not it holds the writer lock.
+///
+/// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of this
+/// process. So no process counts that could not hold the lock. An unprivileged user can choose the name of a process and, by a link, the one
+/// that all its threads begin with; can get every capability in a user namespace; and can start a set-user-ID program, whose real user
+/// tells who started it.
+pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
+    let is_here = in_this_network(proc);
+    let user_namespace = fs::read_link(proc.join("thread-self/ns/user")).ok()?;
+    let is_proxy = |process: &PathBuf| {
+        goes_on(process)
+            && is_here(process)
+            && fs::read_link(process.join("ns/user")).is_ok_and(|other| other == user_namespace)
+            && may_write_rules(&fs::read_to_string(process.join("status")).unwrap_or_default())
+            && has_sync_thread(process)
+    };
+    processes(proc).find(is_proxy)
+}
+
+/// Whether a process with this status has CAP_NET_ADMIN, a bit of a number in hexadecimal, and not as a set-user-ID program.
+fn may_write_rules(status: &str) -> bool {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
+    let bits = field("CapEff:").and_then(|mut words| u64::from_str_radix(words.next()?, 16).ok()).unwrap_or(0);
+    let mut users = field("Uid:").into_iter().flatten();
+    let (real, effective) = (users.next(), users.next());
+    real.is_some() && real == effective && CapabilitySet::from_bits_retain(bits).contains(CapabilitySet::NET_ADMIN)
+}
+
+/// Whether a thread other than the first has the name of the sync loop's thread, and the first, from which threads take their name, has not.
+fn has_sync_thread(process: &Path) -> bool {
+    let has_name =
+        |thread: &Path| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim_end() == SYNC_THREAD);
+    let mut threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    !has_name(process) && threads.any(|thread| has_name(&thread.path()))
 }
 
 /// Sets this process's `oom_score_adj`, -1000 to 1000. When memory runs out, the kernel kills processes with a higher score first. A
@@ -123,6 +221,89 @@ mod tests {
             assert_eq!(check_release(release, Some("0".as_ref())), Ok(()), "any other value skips");
         }
         assert_eq!(check_kernel(None), Ok(()), "the kernel of the tests is new enough");
+    }
+
+    #[test]
+    fn a_proxy_in_this_network_namespace_is_found_and_what_only_looks_is_not() {
+        use std::os::unix::fs::symlink;
+        let proc = tempfile::tempdir().unwrap();
+        let add = |pid: &str, namespace: &str, line: &str| {
+            let directory = proc.path().join(pid);
+            fs::create_dir_all(directory.join("ns")).unwrap();
+            fs::write(directory.join("cmdline"), line.replace(' ', "\0") + "\0").unwrap();
+            symlink(namespace, directory.join("ns/net")).unwrap();
+        };
+        let here = "net:[1]";
+        add("thread-self", here, "kube-proxy --cleanup");
+        add("7", here, "/usr/local/bin/kube-proxy");
+        symlink("7", proc.path().join("self")).unwrap();
+        assert_eq!(proxies(proc.path(), None), [""; 0], "this process");
+        for (pid, line) in [
+            ("11", "kube-proxy top"),
+            ("12", "kube-proxy --init-only --v=2"),
+            ("13", "kube-proxy --write-config-to=f"),
+            ("14", "grep kube-proxy"),
+            ("15", ""),
+        ] {
+            add(pid, here, line);
+        }
+        add("16", "net:[2]", "kube-proxy --v=2");
+        assert_eq!(proxies(proc.path(), None), [""; 0], "none of these goes on here");
+        add("17", here, "/usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1");
+        fs::create_dir_all(proc.path().join("18")).unwrap();
+        fs::write(proc.path().join("18/cmdline"), "kube-proxy\0").unwrap();
+        let found = proxies(proc.path(), None);
+        assert_eq!(
+            found,
+            ["process 17: /usr/local/bin/kube-proxy --config=/c --cleanup-timeout=1", "process 18: kube-proxy"]
+        );
+        let holder = proc.path().join("17");
+        assert_eq!(
+            proxies(proc.path(), Some(&holder)),
+            ["process 18: kube-proxy"],
+            "the one that is known is left out"
+        );
+        assert_eq!(proxies(Path::new("/nowhere"), None), [""; 0]);
+    }
+
+    // Nobody is taken for the running kube-proxy who could not be it (Q11).
+    #[test]
+    fn only_a_process_that_may_write_rules_counts_as_the_running_proxy() {
+        use std::os::unix::fs::symlink;
+        let proc = tempfile::tempdir().unwrap();
+        let add = |name: &str, (net, user): (&str, &str), (line, thread, capabilities): (&str, &str, &str)| {
+            let directory = proc.path().join(name);
+            fs::create_dir_all(directory.join("ns")).unwrap();
+            fs::create_dir_all(directory.join("task/9")).unwrap();
+            symlink(net, directory.join("ns/net")).unwrap();
+            symlink(user, directory.join("ns/user")).unwrap();
+            fs::write(directory.join("cmdline"), line).unwrap();
+            fs::write(directory.join("task/9/comm"), thread).unwrap();
+            fs::write(directory.join("comm"), "kube-proxy\n").unwrap();
+            let status = format!("Name:\tx\nUid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n");
+            fs::write(directory.join("status"), status).unwrap();
+        };
+        let (here, proxy, net_admin) =
+            (("net:[1]", "user:[1]"), "/usr/local/bin/kube-proxy\0--v=2\0", "0000000000001000");
+        add("thread-self", here, ("kube-proxy\0check\0", "kube-proxy\n", net_admin));
+        add("11", here, (proxy, "kube-proxy\n", net_admin));
+        add("12", here, (proxy, "sync\n", "0000000000000400"));
+        add("13", here, ("/usr/bin/other\0kube-proxy\0", "sync\n", net_admin));
+        add("14", ("net:[2]", "user:[1]"), (proxy, "sync\n", net_admin));
+        add("15", ("net:[1]", "user:[2]"), (proxy, "sync\n", "000001ffffffffff"));
+        for pid in ["17", "18"] {
+            add(pid, here, (proxy, "sync\n", net_admin));
+        }
+        fs::write(proc.path().join("17/comm"), "sync\n").unwrap();
+        fs::write(proc.path().join("18/status"), "Uid:\t1000\t0\t0\t0\nCapEff:\t000001ffffffffff\n").unwrap();
+        assert_eq!(
+            running_proxy(proc.path()),
+            None,
+            "no sync thread, no capability, another name, elsewhere, a link, set-user-ID"
+        );
+        add("16", here, (proxy, "sync\n", "0000000000003000"));
+        assert_eq!(running_proxy(proc.path()), Some(proc.path().join("16")));
+        assert_eq!(running_proxy(Path::new("/nowhere")), None);
     }
 
     // The OOM score is written, and a failure is not fatal (O6).

@@ -9,6 +9,8 @@ use std::io::{self, BufWriter, Write as _};
 use anyhow::{Context as _, Result};
 
 use component::logging;
+use component::redact::redact;
+use component::terminal::for_stderr;
 use inspect::output::check_reader;
 
 /// Prints a text and flushes it.
@@ -22,5 +24,6 @@ pub(super) fn print(text: impl Display) -> Result<()> {
 
 /// Prints a line to standard error. A failure is ignored, because the exit code shows the problem as well.
 pub(super) fn print_error(line: impl Display) {
-    let _ignored = writeln!(io::stderr(), "{}", logging::escaped(&line.to_string()));
+    let line = for_stderr(&logging::escaped(&redact(&line.to_string())));
+    let _ignored = writeln!(io::stderr(), "{line}");
 }

@@ -94,7 +94,7 @@ pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<Comm
         bail!("cannot explain a packet by manifests of which a part cannot be read");
     }
     let tables = engine.content().tables.iter().map(as_read).collect();
-    let problems = engine.problems_of_services();
+    let problems = engine.problems();
     let node = explain::ManifestNode { tables, cluster_ips, pods, addresses, serves_localhost, problems };
     explain::run_offline(args, &node, out)
 }

@@ -24,6 +24,7 @@ use component::config::{self, Config, ConfigFile};
 use component::logging::Verbosity;
 use component::supervise::{self, Supervisor};
 use node::kernel::leftovers::CleanUp;
+use node::kernel::process::SYNC_THREAD;
 use node::kernel::{Lock, OwnWrites};
 
 /// Capacity of the queue of events from the source to the sync loop; when the queue is full, the source waits.
@@ -67,7 +68,8 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
     let reporter = servers.start(verbosity, changes.clone(), asker, open_files);
     watch_config(&config, &supervisor)?;
     let (sender, events) = sync_channel(EVENT_QUEUE);
-    let source = Source::spawn(&config, sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
+    let source =
+        Source::spawn((&config, lock.pid()), sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
     sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
     localhost::spawn_refused(&config, &metrics, &supervisor)?;
     localhost.spawn(&supervisor)?;
@@ -87,7 +89,7 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         localhost: feed,
         own_writes,
     };
-    let sync = supervisor.thread("sync", "the sync loop's thread", move || sync.run(&events))?;
+    let sync = supervisor.thread(SYNC_THREAD, "the sync loop's thread", move || sync.run(&events))?;
     let failure = tokio::select! {
         Ok(()) = signal => None,
         error = failures.next() => Some(error),

@@ -27,9 +27,10 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Starts the source that the configuration asks for. Until the source has sent all objects, `/readyz` says what is missing.
+    /// Starts the source that the configuration asks for. Until the source has sent all objects, the health pages say what is missing. `pid` is
+    /// the id of this process in the host's PID namespace.
     pub(super) fn spawn(
-        config: &Config,
+        (config, pid): (&Config, u32),
         sink: SyncSender<Event>,
         metrics: Metrics,
         health: Reporter,
@@ -50,7 +51,8 @@ impl Source {
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
             removal_limit: config.relist_removal_limit,
         };
-        let observer = ApiObserver { metrics, health, changes, lost: Mutex::default() };
+        let (lost, since) = (Mutex::default(), SystemTime::now());
+        let observer = ApiObserver { metrics, health, changes, lost, pid, since };
         Ok(Self::Api { _handle: api::spawn(options, sink, observer, supervisor)? })
     }
 }
@@ -66,20 +68,36 @@ pub(super) fn check(config: &Config) -> Result<()> {
     }
 }
 
-/// Returns the sentence that says since when the API server does not answer.
-fn not_heard_since(time: SystemTime) -> String {
-    let time = jiff::Timestamp::try_from(time).map_or_else(|_| "some time".to_owned(), |time| format!("{time:.0}"));
-    format!("The API server has not been heard since {time}: endpoints may be old")
+/// Formats a time to the second, for a sentence with "since".
+fn to_the_second(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map_or_else(|_| "some time".to_owned(), |time| format!("{time:.0}"))
 }
 
-/// Counts events of the connections to the API server, records in the history when the server is lost and found, and has `/readyz` show
-/// what the source waits for.
+/// Returns the sentence that says since when the API server does not answer.
+fn not_heard_since(time: SystemTime) -> String {
+    format!("The API server has not been heard since {}: endpoints may be old", to_the_second(time))
+}
+
+/// Returns the sentence that says what a proxy waits for.
+fn waits_for(pid: u32, missing: &[&str], since: SystemTime) -> String {
+    let (missing, since) = (missing.join(", "), to_the_second(since));
+    format!(
+        "kube-proxy (pid {pid}) waits for {missing} of the API server since {since}: it changes no rule before that"
+    )
+}
+
+/// Counts events of the connections to the API server, records in the history when the server is lost and found, and has the health pages
+/// show what the source waits for.
 struct ApiObserver {
     metrics: Metrics,
     health: Reporter,
     changes: History,
     /// The kinds of objects that the API server does not serve at present.
     lost: Mutex<BTreeSet<&'static str>>,
+    /// The id of this process.
+    pid: u32,
+    /// When the source was started.
+    since: SystemTime,
 }
 
 impl ApiObserver {
@@ -133,6 +151,8 @@ impl api::Observer for ApiObserver {
     }
 
     fn waiting_for(&self, missing: &[&str]) {
+        let waits = || Problem::of_node(ProblemKind::Waiting, waits_for(self.pid, missing, self.since));
+        self.health.waits((!missing.is_empty()).then(waits));
         self.health.not_ready(match missing {
             [] => "the first sync has not been done".to_owned(),
             _ => format!("waiting for the API server, which has not given {} yet", missing.join(", ")),

@@ -34,6 +34,8 @@ pub(super) struct ProxyHealth {
     oversized: Vec<String>,
     /// The problems that the sync loop found.
     problems: Vec<Problem>,
+    /// The problem that the proxy waits for its first objects, while that lasts.
+    waiting: Option<Problem>,
     /// The problem that the API server does not answer, while that lasts.
     api_server: Option<Problem>,
     /// Since when the sync thread works without having waited for events.
@@ -63,6 +65,7 @@ impl ProxyHealth {
             quarantined: Vec::new(),
             oversized: Vec::new(),
             problems: Vec::new(),
+            waiting: None,
             api_server: None,
             busy_since: None,
             held_back: None,
@@ -122,6 +125,11 @@ impl ProxyHealth {
     /// Sets the problems that the sync loop found. The responses show them; the proxy stays healthy.
     pub(super) fn problems(&mut self, problems: Vec<Problem>) {
         self.problems = problems;
+    }
+
+    /// Sets the problem that the proxy waits for its first objects; `None` when it has them.
+    pub(super) fn waits(&mut self, problem: Option<Problem>) {
+        self.waiting = problem;
     }
 
     /// Sets the problem that the API server does not answer; `None` when it answers again.
@@ -196,7 +204,7 @@ impl ProxyHealth {
             reason: None,
             quarantined_services: &self.quarantined,
             oversized_services: &self.oversized,
-            problems: self.api_server.iter().chain(&self.problems).collect(),
+            problems: self.waiting.iter().chain(&self.api_server).chain(&self.problems).collect(),
         }
     }
 }

@@ -10,10 +10,12 @@ use std::net::IpAddr;
 use super::budget::Oversized;
 use super::conflicts;
 use inspect::running::{Problem, ProblemKind};
-use rules::model::{Conflict, Destination, Family, ObjectName, Protocol, State};
+use rules::model::{Conflict, Destination, ObjectName, Protocol, State};
 
 /// The most Services that are named for each reason to leave Services out.
 const LEFT_OUT: usize = 32;
+/// The most ports of a Service whose frontends are named.
+const PORTS: usize = 64;
 /// The most lost claims that are named.
 const LOST: usize = 64;
 
@@ -99,20 +101,23 @@ fn lost_frontend(conflict: &Conflict) -> Problem {
     Problem { kind: ProblemKind::LostFrontend, service, addresses, ports, node_ports, text: conflict.in_short() }
 }
 
+/// Returns the problem of a Service, with its addresses and node ports but for those of which another Service owns each frontend.
 fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String) -> Problem {
+    let (mut addresses, mut node_ports) = (BTreeSet::new(), BTreeSet::new());
     let service = state.service(name);
-    let addresses = service.iter().flat_map(|service| {
-        let cluster_ips = Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family));
-        cluster_ips.chain(service.external_ips.iter().copied()).chain(service.load_balancer_ips.iter().copied())
-    });
-    let addresses: Vec<IpAddr> = addresses.take(LEFT_OUT).collect();
+    for frontend in service.into_iter().flat_map(|service| state.unshared_frontends(service, PORTS)) {
+        match frontend.destination {
+            Destination::Address(ip) => addresses.insert(ip),
+            Destination::NodePort(_) => node_ports.insert(port_name(frontend.port, frontend.protocol)),
+        };
+    }
     let all = service.map_or(&[][..], |service| &service.ports);
-    let node_ports = all.iter().filter_map(|port| Some(port_name(port.node_port?, port.protocol)));
-    let node_ports = node_ports.take(LEFT_OUT).collect();
     let ports: BTreeSet<String> = match all.len() {
         0..=LEFT_OUT => all.iter().map(|port| port_name(port.port, port.protocol)).collect(),
         _ => all.iter().map(|port| port_name("*", port.protocol)).collect(),
     };
+    let addresses: Vec<IpAddr> = addresses.into_iter().take(LEFT_OUT).collect();
+    let node_ports = node_ports.into_iter().take(LEFT_OUT).collect();
     Problem { kind, service: Some(name.to_string()), addresses, ports: ports.into_iter().collect(), node_ports, text }
 }
 

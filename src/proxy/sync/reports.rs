@@ -11,9 +11,9 @@ use super::no_local_endpoints::Counts;
 use super::repairs::Unlogged;
 use super::{LostFrontend, RefusedService, Report, Sync};
 use crate::metrics::Transactions;
+use cluster::source::{NODE_REMEDY, no_such_node};
 use component::logging::{duration, list};
 use inspect::history::CommitOutcome;
-use inspect::running::{NODE_REMEDY, no_such_node};
 use node::kernel::Kernel;
 use rules::ruleset::reading;
 

@@ -22,10 +22,11 @@ use self::objects::Objects;
 use self::report::DescribedDifference;
 use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
-use component::config::{AUTOMATIC_LIMIT, Config, ProxyArgs};
+use cluster::source::{NODE_REMEDY, no_such_node};
+use component::config::{AUTOMATIC_LIMIT, Config, ProxyArgs, RulesetLayout};
 use inspect::CommandOutcome;
 use inspect::output::{FormatArgs, Output};
-use inspect::running::{NODE_REMEDY, no_such_node};
+use inspect::running::Running;
 use node::configured::{Origin, Settings};
 use node::kernel::{self, families};
 use rules::ruleset::names::TABLE;
@@ -72,9 +73,15 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     config.own_tables = false;
     let settle = config.min_sync_period.unwrap_or(AUTOMATIC_LIMIT) + MOMENT;
     let says = |flag: &str| says(&args.proxy, &origin, flag);
-    if let Some(found) = form(&mut config, says, settle)? {
+    let found = form(&mut config, says, settle)?;
+    if let Some(found) = found {
         report::print(out, args.format.format, &[found], "", "")?;
         return Ok(CommandOutcome::Found);
+    }
+    if args.proxy.has("endpoint-chains") && config.ruleset_layout == RulesetLayout::Maps {
+        bail!(
+            "cannot use --endpoint-chains: in layout maps no endpoint has a chain; leave it out, or give --ruleset-layout=chains"
+        );
     }
     if let Some(elsewhere) = elsewhere {
         bail!("{elsewhere}");
@@ -84,7 +91,10 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
             "no kube-proxy of this program runs in this network namespace, and no flag says how one is configured"
                 .to_owned()
         }
-        _ => format!("the configuration is {origin}"),
+        _ => {
+            let waits = Running::find().waits().map_or_else(String::new, |text| format!("{text}; "));
+            format!("{waits}the configuration is {origin}")
+        }
     })?;
     let mut told = look.look()?;
     if !told.is_empty() {
@@ -111,7 +121,7 @@ fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
 }
 
 /// Copies layout, chains of endpoints and number of maps from the tables to `config`, except values for which `says` names a source.
-/// Returns a difference if the tables are upstream's or contradict `config`, also when read again after `settle`: a proxy may be about to
+/// Returns a difference if there are no tables, or they are upstream's or contradict `config`, also when read again after `settle`: a proxy may be about to
 /// write the tables again.
 fn form(
     config: &mut Config,
@@ -121,6 +131,9 @@ fn form(
     let mut connection = Connection::open().context(SOCKET).map_err(inspect::explain_rights)?;
     let tables = families::supported().into_iter().map(|family| TableName::new(family.into(), TABLE));
     let tables: Vec<TableName> = tables.collect();
+    if let Some(missing) = written::none(&mut connection, &tables)? {
+        return Ok(Some(missing));
+    }
     let mut written = written::read(&mut connection, &tables)?;
     if written::contradiction(&written, config, |flag| says(flag)).is_some() {
         std::thread::sleep(settle);

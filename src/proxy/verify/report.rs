@@ -22,15 +22,11 @@ pub(crate) struct DescribedDifference {
 }
 
 impl DescribedDifference {
-    /// A difference of whole tables, after which their content cannot be compared. `text` continues a sentence that begins with their
-    /// names.
-    pub(super) fn of_tables(tables: &str, text: &str) -> Self {
-        Self {
-            subject: Subject::Table,
-            table: tables.to_owned(),
-            text: format!("table {tables} {text}"),
-            command: String::new(),
-        }
+    /// A difference of whole tables, after which their content cannot be compared. `text` makes a sentence with their names in it.
+    pub(super) fn of_tables(tables: &[&str], text: impl FnOnce(&str) -> String) -> Self {
+        let names = tables.join(" and ");
+        let text = text(&format!("the {} {names}", if tables.len() == 1 { "table" } else { "tables" }));
+        Self { subject: Subject::Table, table: names, text, command: String::new() }
     }
 }
 

@@ -12,6 +12,7 @@ use super::report::DescribedDifference;
 use crate::sync::is_upstreams_chain;
 use component::config::{Config, RulesetLayout};
 use inspect::explain_rights;
+use inspect::running::Running;
 use node::counters::endpoint_maps;
 use rules::ruleset::kinds::ChainKind;
 use rules::ruleset::names::{chain, set};
@@ -39,6 +40,27 @@ enum Form {
         /// The number of maps of endpoints of each kind.
         maps: u8,
     },
+}
+
+/// Returns a difference if none of the tables exists: then no proxy has written its rules, and no command repairs that.
+///
+/// # Errors
+/// When they cannot be read.
+pub(super) fn none(connection: &mut Connection, tables: &[TableName]) -> Result<Option<DescribedDifference>> {
+    for table in tables {
+        let found =
+            connection.table(table).with_context(|| format!("cannot read table {table}")).map_err(explain_rights)?;
+        if found.is_some() {
+            return Ok(None);
+        }
+    }
+    let why = Running::find().waits().unwrap_or_else(|| "start it".to_owned());
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    let text = |tables: &str| {
+        format!("no kube-proxy of this program has written {tables} yet, so no Service is served: {why}")
+    };
+    Ok(Some(DescribedDifference::of_tables(&names, text)))
 }
 
 /// Reads the form of each table; tables that do not exist, or that show neither form, are left out.
@@ -115,38 +137,41 @@ pub(super) fn contradiction(
     says: impl Fn(&str) -> Option<String>,
 ) -> Option<DescribedDifference> {
     let says = |flag: &str| says(flag).unwrap_or_else(|| "the configuration".to_owned());
-    let find = |is_it: &dyn Fn(&Form) -> Option<String>| {
+    // A sentence is the text before the names of the tables, and the text behind them, whatever their number is.
+    type Sentence = (&'static str, String);
+    let find = |is_it: &dyn Fn(&Form) -> Option<Sentence>| {
         let of = |written: &Written| is_it(&written.form).map(|text| (written.table.to_string(), text));
-        let found: Vec<(String, String)> = written.iter().filter_map(of).collect();
-        let (_, text) = found.first()?.clone();
-        let names: Vec<String> = found.into_iter().map(|(table, _)| table).collect();
-        Some(DescribedDifference::of_tables(&names.join(" and "), &text))
+        let found: Vec<(String, Sentence)> = written.iter().filter_map(of).collect();
+        let (_, (before, behind)) = found.first()?.clone();
+        let names: Vec<&str> = found.iter().map(|(table, _)| &**table).collect();
+        let text = |tables: &str| format!("{before} {tables}{behind}");
+        Some(DescribedDifference::of_tables(&names, text))
     };
-    let upstreams = |form: &Form| (*form == Form::Upstreams).then(|| UPSTREAMS.to_owned());
+    let upstreams = |form: &Form| {
+        (*form == Form::Upstreams).then(|| ("upstream's kube-proxy in mode nftables wrote", UPSTREAMS.to_owned()))
+    };
     let another = |form: &Form| match *form {
-        Form::Ours { layout, .. } if layout != config.ruleset_layout => Some(format!(
-            "has layout {layout}, and {} says {}: {REMEDY}",
-            says("ruleset-layout"),
-            config.ruleset_layout
-        )),
-        Form::Ours { endpoint_chains: Some(has), .. } if has != config.endpoint_chains => Some(format!(
-            "has {} chain for each endpoint, and {} says {}: {REMEDY}",
-            if has { "a" } else { "no" },
-            says("endpoint-chains"),
-            if has { "none" } else { "one" },
-        )),
+        Form::Ours { layout, .. } if layout != config.ruleset_layout => {
+            let behind =
+                format!(" is {layout}, and {} says {}: {REMEDY}", says("ruleset-layout"), config.ruleset_layout);
+            Some(("the layout of", behind))
+        }
+        Form::Ours { endpoint_chains: Some(has), .. } if has != config.endpoint_chains => {
+            let (before, wanted) =
+                if has { ("each endpoint has a chain in", "none") } else { ("no endpoint has a chain in", "each") };
+            Some((before, format!(", and {} says {wanted}: {REMEDY}", says("endpoint-chains"))))
+        }
         Form::Ours { maps, .. } => config.endpoint_maps.filter(|wanted| *wanted != maps).map(|wanted| {
             let noun = if maps == 1 { "map" } else { "maps" };
-            let says = says("endpoint-maps");
-            format!("shares its endpoints among {maps} {noun}, and {says} says {wanted}: {REMEDY}")
+            let behind = format!(" share {maps} {noun}, and {} says {wanted}: {REMEDY}", says("endpoint-maps"));
+            ("the endpoints of", behind)
         }),
         Form::Upstreams => None,
     };
     find(&upstreams).or_else(|| find(&another))
 }
 
-const UPSTREAMS: &str = "is that of upstream's kube-proxy in mode nftables and not of this program, so nothing was compared: end upstream's \
-                         kube-proxy and start this one, which replaces the rules";
+const UPSTREAMS: &str = ", and not this program, so nothing was compared: end upstream's kube-proxy and start this one, which replaces the rules";
 const REMEDY: &str = "nothing else was compared; leave the flag out to compare the table as it was written, or start a proxy that is \
                       configured so, which writes it anew";
 
@@ -183,23 +208,30 @@ mod tests {
         assert_eq!(text(ours(RulesetLayout::Maps, None, 1), &[]), None);
         assert_eq!(
             start(text(ours(RulesetLayout::Maps, None, 1), &["--ruleset-layout=chains"])),
-            "table ip kube-proxy and ip6 kube-proxy has layout maps, and --ruleset-layout says chains"
+            "the layout of the tables ip kube-proxy and ip6 kube-proxy is maps, and --ruleset-layout says chains"
         );
-        assert!(start(text(chains(Some(true)), &[])).ends_with("has layout chains, and the configuration says maps"));
+        assert!(start(text(chains(Some(true)), &[])).ends_with(" is chains, and the configuration says maps"));
         let chosen = ["--ruleset-layout=chains", "--endpoint-chains=false"];
         assert!(
             start(text(chains(Some(true)), &chosen))
-                .ends_with("has a chain for each endpoint, and --endpoint-chains says none")
+                .starts_with("each endpoint has a chain in the tables ip kube-proxy")
+        );
+        let one = contradiction(&tables(chains(Some(true)))[..1], &config(&chosen), |_| None).unwrap().to_string();
+        assert!(
+            one.starts_with("each endpoint has a chain in the table ip kube-proxy, and the configuration says none"),
+            "{one}"
         );
         assert_eq!(text(chains(Some(false)), &chosen), None);
         assert_eq!(text(chains(None), &chosen), None, "without endpoints both are the same");
         assert!(
             start(text(ours(RulesetLayout::Maps, None, 1), &["--endpoint-maps=4"]))
-                .ends_with("shares its endpoints among 1 map, and --endpoint-maps says 4")
+                .ends_with("ip6 kube-proxy share 1 map, and --endpoint-maps says 4")
         );
         assert_eq!(text(ours(RulesetLayout::Maps, None, 16), &[]), None, "nobody asks for a number of maps");
         assert_eq!(text(ours(RulesetLayout::Maps, None, 16), &["--endpoint-maps=0"]), None);
-        assert!(text(Form::Upstreams, &[]).unwrap().contains("is that of upstream's kube-proxy"));
+        assert!(
+            text(Form::Upstreams, &[]).unwrap().starts_with("upstream's kube-proxy in mode nftables wrote the tables")
+        );
     }
 
     #[test]

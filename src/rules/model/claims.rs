@@ -305,6 +305,11 @@ impl Claims {
         owner.is_some_and(|owner| owner.rank != Rank::ExternalIp || !self.is_barred(frontend))
     }
 
+    /// Whether another Service than this one, or the API server, owns a frontend.
+    pub(super) fn is_anothers(&self, service: &ObjectName, frontend: &Frontend) -> bool {
+        self.owners.get(frontend).is_some_and(|owner| owner.service != *service)
+    }
+
     /// The conflicts that arose since the last call and still exist, sorted by frontend, at most `most` for each frontend.
     pub(super) fn take_conflicts(&mut self, most: usize) -> Vec<Contest> {
         let arisen = std::mem::take(&mut self.arisen);

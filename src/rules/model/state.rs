@@ -18,7 +18,7 @@ use super::claims::Claims;
 use super::conflicts::Contest;
 use super::endpoint::EndpointSlice;
 use super::event::Event;
-use super::names::{Destination, Frontend, ObjectName, Protocol};
+use super::names::{Destination, Family, Frontend, ObjectName, Protocol};
 use super::node::Node;
 use super::service::Service;
 use super::slices::Slices;
@@ -242,6 +242,13 @@ impl State {
     #[must_use]
     pub(crate) fn owns(&self, service: &ObjectName, port_index: usize, frontend: &Frontend) -> bool {
         self.claims.owns(service, port_index, frontend)
+    }
+
+    /// The frontends of the first `most` ports of a Service that no other Service owns. A Service with too many frontends owns none.
+    pub fn unshared_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
+        let of_port = move |port| Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
+        let frontends = service.ports.iter().take(most).flat_map(of_port).map(|(_, frontend)| frontend);
+        frontends.filter(|frontend| !self.claims.is_anothers(&service.name, frontend))
     }
 
     fn set_service(&mut self, name: ObjectName, new: Option<Service>) -> Option<Change> {

@@ -59,14 +59,19 @@ test_in_each_layout!(a_service_that_is_too_large_is_said_to_be_left_out);
 fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
-    config["nftables"]["serviceElementsLimit"] = json!(1000);
-    let mut big = service("shop", "big").cluster_ips(9).external_ip(V4.external_ip(9));
-    for n in 0..1_100 {
-        big = big.port(&format!("p{n}"), Proto::Tcp, 1_000 + n);
-    }
-    let big = big.node_port(30999);
-    let mut objects = web();
-    objects.push(big.json());
+    config["nftables"]["serviceElementsLimit"] = json!(900);
+    // Both ask for one address, which the first one gets.
+    let shared = V4.external_ip(9);
+    let ports: Vec<(String, u16)> = (0..99).map(|n| (format!("p{n}"), 1_000 + n)).collect();
+    let large = |name, n| {
+        let large = service("shop", name).cluster_ips(n).external_ip(shared);
+        let large = Family::ALL.iter().fold(large, |large, family| large.load_balancer_ip(family.load_balancer_ip(n)));
+        let large = ports.iter().fold(large, |large, (port, number)| large.port(port, Proto::Tcp, *number));
+        let ports: Vec<_> = ports.iter().map(|(port, number)| (port.as_str(), Proto::Tcp, *number)).collect();
+        let large = if name == "big" { large.node_port(30999) } else { large };
+        [vec![large.json()], slices("shop", name, &[0, 1, 2], &ports)].concat()
+    };
+    let objects = [web(), large("big", 9), large("hog", 10)].concat();
     let proxy = Proxy::start(&world.node, &config, &objects);
     assert_outcome(&world.shell, Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(9), 1_000), &Outcome::Dropped);
 
@@ -91,13 +96,23 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     }
     assert_says(&world.node, "services 30999", 1, why);
     assert_says(&world.node, "services *:30999/udp", 2, "no Service has the frontend *:30999/UDP");
+    let (_, steps) = said(&world.node, question);
+    assert!(!steps.contains("let through"), "the packet is dropped: {steps}");
+    let (config, manifests) = (proxy.config_path(), proxy.manifests().path().to_owned());
+    let alone = format!("{question} --config {} --manifests {}", config.display(), manifests.display());
+    assert_says(&world.node, &alone, 1, "DROPPED: shop/big is left out: ");
+    // The address that two of them ask for is that of the one which would have it.
+    let shared_question = format!("explain --from 10.244.1.99 --to {shared}:1000");
+    for line in [format!("services {shared}"), shared_question.clone(), shared_question + &alone[question.len()..]] {
+        let (code, text) = said(&world.node, &line);
+        assert!(code == 1 && text.contains(why) && !text.contains("shop/hog is left out"), "{line}: {text}");
+        assert!(text.contains(&format!("shop/hog does not get {shared}:")), "{line}: {text}");
+    }
     assert_says(&world.node, "top --once --interval 100ms", 1, why);
     let health = page(&proxy, "/healthz");
-    assert_eq!(health["oversizedServices"], json!(["shop/big"]));
-    assert!(
-        matches!(&texts(&health)[..], [text] if text.starts_with(why) && text.contains("the limit is 1,000 ")),
-        "{health}"
-    );
+    assert_eq!(health["oversizedServices"], json!(["shop/big", "shop/hog"]));
+    let text = texts(&health)[0];
+    assert!(text.starts_with(why) && text.contains("the limit is 900 "), "{health}");
     // Others are as they should be, and nothing is said of what they were not asked about.
     assert_says(&world.node, "services shop/web", 0, "served");
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, "TRANSLATED");

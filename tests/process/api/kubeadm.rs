@@ -53,6 +53,16 @@ fn a_proxy_whose_node_does_not_exist_says_so_and_is_not_ready_until_it_does() {
             thread::sleep(Duration::from_millis(50));
         }
     };
+    // It says so long before that, a moment after the first list (M2).
+    let listed = wait_for("a Node of this node's name");
+    assert!(listed.starts_with("HTTP/1.1 503 "), "{listed}");
+    let begin = Instant::now();
+    let early = "The Node does not exist; waiting for it";
+    while !proxy.log().contains(early) {
+        assert!(begin.elapsed() < Duration::from_secs(15), "{}", proxy.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!proxy.log().contains("Synced for the first time"), "{}", proxy.log());
     let words = format!("there is no Node {NODE}: node ports listen nowhere by default, and no endpoint is local");
     let page = wait_for(&words);
     assert!(page.starts_with("HTTP/1.1 503 ") && page.contains("--hostname-override"), "{page}");

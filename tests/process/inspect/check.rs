@@ -139,14 +139,15 @@ fn flags_and_fields_without_effect_are_named_and_a_wrong_file_is_a_failure() {
         &site.node,
         &["check", "--config", &path, "--cluster-cidr=10.0.0.0/8", "--v=2", "--hostname-override=nobody"],
     );
-    assert_eq!(code, Some(0), "{report:#}");
+    // A proxy is not ready without its Node.
+    assert_eq!(code, Some(1), "{report:#}");
     let warnings = with_result(&report, "warning");
     assert!(
         contains(&warnings, "--cluster-cidr has no effect beside --config: set clusterCIDR in the file"),
         "{report:#}"
     );
     assert!(contains(&warnings, "unknown field shiny"), "{report:#}");
-    assert!(contains(&warnings, "there is no Node nobody"), "{report:#}");
+    assert!(contains(&with_result(&report, "failure"), "there is no Node nobody"), "{report:#}");
     assert!(!contains(&warnings, "--v is") && !contains(&warnings, "hostname-override is"), "{report:#}");
     let wrong = site.configured(|config| config["oomScoreAdj"] = value!(5000));
     let (code, report) = json(&site.node, &["check", "--config", &wrong]);
@@ -187,8 +188,10 @@ fn a_user_who_may_not_write_sysctls_learns_what_could_not_be_looked_at() {
         "--conntrack-min=1234567",
         "--conntrack-tcp-timeout-established=77s",
     ]);
-    let output =
-        command.args(["--manifests", "examples", "--hostname-override=here"]).output().expect("setpriv is installed");
+    let output = command
+        .args(["--manifests", "examples", "--hostname-override=demo-node"])
+        .output()
+        .expect("setpriv is installed");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     assert_eq!((output.status.code(), with_result(&report, "failure")), (Some(2), Vec::new()), "{report:#}");
     let unknown = with_result(&report, "unknown");

@@ -86,7 +86,10 @@ fn without_flags_each_command_uses_what_the_running_proxy_uses(layout: Layout) {
     // A flag wins.
     assert_says(&node, "services --healthz-address 127.0.0.1:1", 1, "No kube-proxy answers at 127.0.0.1:1: ");
     assert_says(&node, "changes --metrics-bind-address 127.0.0.1:1", 2, "no kube-proxy answers at 127.0.0.1:1");
-    assert_says(&node, "check --hostname-override=nobody", 0, "node nobody");
+    // These manifests have a Node, and none of this name.
+    let nobody = "there is no Node nobody: node ports listen nowhere by default";
+    assert_says(&node, "check --hostname-override=nobody", 1, nobody);
+    assert_says(&node, "verify --hostname-override=nobody", 2, nobody);
     // Only the source of the objects is another one: the rest is as the running proxy has it.
     let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
     let elsewhere = format!("verify --manifests {}", directory.path().display());
@@ -96,10 +99,16 @@ fn without_flags_each_command_uses_what_the_running_proxy_uses(layout: Layout) {
 
     // A flag that asks for another form of the tables is one sentence.
     let other = layout.other().flags().join(" ");
-    let text = assert_says(&node, &format!("verify {other}"), 1, "table ip kube-proxy and ip6 kube-proxy has ");
-    assert!(text.lines().count() == 1 && text.contains(", and --"), "{text}");
-    let text = assert_says(&node, "verify --endpoint-maps=2", 1, "among 4 maps, and --endpoint-maps says 2: ");
+    let text = assert_says(&node, &format!("verify {other}"), 1, " the tables ip kube-proxy and ip6 kube-proxy");
+    assert!(text.lines().count() == 1 && text.contains("and --"), "{text}");
+    let text = assert_says(&node, "verify --endpoint-maps=2", 1, "share 4 maps, and --endpoint-maps says 2: ");
     assert_eq!(text.lines().count(), 1, "{text}");
+    let (code, says) = match layout {
+        Layout::Maps => (2, "cannot use --endpoint-chains: in layout maps no endpoint has a chain"),
+        Layout::Chains => (1, "and --endpoint-chains says none"),
+        Layout::ServiceChains => (0, "hold what they should"),
+    };
+    assert_says(&node, "verify --endpoint-chains=false", code, says);
 
     // A flag without effect is refused.
     let file = proxy.config_path();
@@ -185,11 +194,11 @@ fn the_tables_tell_layout_and_number_of_maps(layout: Layout) {
     assert_says(&node, &line, 0, "hold what they should");
     run_with_input(node.command("nft").args(["-f", "-"]), "delete element ip kube-proxy cluster-ips { 10.96.0.1 }");
     assert_says(&node, &line, 1, "differ in 1 thing");
-    assert_says(&node, &format!("{line} --endpoint-maps=1"), 1, "among 4 maps, and --endpoint-maps says 1: ");
+    assert_says(&node, &format!("{line} --endpoint-maps=1"), 1, "share 4 maps, and --endpoint-maps says 1: ");
     proxy.configure(&config_in(layout.other()));
     let file = proxy.config_path();
-    let text = assert_says(&node, &format!("verify --config {}", file.display()), 1, "kube-proxy has ");
-    assert!(text.lines().count() == 1 && text.contains(&format!(", and {} says ", file.display())), "{text}");
+    let text = assert_says(&node, &format!("verify --config {}", file.display()), 1, " says ");
+    assert!(text.lines().count() == 1 && text.contains(&format!("and {} says ", file.display())), "{text}");
 }
 
 // Tables of upstream's kube-proxy are named, and nothing is compared (Q11).
@@ -198,7 +207,7 @@ fn tables_of_upstreams_kube_proxy_are_named_and_nothing_is_compared() {
     let node = Namespace::new("configured");
     nft::load(&node, &upstream::start());
     let line = format!("verify --hostname-override={NODE} --manifests examples");
-    let text = assert_says(&node, &line, 1, "table ip kube-proxy and ip6 kube-proxy is that of upstream's kube-proxy");
+    let text = assert_says(&node, &line, 1, "upstream's kube-proxy in mode nftables wrote the tables ip kube-proxy");
     assert_eq!(text.lines().count(), 1, "{text}");
     let (code, found) = json(&node, &line.split(' ').collect::<Vec<_>>());
     assert_eq!(
@@ -256,15 +265,15 @@ impl Drop for Namesake {
 #[test]
 fn check_names_a_kube_proxy_of_upstream_that_runs() {
     let node = Namespace::new("configured");
-    let line = format!("check --hostname-override={NODE} --manifests examples");
+    let line = "check --hostname-override=demo-node --manifests examples";
     let upstream = Namesake::start(&node);
     let sign = upstream.sign();
-    assert_says(&node, &line, 0, &format!("another kube-proxy runs on this node: {sign}"));
+    assert_says(&node, line, 0, &format!("another kube-proxy runs on this node: {sign}"));
     for address in ["127.0.0.1:10249", "127.0.0.1:10256"] {
         serve_as_upstream(&node, address);
     }
     let text = format!("upstream's kube-proxy in mode iptables runs on this node: {sign}; http://127.0.0.1:10249");
-    let said = assert_says(&node, &line, 0, &text);
+    let said = assert_says(&node, line, 0, &text);
     assert!(said.contains("deploy/MIGRATION.md") && !said.contains("another program listens"), "{said}");
 }
 
@@ -295,4 +304,111 @@ fn relative_paths_of_the_running_proxy_are_found_from_another_folder() {
     let (code, stdout, stderr) = run(&node, &["verify"]);
     proxy.kill().and_then(|()| proxy.wait().map(drop)).expect("the proxy ends");
     assert_eq!(code, Some(0), "{stdout}{stderr}");
+}
+
+// A proxy that has no objects yet holds no lock and writes nothing: each command finds it all the same and says what it waits for (Q10, Q11).
+test_in_each_layout!(a_proxy_that_waits_for_its_first_objects_is_found);
+fn a_proxy_that_waits_for_its_first_objects_is_found(layout: Layout) {
+    let node = Namespace::new("waits");
+    let server = node.enter(|| ApiServer::start(Scheme::Https));
+    server.apply(&mixed::cluster());
+    let kubeconfig = server.kubeconfig(&server.certified_user("system:kube-proxy"));
+    let mut proxy = Proxy::with_api(&node, &other_than_default(layout), &kubeconfig);
+    proxy.spawn();
+    wait_until_synced(&proxy);
+    proxy.kill();
+    server.close();
+    proxy.spawn();
+    wait_for("the health page", || proxy.try_get("127.0.0.1:20256", "/livez"));
+    let waits = format!("kube-proxy (pid {}) waits for ", proxy.pid());
+    let why = " of the API server since 20";
+
+    // The rules of the process before serve.
+    let text = assert_says(&node, "services shop/web", 1, &waits);
+    assert!(text.contains("served") && text.contains(why), "{text}");
+    assert_says(&node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, &format!("warning: {waits}"));
+    let running = format!("that of the running kube-proxy (pid {}: ", proxy.pid());
+    let assert_check = || {
+        let text = assert_says(&node, "check", 1, &waits);
+        assert!(text.contains(&running) && text.contains(&format!("layout {}", layout.field())), "{text}");
+        for wrong in ["no kube-proxy of this program runs", "answers as kube-proxy does", "another program listens"] {
+            assert!(!text.contains(wrong), "{wrong}: {text}");
+        }
+    };
+    assert_check();
+    let text = assert_says(&node, "verify --timeout 1", 2, &waits);
+    assert!(text.contains("not all objects have come from the API server"), "{text}");
+
+    run_with_input(node.command("nft").args(["-f", "-"]), "delete table ip kube-proxy\ndelete table ip6 kube-proxy");
+    assert_check();
+    let none = "no kube-proxy of this program has written the tables ip kube-proxy and ip6 kube-proxy yet";
+    let text = assert_says(&node, "verify", 1, none);
+    assert!(text.contains(&waits) && !text.contains("add table"), "{text}");
+    for line in ["services", "explain --from 10.244.1.99 --to 10.96.0.1:80", "top --once"] {
+        assert_says(&node, line, 2, &waits);
+    }
+    let at = tempfile::tempdir().expect("a temporary directory can be made");
+    let line = format!("bundle {}", at.path().join("b.tar.gz").display());
+    assert_says(&node, &line, 0, "problems.txt: ");
+    let mut unpack = std::process::Command::new("tar");
+    unpack.args(["-xzf", "b.tar.gz", "--strip-components=1"]).current_dir(at.path());
+    assert!(unpack.status().expect("tar runs").success());
+    for file in ["node.txt", "problems.txt", "check.txt", "verify.txt", "services.txt"] {
+        let text = std::fs::read_to_string(at.path().join(file)).expect("a file of the bundle");
+        assert!(text.contains(&waits), "{file}: {text}");
+    }
+
+    server.open();
+    wait_for("the rules", || (run(&node, &["services", "shop/web"]).0 == Some(0)).then_some(()));
+    let text = assert_says(&node, "check", 0, "a kube-proxy of this program runs: pid ");
+    assert!(!text.contains("waits for"), "{text}");
+}
+
+// Without a running proxy `verify` says that nobody has written rules, and gives no command that would make an empty table.
+#[test]
+fn verify_without_tables_says_that_no_proxy_has_written_them() {
+    let node = Namespace::new("bare");
+    let line = format!("verify --hostname-override={NODE} --manifests examples");
+    let none = "no kube-proxy of this program has written the tables ip kube-proxy and ip6 kube-proxy yet";
+    let text = assert_says(&node, &line, 1, none);
+    assert!(text.contains("start it") && text.lines().count() == 1, "{text}");
+}
+
+// A proxy on manifests that have other Nodes is not ready, and says why (Q10).
+#[test]
+fn a_name_that_no_node_of_the_manifests_has_is_said() {
+    let node = Namespace::new("nobody");
+    let mut config = config();
+    config["hostnameOverride"] = value!("nobody");
+    let proxy = Proxy::start(&node, &config, &mixed::cluster());
+    let nobody = "there is no Node nobody: node ports listen nowhere by default";
+    let page = wait_for("the first sync", || {
+        Some(proxy.get("127.0.0.1:10256", "/readyz")).filter(|page| page.contains("Node"))
+    });
+    assert!(page.starts_with("HTTP/1.1 503 ") && page.contains(nobody), "{page}");
+    assert!(proxy.log().contains("The Node does not exist"), "{}", proxy.log());
+    for (line, code) in [("check", 1), ("services", 1), ("verify", 2)] {
+        assert_says(&node, line, code, nobody);
+    }
+}
+
+// What commands print is copied into tickets: no password of a command line is in it.
+#[test]
+fn the_password_of_a_master_is_in_no_output() {
+    let node = Namespace::new("password");
+    let (master, log) = ("--master=https://user:sekret@127.0.0.1:9", tempfile::tempfile().expect("a file can be made"));
+    let mut command = node.command(crate::support::proxy::binary());
+    command.args([master, "--hostname-override=here", "--cluster-cidr=10.244.0.0/16"]).stderr(log);
+    let mut proxy = command.spawn().expect("the proxy starts");
+    wait_for("the proxy", || run(&node, &["check"]).1.contains("waits for").then_some(()));
+    let lines = ["check", "verify --timeout 1", "check -o json", "services", "verify --timeout 1 --kubeconfig=/no"];
+    let texts = lines.map(|line| run(&node, &line.split(' ').collect::<Vec<_>>()));
+    let foreign = Namespace::new("password");
+    let given = run(&foreign, &["verify", master, "--timeout=1", "--hostname-override=x", "--cluster-cidr=10.0.0.0/8"]);
+    let wrong = run(&foreign, &["check", "--master=https://user:sekret@[", "--hostname-override=x"]);
+    proxy.kill().and_then(|()| proxy.wait().map(drop)).expect("the proxy ends");
+    assert!(texts[0].1.contains("--master=https://***@127.0.0.1:9"), "{texts:?}");
+    for (_, stdout, stderr) in texts.iter().chain([&given, &wrong]) {
+        assert!(!stdout.contains("sekret") && !stderr.contains("sekret"), "{stdout}{stderr}");
+    }
 }

@@ -45,6 +45,9 @@ fn the_commands_fit_a_terminal_of_80_columns_and_24_rows() {
         ("not-served", "services --not-served"),
         ("explain", "explain --from 10.244.1.99 --to shop/web:http"),
         ("explain-unknown", "explain --from 10.244.1.99 --to 10.96.0.99:80"),
+        ("sources", "services 192.0.2.131"),
+        ("stats", "services --stats 10.96.0.1:80"),
+        ("error", "services 10.96.0.1:81"),
         ("top", "top --once --interval 100ms --sort name --filter shop/web"),
     ] {
         let lines = printed(&terminal, arguments);

@@ -14,6 +14,7 @@ use tracing::error;
 
 use super::resource::Resource;
 use super::{ApiOptions, EventSender, Observer};
+use crate::source::{NODE_REMEDY, no_such_node};
 use component::logging::duration;
 use rules::model::{Event, Node};
 
@@ -22,6 +23,8 @@ pub(super) type ProgressSender = Sender<Progress>;
 /// How long to wait for fields of the Node after the Node was listed.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
+    /// The wait for a Node that does not exist, after which that is logged: a kubelet that starts at the same time may create it.
+    node: Duration,
     /// The wait for an IP, after which the start continues without an IP (M2).
     ip: Duration,
     /// The wait for pod CIDRs, after which the process ends (M3); `None` if they are not needed.
@@ -30,7 +33,8 @@ struct Patience {
 
 impl Patience {
     fn new(needs_pod_cidrs: bool) -> Self {
-        Self { ip: Duration::from_secs(30), pod_cidrs: needs_pod_cidrs.then_some(Duration::from_secs(300)) }
+        let [node, ip, pod_cidrs] = [3, 30, 300].map(Duration::from_secs);
+        Self { node, ip, pod_cidrs: needs_pod_cidrs.then_some(pod_cidrs) }
     }
 }
 
@@ -71,9 +75,10 @@ impl Progress {
     /// Returns in words what the start waits for: kinds without a complete list, then what the listed Node lacks.
     fn missing(&self, needs_pod_cidrs: bool) -> Vec<&'static str> {
         let kinds = Resource::ALL.into_iter().filter(|kind| !self.has(*kind)).map(Resource::name);
-        let ip = (self.has(Resource::Node) && !self.node.has_ip).then_some("an address of the Node");
-        let cidrs = self.has(Resource::Node) && needs_pod_cidrs && !self.node.has_pod_cidrs;
-        kinds.chain(ip).chain(cidrs.then_some("a PodCIDR of the Node")).collect()
+        let node = (self.has(Resource::Node) && !self.node.exists).then_some("a Node of this node's name");
+        let ip = (self.node.exists && !self.node.has_ip).then_some("an address of the Node");
+        let cidrs = self.node.exists && needs_pod_cidrs && !self.node.has_pod_cidrs;
+        kinds.chain(node).chain(ip).chain(cidrs.then_some("a PodCIDR of the Node")).collect()
     }
 }
 
@@ -106,7 +111,13 @@ pub(super) async fn run(
 async fn all_listed(mut progress: Receiver<Progress>, node_name: &str, patience: Patience) -> Result<()> {
     // The sender lives as long as the reflectors, so a wait ends only when its condition is true.
     progress.wait_for(|progress| progress.has(Resource::Node)).await?;
-    if timeout(patience.ip, progress.wait_for(|progress| progress.node.has_ip)).await.is_err() {
+    let mut for_ip = patience.ip;
+    if timeout(patience.node, progress.wait_for(|progress| progress.node.exists)).await.is_err() {
+        for_ip = for_ip.saturating_sub(patience.node);
+        let (err, waits) = (no_such_node(node_name), duration(for_ip));
+        error!(node = node_name, err, remedy = NODE_REMEDY, %waits, "The Node does not exist; waiting for it");
+    }
+    if timeout(for_ip, progress.wait_for(|progress| progress.node.has_ip)).await.is_err() {
         let waited = duration(patience.ip);
         error!(node = node_name, %waited, "The Node has no IP; the proxy starts without one");
     }
@@ -157,7 +168,7 @@ mod tests {
         progress.node(node);
         let (sender, receiver) = tokio::sync::watch::channel(progress);
         let short = Duration::from_millis(50);
-        let patience = Patience { ip: short, pod_cidrs: pod_cidrs.then_some(short) };
+        let patience = Patience { node: short, ip: short, pod_cidrs: pod_cidrs.then_some(short) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let outcome = runtime.block_on(all_listed(receiver, "node-1", patience));
         drop(sender);
@@ -191,6 +202,8 @@ mod tests {
         progress.node(Some(&node(0, 0)));
         assert_eq!(progress.missing(true), ["Service", "an address of the Node", "a PodCIDR of the Node"]);
         progress.listed(Resource::Service);
+        progress.node(None);
+        assert_eq!(progress.missing(true), ["a Node of this node's name"]);
         progress.node(Some(&node(1, 0)));
         assert_eq!(progress.missing(false), [""; 0]);
     }

@@ -12,8 +12,8 @@ use nft::{Connection, Family, TableName};
 use serde::Deserialize;
 
 use super::part::Content;
-use inspect::running::Problem;
-use node::kernel::{Lock, connections::Phase, each_connection, process};
+use inspect::running::{Problem, Running};
+use node::kernel::{connections::Phase, each_connection, process};
 use rules::ruleset::names::TABLE;
 
 /// Sysctls below `/proc/sys/net` that decide about packets to Services, except those of [`CONNTRACK`].
@@ -45,9 +45,11 @@ pub(super) fn node(version: &str, mut content: Content) -> Result<()> {
     for (name, file) in [("uptime", "/proc/uptime"), ("load", "/proc/loadavg")] {
         writeln!(content, "{name:<9} {}", fs::read_to_string(file).unwrap_or_default().trim())?;
     }
-    let holder = Lock::new(0, &[]).holder().context("cannot see which kube-proxy holds the lock")?;
-    let holder = holder.map_or_else(|| "none of this program runs".to_owned(), |holder| holder.to_string());
-    Ok(writeln!(content, "running   {holder}")?)
+    let running = Running::find();
+    let waits = running.waits().map_or_else(String::new, |text| format!("\nwaits     {text}"));
+    let proxy = running.proxy.context("cannot see which kube-proxy holds the lock")?;
+    let proxy = proxy.map_or_else(|| "none of this program runs".to_owned(), |proxy| proxy.to_string());
+    Ok(writeln!(content, "running   {proxy}{waits}")?)
 }
 
 /// Writes the problems of a health page, one sentence per line.

@@ -2,12 +2,11 @@
 //!
 //! Takes a file name and the proxy's own flags; runs the commands that look at a node, asks the running proxy for its pages, and reads
 //! rules, tracked connections and sysctls. Each of these is a [`Part`], with a limit on time and size; a part that fails is a file that
-//! says why. Neither the kubeconfig nor the environment is read, and what looks like a secret is hidden (`redact`).
+//! says why. Neither the kubeconfig nor the environment is read, and what looks like a secret is hidden ([`component::redact`]).
 
 mod archive;
 mod facts;
 mod part;
-mod redact;
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal as _, Write};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
-use super::redact::redact;
+use component::redact::redact;
 
 /// The most bytes of one file.
 const MOST: usize = 64 << 20;

@@ -12,6 +12,7 @@ mod stale_clients;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use commit::{Failed, cannot_own};
@@ -35,10 +36,11 @@ use super::quarantine::{Quarantine, RefusedService};
 use super::settings;
 use super::tables::{Owner, Tables, packets_pass};
 use crate::localhost::Feed;
+use cluster::source::no_such_node;
 use component::config::Config;
 use component::logging::once::Once;
 use inspect::history::TriggerKind;
-use inspect::running::{Problem, ProblemKind, no_such_node};
+use inspect::running::{Problem, ProblemKind};
 use node::kernel::{ForeignWrites, Kernel};
 use rules::conntrack::Flow;
 use rules::model::{Change, Dirty, Event, Family, ObjectName, State};
@@ -54,6 +56,8 @@ pub struct Engine<K> {
     pub(super) journal: Journal,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
+    /// The names of the Nodes other than this one. The API server is asked for this one only.
+    other_nodes: BTreeSet<Arc<str>>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
     /// Whether the tables have not received the node's facts yet.
@@ -133,6 +137,7 @@ impl<K: Kernel> Engine<K> {
             journal: Journal::default(),
             kernel,
             interfaces: Vec::new(),
+            other_nodes: BTreeSet::new(),
             may_have_changed: false,
             first: true,
             quarantine: Quarantine::default(),
@@ -153,7 +158,16 @@ impl<K: Kernel> Engine<K> {
     /// Applies an event to the state.
     pub fn apply(&mut self, event: Event) -> Taken {
         let event = match event {
-            Event::NodeApplied(node) => Event::NodeApplied(node.with_bind_address(self.config.bind_address)),
+            Event::NodeApplied(node) => {
+                if *node.name != *self.config.node_name {
+                    self.other_nodes.insert(Arc::clone(&node.name));
+                }
+                Event::NodeApplied(node.with_bind_address(self.config.bind_address))
+            }
+            Event::NodeDeleted(name) => {
+                self.other_nodes.remove(&name);
+                Event::NodeDeleted(name)
+            }
             event => event,
         };
         let mut counted = self.pending.counted(&event);
@@ -353,13 +367,6 @@ impl<K: Kernel> Engine<K> {
         self.quarantine.names()
     }
 
-    /// Returns a sentence about each Service that is left out because it is too large, and about each frontend that a Service does not get.
-    pub fn problems_of_services(&self) -> Vec<Problem> {
-        let mut problems = problems::oversized(&self.state, self.budget.all());
-        problems.extend(problems::lost_frontends(&self.state));
-        problems
-    }
-
     /// Returns a sentence about each Service that is left out, and one if there is no Node of this name.
     pub(super) fn left_out(&self) -> Vec<Problem> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
@@ -370,9 +377,16 @@ impl<K: Kernel> Engine<K> {
         problems
     }
 
-    /// Returns the name of this node if the API server has no such Node. A directory of manifests need not have one.
+    /// Returns [`Engine::left_out`], and a sentence about each frontend that a Service does not get.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        [self.left_out(), problems::lost_frontends(&self.state)].concat()
+    }
+
+    /// Returns the name of this node if there is no such Node. A directory of manifests need not have a Node, but one that has others should
+    /// have this one too.
     pub(crate) fn missing_node(&self) -> Option<&str> {
-        let is_missing = self.config.manifests.is_none() && self.state.is_complete() && self.state.node().is_none();
+        let wants_node = self.config.manifests.is_none() || !self.other_nodes.is_empty();
+        let is_missing = wants_node && self.state.is_complete() && self.state.node().is_none();
         is_missing.then_some(&*self.config.node_name)
     }
 

@@ -1,4 +1,4 @@
-//! Removes secrets from the text of a bundle, as a second safeguard: the parts of a bundle read no secrets by design. Pure.
+//! Removes secrets from text that people copy: what commands print, the comment of the writer lock, the files of a bundle. Pure.
 //!
 //! Hides user and password of URLs (also of URLs whose end was cut off), bearer tokens, JSON web tokens, and values of words such as
 //! `token=`. Invariant: all other text stays as it is, byte for byte.
@@ -11,7 +11,8 @@ const KEYS: [&str; 4] = ["token=", "password=", "passwd=", "secret="];
 const SHORTEST_TOKEN: usize = 40;
 
 /// The text without secrets.
-pub(super) fn redact(text: &str) -> String {
+#[must_use]
+pub fn redact(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut is_behind_bearer = false;
     for word in text.split_inclusive(is_end) {
