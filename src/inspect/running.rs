@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::names::{ServiceName, split_port};
+use super::output::{Output, Tone};
 use component::config::{self, Invocation};
+use component::logging::escaped;
 use node::configured;
 use rules::model::Family;
 
@@ -111,6 +113,17 @@ impl Problem {
         use ProblemKind::{LostFrontend, Oversized, Quarantined};
         self.service.is_none() && !matches!(self.kind, Oversized | Quarantined | LostFrontend)
     }
+}
+
+/// Prints problems, each on a line.
+///
+/// # Errors
+/// As [`Output::text`].
+pub(crate) fn print(problems: &[Problem], out: &mut Output<'_>) -> Result<()> {
+    problems.iter().try_for_each(|problem| {
+        let text = out.styled(Tone::Bad, escaped(&problem.text));
+        out.text(format_args!("{text}\n"))
+    })
 }
 
 /// Where the health pages of a proxy with the default configuration are.

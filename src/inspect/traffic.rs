@@ -214,10 +214,16 @@ impl Count {
 }
 
 fn sum(a: Option<Counters>, b: Option<Counters>) -> Option<Counters> {
+    added(a, b, |a, b| Counters {
+        packets: a.packets.saturating_add(b.packets),
+        bytes: a.bytes.saturating_add(b.bytes),
+    })
+}
+
+/// The sum of two numbers, either of which may be missing; `None` when both are.
+pub(crate) fn added<T>(a: Option<T>, b: Option<T>, sum: impl FnOnce(T, T) -> T) -> Option<T> {
     match (a, b) {
-        (Some(a), Some(b)) => {
-            Some(Counters { packets: a.packets.saturating_add(b.packets), bytes: a.bytes.saturating_add(b.bytes) })
-        }
+        (Some(a), Some(b)) => Some(sum(a, b)),
         (a, b) => a.or(b),
     }
 }

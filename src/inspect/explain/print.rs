@@ -24,17 +24,12 @@ pub(super) fn print(
     explanation: &Explanation,
     is_wide: bool,
 ) -> Result<()> {
-    let (word, tone) = match explanation.verdict {
-        Verdict::Translated => ("TRANSLATED", Tone::Good),
-        Verdict::Partly => ("PARTLY", Tone::Bad),
-        Verdict::Passed if explanation.is_wrong => ("PASSED", Tone::Bad),
-        Verdict::Passed => ("PASSED", Tone::Plain),
-        Verdict::Proxied => ("PROXIED", Tone::Good),
-        Verdict::Refused => ("REFUSED", Tone::Bad),
-        Verdict::Dropped => ("DROPPED", Tone::Bad),
-        Verdict::Unknown => ("UNKNOWN", Tone::Warning),
+    let tone = match explanation.verdict {
+        Verdict::Passed if explanation.is_wrong => Tone::Bad,
+        Verdict::Translated | Verdict::Proxied => Tone::Good,
+        verdict => tone(verdict),
     };
-    let word = out.styled(tone, word);
+    let word = out.styled(tone, explanation.verdict.to_string().to_uppercase());
     out.line(packet_line(packet, pod), HANG)?;
     out.line(format_args!("{word}: {}", escaped(&explanation.reason)), HANG)?;
     if let Some(line) = masquerading(explanation) {
@@ -55,6 +50,15 @@ pub(super) fn print(
     Ok(())
 }
 
+/// The tone of a verdict as one of several.
+const fn tone(verdict: Verdict) -> Tone {
+    match verdict {
+        Verdict::Translated | Verdict::Passed | Verdict::Proxied => Tone::Plain,
+        Verdict::Partly | Verdict::Refused | Verdict::Dropped => Tone::Bad,
+        Verdict::Unknown => Tone::Warning,
+    }
+}
+
 fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
     let way = match &packet.input {
         Link::None => "sent by this host".to_owned(),
@@ -62,14 +66,7 @@ fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
         Link::Known(_, name) => format!("arrives at {}", escaped(name)),
     };
     let pod = pod.map_or_else(String::new, |pod| format!(" ({pod})"));
-    format!("{}{pod} -> {}, {way}", source(packet), words::target(packet))
-}
-
-/// The source of a packet, with the port if it is known.
-pub(super) fn source(packet: &Packet) -> String {
-    packet
-        .source_port
-        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string())
+    format!("{}{pod} -> {}, {way}", words::source(packet), words::target(packet))
 }
 
 fn masquerading(explanation: &Explanation) -> Option<String> {
@@ -97,18 +94,11 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
         Column::text("VERDICT"),
     ]);
     for endpoint in &explanation.endpoints {
-        let (verdict, tone) = match endpoint.verdict {
-            Verdict::Translated | Verdict::Partly => ("translated", Tone::Plain),
-            Verdict::Refused => ("refused", Tone::Bad),
-            Verdict::Dropped => ("dropped", Tone::Bad),
-            Verdict::Passed | Verdict::Proxied => ("passed", Tone::Plain),
-            Verdict::Unknown => ("unknown", Tone::Warning),
-        };
         table.row([
             Cell::from(SocketAddr::new(endpoint.address, endpoint.port)),
             Cell::from(format!("{:.1}%", endpoint.probability * 100.0)),
             Cell::from(if endpoint.masquerade { "yes" } else { "no" }),
-            Cell::new(tone, verdict),
+            Cell::new(tone(endpoint.verdict), endpoint.verdict),
         ]);
     }
     out.table(&table)

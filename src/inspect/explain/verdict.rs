@@ -4,17 +4,20 @@
 //! evaluated (see [`nft::machine`]); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::de::IntoDeserializer as _;
+use serde::de::value::{self, StrDeserializer};
+use serde::{Deserialize, Serialize};
 
 use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
 
 use super::words::{self, Seen, Sentence, is_ours};
 
 /// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It goes to an endpoint.
@@ -22,6 +25,7 @@ pub enum Verdict {
     /// It goes to an endpoint, and some of the endpoints that it may go to cannot be reached.
     Partly,
     /// It is answered with a refusal.
+    #[serde(alias = "rejected")]
     Refused,
     /// It is discarded.
     Dropped,
@@ -31,6 +35,13 @@ pub enum Verdict {
     Proxied,
     /// It is not known, because of a rule that cannot be evaluated.
     Unknown,
+}
+
+impl fmt::Display for Verdict {
+    /// Writes the same word as the JSON form.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 /// A verdict that a user expects, and the Service that the packet has to be for, if that matters.
@@ -56,16 +67,9 @@ impl FromStr for Expectation {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (word, service) = text.split_once(':').map_or((text, None), |(word, service)| (word, Some(service)));
-        let verdict = match word {
-            "translated" => Verdict::Translated,
-            "partly" => Verdict::Partly,
-            "refused" | "rejected" => Verdict::Refused,
-            "dropped" => Verdict::Dropped,
-            "passed" => Verdict::Passed,
-            "proxied" => Verdict::Proxied,
-            "unknown" => Verdict::Unknown,
-            _ => return Err("expected translated, partly, refused, dropped, passed, proxied or unknown"),
-        };
+        let word: StrDeserializer<'_, value::Error> = word.into_deserializer();
+        let verdict = Verdict::deserialize(word)
+            .map_err(|_| "expected translated, partly, refused, dropped, passed, proxied or unknown")?;
         if service.is_some_and(|service| !service.contains('/')) {
             return Err("expected NAMESPACE/NAME or NAMESPACE/NAME:PORT behind the colon");
         }
@@ -102,6 +106,19 @@ pub struct EffectiveRule {
     /// The endpoints whose packets it applies to; empty when it applies to all packets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<SocketAddr>,
+}
+
+impl EffectiveRule {
+    /// A rule with the sentence about it, for packets to these endpoints.
+    pub(crate) fn of(seen: &Seen<'_>, sentence: &Sentence, endpoints: Vec<SocketAddr>) -> Self {
+        Self {
+            table: seen.table.to_string(),
+            chain: seen.chain.to_owned(),
+            rule: seen.rule.map_or_else(String::new, |rule| rule.to_nft(seen.table.family)),
+            text: sentence.text.clone(),
+            endpoints,
+        }
+    }
 }
 
 /// The answer of `explain` about one packet.
@@ -288,7 +305,7 @@ impl Teller<'_> {
     /// Describes `steps[0]`; the next step shows whether a rule of the chain that it leads to had an effect.
     fn tell(&self, steps: &[Step], is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
         let step = &steps[0];
-        let sentence = words::sentence(&Seen {
+        let seen = Seen {
             table: &step.table,
             chain: &step.chain,
             rule: step.rule(),
@@ -299,15 +316,9 @@ impl Teller<'_> {
             is_example,
             goes_on: steps.get(1).is_some_and(|next| next.table == step.table && step.leads_to(&next.chain)),
             is_translated: self.endpoints > 0,
-        });
-        let told = EffectiveRule {
-            table: step.table.to_string(),
-            chain: step.chain.to_string(),
-            rule: step.rule().map_or_else(String::new, |rule| rule.to_nft(step.table.family)),
-            text: sentence.text.clone(),
-            endpoints: about,
         };
-        (told, sentence)
+        let sentence = words::sentence(&seen);
+        (EffectiveRule::of(&seen, &sentence, about), sentence)
     }
 }
 

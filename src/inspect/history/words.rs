@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::Serialize as _;
+
 use super::entry::{
     Action, ApiServer, Change, CommitOutcome, Connection, Endpoints, Entry, EntryKind, FieldChange, Program, Repair,
     SyncRun, Trigger, TriggerKind,
@@ -12,19 +14,7 @@ use rules::model::{Destination, Family};
 impl fmt::Display for TriggerKind {
     /// Writes the same word as the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Start => "start",
-            Self::Slice => "slice",
-            Self::Service => "service",
-            Self::Claim => "claim",
-            Self::Node => "node",
-            Self::Addresses => "addresses",
-            Self::ServiceCidr => "serviceCIDR",
-            Self::Retry => "retry",
-            Self::Repair => "repair",
-            Self::Takeover => "takeover",
-            Self::Resync => "resync",
-        })
+        self.serialize(f)
     }
 }
 
@@ -40,23 +30,14 @@ impl fmt::Display for Trigger {
 impl fmt::Display for CommitOutcome {
     /// Writes the same word as the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Committed => "committed",
-            Self::Refused => "refused",
-            Self::Quarantined => "quarantined",
-            Self::Oversized => "oversized",
-        })
+        self.serialize(f)
     }
 }
 
 impl fmt::Display for Fate {
     /// Writes the same word as the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Served => "served",
-            Self::Refused => "refused",
-            Self::Dropped => "dropped",
-        })
+        self.serialize(f)
     }
 }
 
@@ -69,7 +50,7 @@ impl fmt::Display for FieldChange {
 
 impl fmt::Display for FrontendChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = self.frontend.protocol.to_string().to_uppercase();
+        let protocol = self.frontend.protocol.api_name();
         let port = self.frontend.port;
         let name = match self.frontend.destination {
             Destination::Address(address) => format!("{}/{protocol}", std::net::SocketAddr::new(address, port)),

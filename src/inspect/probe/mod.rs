@@ -18,11 +18,10 @@ use serde::Serialize;
 use super::CommandOutcome;
 use super::names::Wanted;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
-use super::running::{Problem, RunningArgs};
+use super::running::{self, Problem, RunningArgs};
 use super::services;
 use super::tables::{FrontendView, View};
 use component::config::GoDuration;
-use component::logging::escaped;
 use connect::{Outcome, Target};
 use rules::model::{Destination, Family, Protocol};
 
@@ -240,10 +239,6 @@ impl Report<'_> {
         if self.not_asked > 0 {
             out.text(format_args!("{} more addresses were not asked: --all asks them\n", self.not_asked))?;
         }
-        for problem in self.problems {
-            let text = out.styled(Tone::Bad, escaped(&problem.text));
-            out.text(format_args!("{text}\n"))?;
-        }
-        Ok(())
+        running::print(self.problems, out)
     }
 }

@@ -44,7 +44,7 @@ or a frontend leads to what this proxy does not write; 2 could not look, or no
 such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Services, namespaces, addresses, frontends or node ports; without any, all
@@ -119,19 +119,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// As [`run`].
 pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
     let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
-    let (output, not_served, stats, watch, interval) = (FormatArgs::default(), false, false, false, 1);
-    let args = Args {
-        names,
-        namespace,
-        output,
-        not_served,
-        stats,
-        watch,
-        interval,
-        running,
-        metrics_bind_address: None,
-        names_of: None,
-    };
+    let args = Args { names, namespace, running, ..Args::default() };
     Listing::read(&args).map(|listing| (listing.view, listing.problems))
 }
 
@@ -184,17 +172,12 @@ impl Listing {
         problems.extend(reported.into_iter().flatten());
         mark_quarantined(&mut view.frontends, &problems);
         let wanted: Vec<Wanted> = args.names.iter().map(|name| name.in_namespace(args.namespace.as_deref())).collect();
-        for name in &wanted {
-            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
-            if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
-                return Err(with_silence(unknown(&view, name), &problems));
-            }
-        }
-        if let Some(namespace) = &args.namespace {
-            let wanted = Wanted::Service(ServiceName { service: namespace.clone(), port: None });
-            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, &wanted));
-            if !is_known && !problems.iter().any(|problem| concerns(problem, &wanted)) {
-                return Err(with_silence(unknown(&view, &wanted), &problems));
+        let namespace = args.namespace.iter();
+        let namespace = namespace.map(|name| Wanted::Service(ServiceName { service: name.clone(), port: None }));
+        for name in wanted.iter().cloned().chain(namespace) {
+            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, &name));
+            if !is_known && !problems.iter().any(|problem| concerns(problem, &name)) {
+                return Err(with_silence(unknown(&view, &name), &problems));
             }
         }
         if !wanted.is_empty() {

@@ -9,7 +9,7 @@ use super::causes::Cause;
 use super::stats::{Numbers, Stats};
 use super::{Args, Listing, frontend_name};
 use crate::output::{Cell, Column, Format, Output, Table, Tone};
-use crate::running::{Problem, ProblemKind};
+use crate::running::{self, Problem, ProblemKind};
 use crate::tables::{Affinity, FrontendView, Kind, Policy, State};
 use rules::model::{Destination, Family};
 
@@ -61,10 +61,10 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
             Cell::from(frontend(view)),
-            view.kind.map_or_else(unknown, |kind| Cell::from(kind_name(kind))),
+            view.kind.map_or_else(unknown, Cell::from),
             state(view.state),
         ];
-        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy)))));
+        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, Cell::from)));
         row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
         row.extend(shown.sources.then(|| sources(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
@@ -159,30 +159,14 @@ fn frontend(view: &FrontendView) -> String {
     }
 }
 
-const fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ClusterIP => "ClusterIP",
-        Kind::LoadBalancer => "LoadBalancer",
-        Kind::ExternalIP => "ExternalIP",
-        Kind::NodePort => "NodePort",
-    }
-}
-
-const fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Cluster => "Cluster",
-        Policy::Local => "Local",
-    }
-}
-
 fn state(state: Option<State>) -> Cell {
-    match state {
-        Some(State::Served) => Cell::new(Tone::Good, "served"),
-        Some(State::Refused) => Cell::new(Tone::Warning, "refused"),
-        Some(State::Dropped) => Cell::new(Tone::Bad, "dropped"),
-        Some(State::Quarantined) => Cell::new(Tone::Bad, "quarantined"),
-        None => unknown(),
-    }
+    let Some(state) = state else { return unknown() };
+    let tone = match state {
+        State::Served => Tone::Good,
+        State::Refused => Tone::Warning,
+        State::Dropped | State::Quarantined => Tone::Bad,
+    };
+    Cell::new(tone, state)
 }
 
 fn affinity_text(affinity: Affinity) -> String {
@@ -216,10 +200,7 @@ fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
     for family in &listing.view.changing {
         out.text(format_args!("The {family} table changed while it was read: an endpoint may be missing or old\n"))?;
     }
-    for problem in &listing.problems {
-        let text = out.styled(Tone::Bad, component::logging::escaped(&problem.text));
-        out.text(format_args!("{text}\n"))?;
-    }
+    running::print(&listing.problems, out)?;
     if let Some(note) = &listing.causes.note {
         out.text(format_args!("{}\n", out.styled(Tone::Faint, note)))?;
     }

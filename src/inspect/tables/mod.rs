@@ -12,12 +12,14 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use ipnet::IpNet;
 use nft::{Connection, ReadError, TableName, Walked};
+use serde::Serialize;
 
 use crate::running::Problem;
 use collect::Collected;
@@ -63,7 +65,7 @@ pub(crate) struct EndpointView {
     pub(crate) counted: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) enum Kind {
     /// The Service's own address.
     ClusterIP,
@@ -76,7 +78,7 @@ pub(crate) enum Kind {
 }
 
 /// What becomes of a new connection to a frontend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
     /// It is sent to an endpoint.
@@ -90,13 +92,25 @@ pub(crate) enum State {
 }
 
 /// The traffic policy of a frontend: the internal one for cluster IPs, the external one for all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Policy {
     /// All endpoints are used.
     Cluster,
     /// Only the endpoints on this node are used.
     Local,
 }
+
+/// Writes each value with the word of its JSON form.
+macro_rules! display_as_json {
+    ($($kind:ty),*) => {
+        $(impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.serialize(f)
+            }
+        })*
+    };
+}
+display_as_json!(Kind, State, Policy);
 
 /// Session affinity of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

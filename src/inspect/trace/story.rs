@@ -13,10 +13,11 @@ use nft::machine::{Effect, Link, Packet, protocol, protocol_name};
 use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
-use crate::explain::words::{Seen, sentence};
+use crate::explain::words::{Seen, sentence, source};
 use crate::explain::{EffectiveRule, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
+use rules::ruleset::reading::address;
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,32 +112,17 @@ fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
 fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
     let network = &headers.network;
     let (source, destination, protocol): (IpAddr, IpAddr, u8) = match network.first()? >> 4 {
-        4 => (four(network.get(12..16)?)?, four(network.get(16..20)?)?, *network.get(9)?),
-        6 => (sixteen(network.get(8..24)?)?, sixteen(network.get(24..40)?)?, *network.get(6)?),
+        4 => (address(network.get(12..16)?)?, address(network.get(16..20)?)?, *network.get(9)?),
+        6 => (address(network.get(8..24)?)?, address(network.get(24..40)?)?, *network.get(6)?),
         _ => return None,
     };
-    let has_ports = [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&protocol);
-    let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
-    let port = |at| has_ports.then(|| port(at)).flatten();
     let mut link = |index: Option<u32>| index.map_or(Link::None, |index| book.interface(index));
-    Some(Packet {
-        source,
-        source_port: port(0),
-        destination,
-        port: port(2).unwrap_or(0),
-        protocol,
-        mark: 0,
-        input: link(headers.input),
-        output: link(headers.output),
-    })
-}
-
-fn four(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 4]>::try_from(bytes).ok()?.into())
-}
-
-fn sixteen(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
+    let (input, output) = (link(headers.input), link(headers.output));
+    let packet = Packet { output, ..Packet::new((source, None), SocketAddr::new(destination, 0), protocol, input) };
+    let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
+    let port = |at| packet.has_ports().then(|| port(at)).flatten();
+    let (source_port, port) = (port(0), port(2).unwrap_or(0));
+    Some(Packet { source_port, port, ..packet })
 }
 
 /// A story under construction, to which each report adds.
@@ -165,7 +151,7 @@ impl Telling {
         if effects.is_empty() || effects == [Effect::Verdict(RuleVerdict::Accept)] && is_by_state(rule) {
             return;
         }
-        let told = sentence(&Seen {
+        let seen = Seen {
             table: &report.table,
             chain: &report.chain,
             rule,
@@ -176,19 +162,14 @@ impl Telling {
             is_example: false,
             goes_on,
             is_translated: self.endpoint.is_some(),
-        });
+        };
+        let told = sentence(&seen);
         if told.is_reason {
             self.reasons.push(told.text.clone());
         }
         self.masquerade |= effects.contains(&Effect::Masquerade);
         if self.steps.last().is_none_or(|last| last.text != told.text) {
-            self.steps.push(EffectiveRule {
-                table: report.table.to_string(),
-                chain: report.chain.to_string(),
-                rule: rule.map_or_else(String::new, |rule| rule.to_nft(report.table.family)),
-                text: told.text,
-                endpoints: Vec::new(),
-            });
+            self.steps.push(EffectiveRule::of(&seen, &told, Vec::new()));
         }
     }
 
@@ -239,15 +220,10 @@ impl Telling {
             (true, Verdict::Dropped, _) => "a rule dropped it".to_owned(),
             _ => "no rule changed it or stopped it".to_owned(),
         };
-        let source = match first.source_port {
-            Some(port) => SocketAddr::new(first.source, port).to_string(),
-            None => first.source.to_string(),
-        };
-        let name = protocol_name(first.protocol);
         Story {
-            from: source,
+            from: source(first),
             to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },
-            protocol: name,
+            protocol: protocol_name(first.protocol),
             flags: flags(first, reports),
             interface: match &first.input {
                 Link::Known(_, name) => Some(name.to_string()),
