@@ -199,6 +199,18 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Lets enums be written with the words of their JSON form.
+macro_rules! written_as_json {
+    ($($kind:ty),*) => {
+        $(impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        })*
+    };
+}
+pub(crate) use written_as_json;
+
 /// The number of spaces between two columns.
 const GAP: usize = 2;
 /// The indentation of a last cell that is printed below its row.

@@ -4,7 +4,6 @@
 //! evaluated (see [`nft::machine`]); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
@@ -13,6 +12,8 @@ use serde::de::value::{self, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
+
+use crate::output::written_as_json;
 
 use super::words::{self, Seen, Sentence, is_ours};
 
@@ -37,12 +38,7 @@ pub enum Verdict {
     Unknown,
 }
 
-impl fmt::Display for Verdict {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+written_as_json!(Verdict);
 
 /// A verdict that a user expects, and the Service that the packet has to be for, if that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]

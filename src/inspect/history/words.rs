@@ -2,21 +2,15 @@
 
 use std::fmt;
 
-use serde::Serialize as _;
-
 use super::entry::{
     Action, ApiServer, Change, CommitOutcome, Connection, Endpoints, Entry, EntryKind, FieldChange, Program, Repair,
     SyncRun, Trigger, TriggerKind,
 };
 use super::frontend::{Fate, FrontendChange};
+use crate::output::written_as_json;
 use rules::model::{Destination, Family};
 
-impl fmt::Display for TriggerKind {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+written_as_json!(TriggerKind, CommitOutcome, Fate);
 
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,20 +18,6 @@ impl fmt::Display for Trigger {
             Some(object) => write!(f, "{} {object}", self.kind),
             None => self.kind.fmt(f),
         }
-    }
-}
-
-impl fmt::Display for CommitOutcome {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-impl fmt::Display for Fate {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
     }
 }
 

@@ -12,7 +12,6 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -21,6 +20,7 @@ use ipnet::IpNet;
 use nft::{Connection, ReadError, TableName, Walked};
 use serde::Serialize;
 
+use crate::output::written_as_json;
 use crate::running::Problem;
 use collect::Collected;
 use rules::model::{Family, Frontend};
@@ -100,17 +100,7 @@ pub(crate) enum Policy {
     Local,
 }
 
-/// Writes each value with the word of its JSON form.
-macro_rules! display_as_json {
-    ($($kind:ty),*) => {
-        $(impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.serialize(f)
-            }
-        })*
-    };
-}
-display_as_json!(Kind, State, Policy);
+written_as_json!(Kind, State, Policy);
 
 /// Session affinity of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
