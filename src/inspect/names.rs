@@ -201,12 +201,7 @@ impl Display for Wanted {
 
 /// Parses a protocol, in upper or lower case.
 pub(crate) fn protocol_of(text: &str) -> Result<Protocol, NameError> {
-    match text.to_ascii_lowercase().as_str() {
-        "tcp" => Ok(Protocol::Tcp),
-        "udp" => Ok(Protocol::Udp),
-        "sctp" => Ok(Protocol::Sctp),
-        _ => Err(PROTOCOL),
-    }
+    Protocol::named(text).ok_or(PROTOCOL)
 }
 
 /// An error message suggests at most this many similar names.

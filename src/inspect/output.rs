@@ -50,17 +50,6 @@ pub enum Format {
     Yaml,
 }
 
-/// The name that a variant without fields has in JSON, which tables have too. Other values have none: printing them panics.
-pub(crate) fn name_of(value: impl Serialize) -> String {
-    struct Name<T>(T);
-    impl<T: Serialize> Display for Name<T> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.serialize(f)
-        }
-    }
-    Name(value).to_string()
-}
-
 /// The option `-o`; flattened into the arguments of a command.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct FormatArgs {
@@ -210,6 +199,18 @@ impl<'a> Output<'a> {
         check_reader(self.writer.flush())
     }
 }
+
+/// Lets enums be written with the words of their JSON form.
+macro_rules! written_as_json {
+    ($($kind:ty),*) => {
+        $(impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        })*
+    };
+}
+pub(crate) use written_as_json;
 
 /// The number of spaces between two columns.
 const GAP: usize = 2;

@@ -51,7 +51,7 @@ pub(crate) enum Key {
 
 /// The result of `Screen::wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+enum Input {
     Key(Key),
     /// The terminal was resized.
     Resized,
@@ -98,7 +98,7 @@ impl Line {
 }
 
 /// The terminal in full-screen mode. Dropping it restores the terminal.
-pub(crate) struct Screen {
+struct Screen {
     guard: Option<Guard>,
     signal: Arc<AtomicUsize>,
 }
@@ -108,7 +108,7 @@ impl Screen {
     ///
     /// # Errors
     /// When standard input or output is no terminal, or the terminal cannot be changed.
-    pub(crate) fn enter() -> Result<Self> {
+    fn enter() -> Result<Self> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             bail!(
                 "standard input and output must be a terminal for a screen; --once prints once, and -o json for programs"
@@ -135,7 +135,7 @@ impl Screen {
     ///
     /// # Errors
     /// When the terminal does not report its size.
-    pub(crate) fn size(&self) -> Result<(usize, usize)> {
+    fn size(&self) -> Result<(usize, usize)> {
         let (columns, rows) = terminal::size().context("cannot find out the size of the terminal")?;
         Ok((columns.into(), rows.into()))
     }
@@ -144,7 +144,7 @@ impl Screen {
     ///
     /// # Errors
     /// When the terminal cannot be written to.
-    pub(crate) fn draw(&self, lines: &[Line]) -> Result<()> {
+    fn draw(&self, lines: &[Line]) -> Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         for (row, line) in (0..).zip(lines) {
             queue!(out, MoveTo(0, row))?;
@@ -172,7 +172,7 @@ impl Screen {
     ///
     /// # Errors
     /// When the terminal cannot be read.
-    pub(crate) fn wait(&self, time: Duration) -> Result<Input> {
+    fn wait(&self, time: Duration) -> Result<Input> {
         let end = Instant::now() + time;
         loop {
             let signal = self.signal.load(Ordering::Acquire);
@@ -201,8 +201,52 @@ impl Drop for Screen {
     }
 }
 
+/// What [`show`] shows.
+pub(crate) trait OnScreen {
+    /// The lines, at most `height` of at most `width` characters.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    fn frame(&mut self, width: usize, height: usize) -> Result<Vec<Line>>;
+
+    /// Handles a key. Returns whether the screen stays open.
+    fn key(&mut self, key: Key) -> bool;
+
+    /// Looks again at what is shown.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn look(&mut self) -> Result<()>;
+}
+
+/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. The signal then does to the
+/// process what it does by default.
+///
+/// # Errors
+/// When the terminal cannot be used, or what is shown cannot be read.
+pub(crate) fn show(shown: &mut impl OnScreen, interval: Duration) -> Result<()> {
+    let screen = Screen::enter()?;
+    let mut next = Instant::now() + interval;
+    let signal = loop {
+        let (width, height) = screen.size()?;
+        screen.draw(&shown.frame(width, height)?)?;
+        match screen.wait(next.saturating_duration_since(Instant::now()))? {
+            Input::Key(key) if !shown.key(key) => break None,
+            Input::Key(_) | Input::Resized => {}
+            Input::Signal(signal) => break Some(signal),
+            Input::Nothing => {
+                shown.look()?;
+                next = Instant::now() + interval;
+            }
+        }
+    };
+    drop(screen);
+    signal.into_iter().for_each(end_by);
+    Ok(())
+}
+
 /// Ends the process by the default action of a signal. To be called after the screen is dropped.
-pub(crate) fn end_by(signal: i32) {
+fn end_by(signal: i32) {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 

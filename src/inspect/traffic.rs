@@ -1,7 +1,8 @@
 //! Counts the connections, packets and bytes of each frontend and each of its endpoints, in one walk over the tracked connections.
 //!
 //! Takes the [`Frontends`], each [`Connection`] of a walk, and the [`Memory`] of the previous walk; returns a [`TrafficSample`] and the
-//! memory for the next walk. Pure: no clock, no socket. For rates, the caller divides [`Count::since`] by the time between two walks.
+//! memory for the next walk. Pure, except for [`Walks`], which lists the connections. For rates, the caller divides [`Count::since`] by the
+//! time between two walks.
 //!
 //! The meaning of the numbers: *new* is a connection that is in this walk and was not in the previous one. The kernel keeps a connection
 //! for some time after its end (TCP at least 10 seconds, UDP 30, SCTP 3), so walks at shorter intervals miss none, with two exceptions:
@@ -14,8 +15,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
 
 use node::kernel::connections::{Connection, Counters, Phase};
+use node::kernel::each_connection;
 use rules::model::{Destination, Family, Frontend};
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
@@ -185,6 +190,26 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// The walks of one command over the connections that the kernel tracks, each compared with the one before.
+#[derive(Debug, Default)]
+pub(crate) struct Walks(Option<(Memory, Instant)>);
+
+impl Walks {
+    /// Walks over all connections; also returns the time since the walk before.
+    ///
+    /// # Errors
+    /// When the kernel does not list its connections.
+    pub(crate) fn look(&mut self, frontends: &Frontends) -> Result<(TrafficSample, Option<Duration>)> {
+        let mut walk = Walk::new(frontends, self.0.as_ref().map(|(memory, _)| memory));
+        each_connection(|connection| walk.add(connection))
+            .context("cannot list the connections that the kernel tracks (this needs CAP_NET_ADMIN)")?;
+        let (sample, memory) = walk.finish();
+        let now = Instant::now();
+        let before = self.0.replace((memory, now));
+        Ok((sample, before.map(|(_, before)| now.duration_since(before))))
+    }
+}
+
 /// The traffic of one connection since the previous walk.
 fn since(before: &Memory, id: u32, total: Option<Counters>) -> Since {
     if id & before.mask != 0 {
@@ -214,10 +239,16 @@ impl Count {
 }
 
 fn sum(a: Option<Counters>, b: Option<Counters>) -> Option<Counters> {
+    added(a, b, |a, b| Counters {
+        packets: a.packets.saturating_add(b.packets),
+        bytes: a.bytes.saturating_add(b.bytes),
+    })
+}
+
+/// The sum of two numbers, either of which may be missing; `None` when both are.
+pub(crate) fn added<T>(a: Option<T>, b: Option<T>, sum: impl FnOnce(T, T) -> T) -> Option<T> {
     match (a, b) {
-        (Some(a), Some(b)) => {
-            Some(Counters { packets: a.packets.saturating_add(b.packets), bytes: a.bytes.saturating_add(b.bytes) })
-        }
+        (Some(a), Some(b)) => Some(sum(a, b)),
         (a, b) => a.or(b),
     }
 }

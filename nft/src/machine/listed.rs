@@ -47,12 +47,12 @@ pub fn among(head: &SetHead, elements: &[Element], key: &[u8], unknown: u64) -> 
     }
 }
 
-/// The key of a set at the start of these bytes, and its unknown bytes; `None` when the keys of the set are longer than the registers.
+/// The key of a set at the start of these bytes, and its unknown bytes; `None` when the keys of the set
+/// are longer than [`Data::MAX_LEN`].
 #[must_use]
 pub fn key_of(head: &SetHead, bytes: &[u8], unknown: u64) -> Option<(Data, u64)> {
     let key = Data::from_bytes(bytes.get(..head.key_len)?)?;
-    let behind = u32::try_from(key.len()).ok().and_then(|len| u64::MAX.checked_shl(len)).unwrap_or(0);
-    Some((key, unknown & !behind))
+    Some((key, unknown & ((1 << key.len()) - 1)))
 }
 
 /// Whether an element holds a key, compared only by the known bytes. Each field of a concatenation of ranges is compared by itself.
@@ -78,4 +78,82 @@ fn holds(head: &SetHead, element: &Element, key: &Data, unknown: u64) -> bool {
             _ => false,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::data::Verdict;
+    use crate::decode::HookHead;
+    use crate::expr::Expr;
+    use crate::machine::{Branch, Fate, Host, Link, Machine, Packet, protocol};
+    use crate::object::{Chain, RuleDump};
+    use crate::table::{Family, Table};
+
+    #[test]
+    fn fields_of_a_range_are_compared_each_by_itself() {
+        let head = SetHead { name: "s".into(), comment: None, key_len: 8, is_interval: true, fields: vec![4, 2] };
+        let key = |host: u8, port: u16| Data::from(IpAddr::from([10, 0, 0, host])).then(port);
+        let element = Element { key_end: Some(Box::new(key(9, 90))), ..Element::new(key(1, 80)) };
+        let found =
+            |host, port, unknown| among(&head, std::slice::from_ref(&element), key(host, port).as_slice(), unknown);
+        let is_found = Lookup::Found(element.clone());
+        assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
+        assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
+        // With an unknown port the key may be in the range, unless its address is outside.
+        let without_port = 0b0011_0000;
+        assert_eq!(found(5, 0, without_port), Lookup::Unreadable(String::new()));
+        assert_eq!(found(0, 0, without_port), Lookup::Missing);
+    }
+
+    #[test]
+    fn keys_are_read_up_to_the_longest_that_this_crate_handles() {
+        let head =
+            |key_len| SetHead { name: "s".into(), comment: None, key_len, is_interval: false, fields: Vec::new() };
+        let element = Element::new(Data::from_bytes(&[7; Data::MAX_LEN]).unwrap());
+        assert_eq!(
+            among(&head(Data::MAX_LEN), std::slice::from_ref(&element), &[7; Data::MAX_LEN], 0),
+            Lookup::Found(element.clone())
+        );
+        assert_eq!(
+            among(&head(Data::MAX_LEN), std::slice::from_ref(&element), &[7; Data::MAX_LEN], 1 << 39),
+            Lookup::Unreadable(String::new())
+        );
+        assert_eq!(among(&head(Data::MAX_LEN + 1), &[element], &[7; Data::MAX_LEN], 0), Lookup::too_long());
+        // What is unknown behind the key does not matter.
+        assert_eq!(key_of(&head(4), &[1, 2, 3, 4, 5], 0b1_0000).map(|(_, unknown)| unknown), Some(0));
+    }
+
+    struct Elsewhere;
+
+    impl Host for Elsewhere {
+        fn address_type(&mut self, _: IpAddr) -> u8 {
+            1
+        }
+    }
+
+    // Only rules that changed while they were read are that deep: what they do is not known.
+    #[test]
+    fn chains_that_are_deeper_than_the_kernel_allows_lead_nowhere() {
+        let name = TableName::new(Family::Ip, "t");
+        let chain = |number: u32| {
+            let jump = Expr::ImmediateVerdict(Verdict::Jump(format!("c{}", number + 1).into()));
+            let name: Arc<str> = format!("c{number}").into();
+            let chain = Chain { name: Arc::clone(&name), base: None, comment: None };
+            (name, (chain, vec![RuleDump { exprs: vec![jump], comment: None }]))
+        };
+        let chains: BTreeMap<_, _> = (0..40).map(chain).collect();
+        let dump = TableDump { chains, ..TableDump::empty(Table { name: name.clone(), comment: None }) };
+        let hook = HookHead { kind: "filter".into(), number: 0, priority: 0, drops: false };
+        let base = ChainHead { table: name, name: "c0".into(), comment: None, hook: Some(hook) };
+        let packet =
+            Packet::new(([192, 0, 2, 1].into(), None), "192.0.2.2:80".parse().unwrap(), protocol::TCP, Link::Unknown);
+        let (mut rules, mut host) = (Listed(&dump), Elsewhere);
+        let branches = Machine::new(&mut rules, &mut host).run(Branch::new(packet), &base).unwrap();
+        let [Branch { fate: Some(Fate::Unknown(why)), .. }] = &branches[..] else { panic!("{branches:?}") };
+        assert!(why.contains("deeper than the kernel allows"), "{why}");
+    }
 }

@@ -83,7 +83,7 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// The result for a set whose keys are longer than the registers.
+    /// The result for a set whose keys are longer than this crate handles.
     #[must_use]
     pub fn too_long() -> Self {
         Self::Unreadable("its keys are too long".to_owned())

@@ -77,7 +77,7 @@ impl DataType {
 }
 
 /// The names of protocols that every nft knows without `/etc/protocols`.
-fn protocol_name(number: u8) -> Option<&'static str> {
+pub(super) fn protocol_name(number: u8) -> Option<&'static str> {
     match number {
         6 => Some("tcp"),
         17 => Some("udp"),

@@ -11,7 +11,7 @@ use crate::object::{Rule, RuleDump};
 use crate::raise::Part;
 use crate::statement::{CtBit, Operand, Statement};
 use crate::table::Family;
-use crate::text::element::values;
+use crate::text::element::{protocol_name, values};
 use crate::text::foreign;
 use crate::text::words::{comment, duration, interface_start};
 
@@ -205,9 +205,7 @@ fn prefix(ip: IpAddr, len: u8) -> String {
 fn matched_transport(statement: &Statement) -> Option<&'static str> {
     let Statement::Match(fields, Operand::Is(protocol)) = statement else { return None };
     match (fields.as_slice(), protocol.as_slice()) {
-        ([Field::L4Proto], [6]) => Some("tcp"),
-        ([Field::L4Proto], [17]) => Some("udp"),
-        ([Field::L4Proto], [132]) => Some("sctp"),
+        ([Field::L4Proto], [number]) => protocol_name(*number),
         _ => None,
     }
 }

@@ -154,8 +154,9 @@ fn chain(error: &anyhow::Error) -> String {
 impl OfConfig {
     fn of(settings: Settings, proc: &Path) -> Self {
         let Settings { config, origin, elsewhere } = settings;
-        let listening = listening(proc);
-        let port = |name, address: SocketAddr| (name, address, listening.contains(&address.port()));
+        let listening = process::listening(proc);
+        let is_taken = |port: u16| listening.iter().any(|(address, _)| address.port() == port);
+        let port = |name, address: SocketAddr| (name, address, is_taken(address.port()));
         let healthz = config.healthz_bind_address.map(|address| port("healthz", address));
         Self {
             origin,
@@ -258,40 +259,9 @@ fn nft_version() -> Option<String> {
     text.lines().next().map(str::to_owned).filter(|_| output.status.success())
 }
 
-/// The TCP ports on which programs of this network namespace listen.
-fn listening(proc: &Path) -> Vec<u16> {
-    const LISTEN: &str = "0A";
-    let files =
-        ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
-    let port = |line: &str| {
-        // "0: 0100007F:2809 00000000:0000 0A ...": number, local address and port, remote address and port, state.
-        let mut words = line.split_whitespace().skip(1);
-        let (own, state) = (words.next()?, words.nth(1)?);
-        let (_, port) = own.rsplit_once(':').filter(|_| state == LISTEN)?;
-        u16::from_str_radix(port, 16).ok()
-    };
-    files.iter().flat_map(|text| text.lines()).filter_map(port).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_that_are_listened_on_are_read_in_both_families() {
-        let proc = tempfile::tempdir().unwrap();
-        let net = proc.path().join("thread-self/net");
-        fs::create_dir_all(&net).unwrap();
-        let v4 = "  sl  local_address rem_address   st\n   0: 0100007F:2809 00000000:0000 0A 0\n   1: 0100007F:1F90 0100007F:0050 01 0\n";
-        fs::write(net.join("tcp"), v4).unwrap();
-        fs::write(
-            net.join("tcp6"),
-            "h\n 0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A\n",
-        )
-        .unwrap();
-        assert_eq!(listening(proc.path()), [10249, 10256]);
-        assert_eq!(listening(Path::new("/nowhere")), [0_u16; 0]);
-    }
 
     #[test]
     fn a_bridge_is_an_interface_with_its_folder() {

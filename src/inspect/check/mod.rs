@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use self::facts::Facts;
 use super::CommandOutcome;
-use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone};
+use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone, written_as_json};
 use component::config::ProxyArgs;
 
 const EXAMPLES: &str = "\
@@ -52,6 +52,8 @@ enum Verdict {
     /// A proxy does not start, or does not do its work.
     Failure,
 }
+
+written_as_json!(Verdict);
 
 /// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -95,13 +97,12 @@ fn print(lines: &[Line], format: Format, out: &mut Output<'_>) -> Result<()> {
     }
     let mut table = Table::new([Column::text("RESULT"), Column::text("CHECK"), Column::text("FOUND")]);
     for Line { check, result, text, remedy } in lines {
-        let (word, tone) = match result {
-            Verdict::Ok => ("ok", Tone::Good),
-            Verdict::Warning => ("warning", Tone::Warning),
-            Verdict::Unknown => ("unknown", Tone::Warning),
-            Verdict::Failure => ("failure", Tone::Bad),
+        let tone = match result {
+            Verdict::Ok => Tone::Good,
+            Verdict::Warning | Verdict::Unknown => Tone::Warning,
+            Verdict::Failure => Tone::Bad,
         };
-        table.row([Cell::new(tone, word), Cell::from(check), Cell::from(text)]);
+        table.row([Cell::new(tone, result), Cell::from(check), Cell::from(text)]);
         if let Some(remedy) = remedy {
             table.row([Cell::from(""), Cell::from(""), Cell::new(Tone::Faint, format_args!("-> {remedy}"))]);
         }

@@ -4,13 +4,11 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use node::kernel::process::with_socket;
+use node::kernel::process::{listening, with_socket};
 
-/// The state of a listening socket in `/proc/net/tcp`.
-const LISTEN: &str = "0A";
 const KUBE_PROXY: &str = "kube-proxy";
 
 /// A socket that listens, with its program if that is known: a user may not see the open files of other users.
@@ -50,31 +48,11 @@ impl fmt::Display for Program {
 pub(crate) fn listener(target: SocketAddr) -> Option<Listener> {
     let (all, all_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
     let ips = if target.is_ipv4() { &[target.ip(), all, all_v6][..] } else { &[target.ip(), all_v6] };
+    let sockets = listening(Path::new("/proc"));
     ips.iter().find_map(|ip| {
-        let address = SocketAddr::new(*ip, target.port());
-        let file = if ip.is_ipv4() { "tcp" } else { "tcp6" };
-        let sockets = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-        inode(&sockets, address).map(|inode| Listener { address, program: program_with(inode) })
+        let (address, inode) = sockets.iter().find(|(known, _)| *known == SocketAddr::new(*ip, target.port()))?;
+        Some(Listener { address: *address, program: program_with(inode) })
     })
-}
-
-/// The inode of the socket that listens on an address, from the text of `/proc/net/tcp`.
-fn inode(sockets: &str, address: SocketAddr) -> Option<&str> {
-    let wanted = format!("{}:{:04X}", hexadecimal(address.ip()), address.port());
-    sockets.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        (fields.get(1) == Some(&wanted.as_str()) && fields.get(3) == Some(&LISTEN)).then(|| fields.get(9).copied())?
-    })
-}
-
-/// An address in the format of `/proc/net/tcp`: words of four bytes in the byte order of this machine.
-fn hexadecimal(address: IpAddr) -> String {
-    let bytes = match address {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    let words = bytes.as_chunks::<4>().0.iter();
-    words.map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }
 
 /// The process that has the socket with this inode open.
@@ -106,15 +84,5 @@ mod tests {
             drop(socket);
             assert_eq!(listener(asked), None);
         }
-    }
-
-    #[test]
-    fn only_the_address_itself_and_listening_sockets_count() {
-        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
-                    0: 0100007F:7580 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n   \
-                    1: 0100007F:7581 0100007F:9999 01 00000000:00000000 00:00000000 00000000     0        0 4712 1\n";
-        let found = |text: &str| inode(list, text.parse().unwrap());
-        assert_eq!(found("127.0.0.1:30080"), cfg!(target_endian = "little").then_some("4711"));
-        assert_eq!((found("127.0.0.2:30080"), found("127.0.0.1:30081")), (None, None));
     }
 }

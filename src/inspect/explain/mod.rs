@@ -129,7 +129,7 @@ fn tell(
 ) -> Result<CommandOutcome> {
     match args.format.format {
         Format::Json | Format::Yaml => {
-            let (from, to) = (print::source(packet), words::target(packet));
+            let (from, to) = (words::source(packet), words::target(packet));
             out.value(args.format.format, &Answer { from, to, explanation })?;
         }
         format => print::print(out, packet, pod, explanation, format == Format::Wide)?,

@@ -58,20 +58,18 @@ impl FromStr for Target {
         const EXPECTED: &str =
             "expected IP:PORT ([IP]:PORT for IPv6), IP:PORT/udp, IP:PORT/sctp, IP/icmp or NAMESPACE/NAME[:PORT]";
         let (address, name) = text.split_once('/').unwrap_or((text, "tcp"));
-        let name = name.to_ascii_lowercase();
-        if ["icmp", "icmpv6"].contains(&name.as_str()) {
+        if ["icmp", "icmpv6"].iter().any(|icmp| icmp.eq_ignore_ascii_case(name)) {
             let bare = address.trim_start_matches('[').trim_end_matches(']');
             let address: IpAddr = bare.parse().map_err(|_| EXPECTED)?;
             let protocol = if address.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
             return Ok(Self { address, port: 0, protocol });
         }
-        let protocol =
-            names::protocol_of(&name).map_err(|_| "expected tcp, udp, sctp or icmp behind the slash")?.number();
+        let protocol = Protocol::named(name).ok_or("expected tcp, udp, sctp or icmp behind the slash")?;
         let socket: SocketAddr = address.parse().map_err(|_| EXPECTED)?;
         if socket.port() == 0 {
             return Err("expected a port from 1 to 65535");
         }
-        Ok(Self { address: socket.ip(), port: socket.port(), protocol })
+        Ok(Self { address: socket.ip(), port: socket.port(), protocol: protocol.number() })
     }
 }
 

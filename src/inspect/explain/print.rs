@@ -7,7 +7,7 @@ use nft::machine::{Link, Packet};
 
 use super::verdict::{EffectiveRule, Explanation, Verdict};
 use super::words;
-use crate::output::{Cell, Column, Output, Table, Tone, name_of};
+use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
 
 /// The indentation of the second line of a sentence.
@@ -24,14 +24,12 @@ pub(super) fn print(
     explanation: &Explanation,
     is_wide: bool,
 ) -> Result<()> {
-    let word = name_of(explanation.verdict).to_uppercase();
     let tone = match explanation.verdict {
+        Verdict::Passed if explanation.is_wrong => Tone::Bad,
         Verdict::Translated | Verdict::Proxied => Tone::Good,
-        Verdict::Passed => Tone::Plain,
-        Verdict::Partly | Verdict::Refused | Verdict::Dropped => Tone::Bad,
-        Verdict::Unknown => Tone::Warning,
+        verdict => tone(verdict),
     };
-    let word = out.styled(if explanation.is_wrong { Tone::Bad } else { tone }, word);
+    let word = out.styled(tone, explanation.verdict.to_string().to_uppercase());
     out.line(packet_line(packet, pod), HANG)?;
     out.line(format_args!("{word}: {}", escaped(&explanation.reason)), HANG)?;
     if let Some(line) = masquerading(explanation) {
@@ -52,6 +50,15 @@ pub(super) fn print(
     Ok(())
 }
 
+/// The tone of a verdict as one of several.
+const fn tone(verdict: Verdict) -> Tone {
+    match verdict {
+        Verdict::Translated | Verdict::Passed | Verdict::Proxied => Tone::Plain,
+        Verdict::Partly | Verdict::Refused | Verdict::Dropped => Tone::Bad,
+        Verdict::Unknown => Tone::Warning,
+    }
+}
+
 fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
     let way = match &packet.input {
         Link::None => "sent by this host".to_owned(),
@@ -59,14 +66,7 @@ fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
         Link::Known(_, name) => format!("arrives at {}", escaped(name)),
     };
     let pod = pod.map_or_else(String::new, |pod| format!(" ({pod})"));
-    format!("{}{pod} -> {}, {way}", source(packet), words::target(packet))
-}
-
-/// The source of a packet, with the port if it is known.
-pub(super) fn source(packet: &Packet) -> String {
-    packet
-        .source_port
-        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string())
+    format!("{}{pod} -> {}, {way}", words::source(packet), words::target(packet))
 }
 
 fn masquerading(explanation: &Explanation) -> Option<String> {
@@ -94,16 +94,11 @@ fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {
         Column::text("VERDICT"),
     ]);
     for endpoint in &explanation.endpoints {
-        let tone = match endpoint.verdict {
-            Verdict::Refused | Verdict::Dropped => Tone::Bad,
-            Verdict::Unknown => Tone::Warning,
-            _ => Tone::Plain,
-        };
         table.row([
             Cell::from(SocketAddr::new(endpoint.address, endpoint.port)),
             Cell::from(format!("{:.1}%", endpoint.probability * 100.0)),
             Cell::from(if endpoint.masquerade { "yes" } else { "no" }),
-            Cell::new(tone, name_of(endpoint.verdict)),
+            Cell::new(tone(endpoint.verdict), endpoint.verdict),
         ]);
     }
     out.table(&table)

@@ -400,21 +400,6 @@ fn ranges_hold_their_first_and_last_key() {
 }
 
 #[test]
-fn fields_of_a_range_are_compared_each_by_itself() {
-    let head = SetHead { name: "s".into(), comment: None, key_len: 8, is_interval: true, fields: vec![4, 2] };
-    let key = |host: u8, port: u16| Data::from(IpAddr::from([10, 0, 0, host])).then(port);
-    let element = Element { key_end: Some(Box::new(key(9, 90))), ..Element::new(key(1, 80)) };
-    let found = |host, port, unknown| among(&head, std::slice::from_ref(&element), key(host, port).as_slice(), unknown);
-    let is_found = Lookup::Found(element.clone());
-    assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
-    assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
-    // With an unknown port the key may be in the range, unless its address is outside.
-    let without_port = 0b0011_0000;
-    assert_eq!(found(5, 0, without_port), Lookup::Unreadable(String::new()));
-    assert_eq!(found(0, 0, without_port), Lookup::Missing);
-}
-
-#[test]
 fn what_is_known_of_a_key_or_an_operand_may_decide() {
     let ping = || Packet { protocol: 1, port: 0, ..packet() };
     let frontend = |protocol: u8| Data::from(IpAddr::from([10, 96, 0, 10])).then(protocol).then(80_u16);

@@ -7,15 +7,18 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use clap::ValueEnum as _;
-use serde::Serialize;
+use serde::de::IntoDeserializer as _;
+use serde::de::value::{self, StrDeserializer};
+use serde::{Deserialize, Serialize};
 
 use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
+
+use crate::output::written_as_json;
 
 use super::words::{self, Seen, Sentence, is_ours};
 
 /// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It goes to an endpoint.
@@ -23,7 +26,7 @@ pub enum Verdict {
     /// It goes to an endpoint, and some of the endpoints that it may go to cannot be reached.
     Partly,
     /// It is answered with a refusal.
-    #[value(alias = "rejected")]
+    #[serde(alias = "rejected")]
     Refused,
     /// It is discarded.
     Dropped,
@@ -34,6 +37,8 @@ pub enum Verdict {
     /// It is not known, because of a rule that cannot be evaluated.
     Unknown,
 }
+
+written_as_json!(Verdict);
 
 /// A verdict that a user expects, and the Service that the packet has to be for, if that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +63,8 @@ impl FromStr for Expectation {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (word, service) = text.split_once(':').map_or((text, None), |(word, service)| (word, Some(service)));
-        let verdict = Verdict::from_str(word, false)
+        let word: StrDeserializer<'_, value::Error> = word.into_deserializer();
+        let verdict = Verdict::deserialize(word)
             .map_err(|_| "expected translated, partly, refused, dropped, passed, proxied or unknown")?;
         if service.is_some_and(|service| !service.contains('/')) {
             return Err("expected NAMESPACE/NAME or NAMESPACE/NAME:PORT behind the colon");
@@ -96,6 +102,19 @@ pub struct EffectiveRule {
     /// The endpoints whose packets it applies to; empty when it applies to all packets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<SocketAddr>,
+}
+
+impl EffectiveRule {
+    /// A rule with the sentence about it, for packets to these endpoints.
+    pub(crate) fn of(seen: &Seen<'_>, sentence: &Sentence, endpoints: Vec<SocketAddr>) -> Self {
+        Self {
+            table: seen.table.to_string(),
+            chain: seen.chain.to_owned(),
+            rule: seen.rule.map_or_else(String::new, |rule| rule.to_nft(seen.table.family)),
+            text: sentence.text.clone(),
+            endpoints,
+        }
+    }
 }
 
 /// The answer of `explain` about one packet.
@@ -290,7 +309,7 @@ impl Teller<'_> {
     /// Describes `steps[0]`; the next step shows whether a rule of the chain that it leads to had an effect.
     fn tell(&self, steps: &[Step], is_example: bool, about: Vec<SocketAddr>) -> (EffectiveRule, Sentence) {
         let step = &steps[0];
-        let sentence = words::sentence(&Seen {
+        let seen = Seen {
             table: &step.table,
             chain: &step.chain,
             rule: step.rule(),
@@ -301,15 +320,9 @@ impl Teller<'_> {
             is_example,
             goes_on: steps.get(1).is_some_and(|next| next.table == step.table && step.leads_to(&next.chain)),
             is_translated: self.endpoints > 0,
-        });
-        let told = EffectiveRule {
-            table: step.table.to_string(),
-            chain: step.chain.to_string(),
-            rule: step.rule().map_or_else(String::new, |rule| rule.to_nft(step.table.family)),
-            text: sentence.text.clone(),
-            endpoints: about,
         };
-        (told, sentence)
+        let sentence = words::sentence(&seen);
+        (EffectiveRule::of(&seen, &sentence, about), sentence)
     }
 }
 

@@ -5,7 +5,7 @@
 //! they lead to, in both table layouts (`maps` and `chains`), and not by their position. For any other rule the sentence names only its
 //! effects, and the caller shows the text of the rule.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nft::expr::FibAddress;
 use nft::machine::{Effect, Link, Packet, protocol_name};
@@ -78,10 +78,17 @@ pub(crate) fn sentence(seen: &Seen<'_>) -> Sentence {
 /// A destination as people write it: `10.96.0.10:53/UDP`.
 pub(crate) fn target(packet: &Packet) -> String {
     if packet.has_ports() {
-        format!("{}/{}", packet.target(), protocol_name(packet.protocol).to_uppercase())
+        format!("{}/{}", packet.target(), proto(packet))
     } else {
         format!("{} ({})", packet.destination, protocol_name(packet.protocol))
     }
+}
+
+/// The source of a packet, with the port if it is known.
+pub(crate) fn source(packet: &Packet) -> String {
+    packet
+        .source_port
+        .map_or_else(|| packet.source.to_string(), |port| SocketAddr::new(packet.source, port).to_string())
 }
 
 impl Seen<'_> {
@@ -117,7 +124,7 @@ impl Seen<'_> {
 
     /// The port in words, such as `TCP port 80`.
     fn port(&self) -> String {
-        let name = protocol_name(self.packet.protocol).to_uppercase();
+        let name = proto(self.packet);
         if self.packet.has_ports() { format!("{name} port {}", self.packet.port) } else { name }
     }
 

@@ -52,7 +52,7 @@ impl From<FrontendChange> for Form {
             Destination::Address(address) => Some(address),
             Destination::NodePort(_) => None,
         };
-        let protocol = frontend.protocol.to_string().to_uppercase();
+        let protocol = frontend.protocol.api_name().to_owned();
         Self { address, family: frontend.family().to_string(), port: frontend.port, protocol, before, after }
     }
 }
@@ -61,8 +61,7 @@ impl TryFrom<Form> for FrontendChange {
     type Error = String;
 
     fn try_from(form: Form) -> Result<Self, String> {
-        let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter();
-        let protocol = protocols.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(&form.protocol));
+        let protocol = Protocol::named(&form.protocol);
         let family = Family::BOTH.into_iter().find(|known| known.to_string() == form.family);
         let frontend = Frontend {
             destination: match form.address {

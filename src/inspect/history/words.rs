@@ -7,26 +7,10 @@ use super::entry::{
     SyncRun, Trigger, TriggerKind,
 };
 use super::frontend::{Fate, FrontendChange};
+use crate::output::written_as_json;
 use rules::model::{Destination, Family};
 
-impl fmt::Display for TriggerKind {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Start => "start",
-            Self::Slice => "slice",
-            Self::Service => "service",
-            Self::Claim => "claim",
-            Self::Node => "node",
-            Self::Addresses => "addresses",
-            Self::ServiceCidr => "serviceCIDR",
-            Self::Retry => "retry",
-            Self::Repair => "repair",
-            Self::Takeover => "takeover",
-            Self::Resync => "resync",
-        })
-    }
-}
+written_as_json!(TriggerKind, CommitOutcome, Fate);
 
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,29 +18,6 @@ impl fmt::Display for Trigger {
             Some(object) => write!(f, "{} {object}", self.kind),
             None => self.kind.fmt(f),
         }
-    }
-}
-
-impl fmt::Display for CommitOutcome {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Committed => "committed",
-            Self::Refused => "refused",
-            Self::Quarantined => "quarantined",
-            Self::Oversized => "oversized",
-        })
-    }
-}
-
-impl fmt::Display for Fate {
-    /// Writes the same word as the JSON form.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Served => "served",
-            Self::Refused => "refused",
-            Self::Dropped => "dropped",
-        })
     }
 }
 
@@ -69,7 +30,7 @@ impl fmt::Display for FieldChange {
 
 impl fmt::Display for FrontendChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = self.frontend.protocol.to_string().to_uppercase();
+        let protocol = self.frontend.protocol.api_name();
         let port = self.frontend.port;
         let name = match self.frontend.destination {
             Destination::Address(address) => format!("{}/{protocol}", std::net::SocketAddr::new(address, port)),

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::causes::Cause;
 use super::stats::{Numbers, Stats};
 use super::{Args, Listing, frontend_name};
-use crate::output::{Cell, Column, Format, Output, Table, Tone, name_of};
+use crate::output::{Cell, Column, Format, Output, Table, Tone};
 use crate::running::{Problem, ProblemKind};
 use crate::tables::{Affinity, FrontendView, Kind, Policy, State};
 use rules::model::{Destination, Family};
@@ -61,10 +61,10 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
             Cell::from(frontend(view)),
-            view.kind.map_or_else(unknown, |kind| Cell::from(name_of(kind))),
+            view.kind.map_or_else(unknown, Cell::from),
             state(view.state),
         ];
-        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(name_of(policy)))));
+        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, Cell::from)));
         row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
         row.extend(shown.sources.then(|| sources(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
@@ -166,7 +166,7 @@ fn state(state: Option<State>) -> Cell {
         State::Refused => Tone::Warning,
         State::Dropped | State::Quarantined => Tone::Bad,
     };
-    Cell::new(tone, name_of(state))
+    Cell::new(tone, state)
 }
 
 fn affinity_text(affinity: Affinity) -> String {

@@ -1,19 +1,18 @@
 //! Counts the connections of each frontend and endpoint, in one walk over the connections that the kernel tracks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::tables::{EndpointView, FrontendView, View};
-use crate::traffic::{Count, Frontends, Memory, TrafficSample, Walk};
-use node::kernel::each_connection;
+use crate::traffic::{Count, Frontends, TrafficSample, Walks};
 
-/// The numbers of the last walk, and its memory, which the next walk is compared with.
+/// The numbers of the last walk.
 #[derive(Default)]
 pub(super) struct Stats {
     look: TrafficSample,
-    memory: Option<(Memory, Instant)>,
+    walks: Walks,
     /// The time between the last two walks.
     elapsed: Option<Duration>,
 }
@@ -57,14 +56,7 @@ impl Stats {
             view.frontends.iter().map(|frontend| frontend.frontend),
             view.node_addresses.iter().copied(),
         );
-        let mut walk = Walk::new(&frontends, self.memory.as_ref().map(|(memory, _)| memory));
-        each_connection(|connection| walk.add(connection))
-            .context("cannot list the connections that the kernel tracks (this needs CAP_NET_ADMIN)")?;
-        let (look, memory) = walk.finish();
-        let now = Instant::now();
-        self.elapsed = self.memory.as_ref().map(|(_, before)| now.duration_since(*before));
-        self.look = look;
-        self.memory = Some((memory, now));
+        (self.look, self.elapsed) = self.walks.look(&frontends)?;
         Ok(())
     }
 

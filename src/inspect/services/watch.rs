@@ -4,7 +4,7 @@
 //! [`super::run`] prints one listing after the other instead.
 
 use std::cmp::Reverse;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ use super::stats::Stats;
 use super::{Args, Listing, print};
 use crate::CommandOutcome;
 use crate::output::{Output, Tone};
-use crate::screen::{Input, Key, Line, Screen, end_by};
+use crate::screen::{self, Key, Line, OnScreen};
 
 /// The order of the frontends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,37 +88,42 @@ impl Pages {
     }
 }
 
+/// The listing on the screen.
+struct Watched<'a> {
+    args: &'a Args,
+    listing: Listing,
+    stats: Stats,
+    pages: Pages,
+}
+
+impl OnScreen for Watched<'_> {
+    fn frame(&mut self, width: usize, height: usize) -> Result<Vec<Line>> {
+        let positions = self.pages.order.positions(&self.listing, &self.stats);
+        let mut text = Vec::new();
+        print::print(self.args, &self.listing, Some(&self.stats), &positions, &mut Output::to(&mut text, false))?;
+        Ok(self.pages.frame(&String::from_utf8_lossy(&text), width, height))
+    }
+
+    fn key(&mut self, key: Key) -> bool {
+        self.pages.key(key)
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.listing = Listing::read(self.args)?;
+        self.stats.count(&self.listing.view)
+    }
+}
+
 /// Shows the listing until a key or a signal ends it.
 ///
 /// # Errors
 /// As [`super::run`], and when the terminal cannot be used.
 pub(super) fn watch(args: &Args) -> Result<CommandOutcome> {
-    let (mut stats, mut pages) = (Stats::default(), Pages::default());
-    let mut listing = Listing::read(args)?;
+    let (listing, mut stats) = (Listing::read(args)?, Stats::default());
     stats.count(&listing.view)?;
-    let interval = Duration::from_secs(args.interval);
-    let screen = Screen::enter()?;
-    let mut next = Instant::now() + interval;
-    let signal = loop {
-        let positions = pages.order.positions(&listing, &stats);
-        let mut text = Vec::new();
-        print::print(args, &listing, Some(&stats), &positions, &mut Output::to(&mut text, false))?;
-        let (width, height) = screen.size()?;
-        screen.draw(&pages.frame(&String::from_utf8_lossy(&text), width, height))?;
-        match screen.wait(next.saturating_duration_since(Instant::now()))? {
-            Input::Key(key) if !pages.key(key) => break None,
-            Input::Key(_) | Input::Resized => {}
-            Input::Signal(signal) => break Some(signal),
-            Input::Nothing => {
-                listing = Listing::read(args)?;
-                stats.count(&listing.view)?;
-                next = Instant::now() + interval;
-            }
-        }
-    };
-    drop(screen);
-    signal.into_iter().for_each(end_by);
-    Ok(listing.outcome())
+    let mut watched = Watched { args, listing, stats, pages: Pages::default() };
+    screen::show(&mut watched, Duration::from_secs(args.interval))?;
+    Ok(watched.listing.outcome())
 }
 
 #[cfg(test)]

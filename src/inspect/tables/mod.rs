@@ -18,7 +18,9 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use ipnet::IpNet;
 use nft::{Connection, ReadError, TableName, Walked};
+use serde::Serialize;
 
+use crate::output::written_as_json;
 use crate::running::{Problem, no_rules};
 use collect::Collected;
 use rules::model::{Family, Frontend};
@@ -63,7 +65,7 @@ pub(crate) struct EndpointView {
     pub(crate) counted: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) enum Kind {
     /// The Service's own address.
     ClusterIP,
@@ -76,7 +78,7 @@ pub(crate) enum Kind {
 }
 
 /// What becomes of a new connection to a frontend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
     /// It is sent to an endpoint.
@@ -90,13 +92,15 @@ pub(crate) enum State {
 }
 
 /// The traffic policy of a frontend: the internal one for cluster IPs, the external one for all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Policy {
     /// All endpoints are used.
     Cluster,
     /// Only the endpoints on this node are used.
     Local,
 }
+
+written_as_json!(Kind, State, Policy);
 
 /// Session affinity of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

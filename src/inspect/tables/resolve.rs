@@ -14,6 +14,7 @@ use ipnet::IpNet;
 
 use super::collect::{Chain, Collected, Record, Slot, Target};
 use super::{Affinity, EndpointView, FrontendView, Kind, Policy, State};
+use crate::traffic::added;
 use rules::model::{Destination, Family, Frontend};
 use rules::ruleset::kinds::{ChainKind, SetKind};
 use rules::ruleset::names::{List, chain};
@@ -207,7 +208,7 @@ fn endpoints(
     slots.dedup_by(|later, first| {
         let same = later.0 == first.0;
         if same && !shares_counters {
-            first.1 = first.1.zip(later.1).map(|(a, b)| a + b).or(first.1).or(later.1);
+            first.1 = added(first.1, later.1, u64::saturating_add);
         }
         same
     });

@@ -22,14 +22,14 @@ use nft::Connection;
 use super::CommandOutcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
 use super::running::RunningArgs;
-use super::screen::{Input, Screen, end_by};
+use super::screen::{self, Key, Line, OnScreen};
 use super::tables;
-use crate::traffic::{Frontends, Memory, Walk};
+use crate::traffic::{Frontends, Walks};
 use component::config::GoDuration;
 use component::logging::escaped;
-use node::kernel::{self, Kernel as _, Netfilter};
+use node::kernel::{Kernel as _, Netfilter};
 use sample::{Named, Row, Sample};
-use view::{Answer, Order, View};
+use view::{Order, View};
 
 /// The shortest time between two samples.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -120,45 +120,35 @@ fn print(view: &View, sample: &Sample, wide: bool, out: &mut Output<'_>) -> Resu
     view::notes(sample).iter().try_for_each(|note| out.line(note, 2))
 }
 
+/// The newest sample on the screen.
+struct Watched {
+    view: View,
+    interval: Duration,
+    sampler: Sampler,
+    sample: Sample,
+}
+
+impl OnScreen for Watched {
+    fn frame(&mut self, width: usize, height: usize) -> Result<Vec<Line>> {
+        Ok(self.view.frame(&self.sample, self.interval, width, height))
+    }
+
+    fn key(&mut self, key: Key) -> bool {
+        self.view.key(key, &self.sample)
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.sample = self.sampler.look()?;
+        Ok(())
+    }
+}
+
 /// Shows the screen until a key or a signal ends it.
-fn watch(mut view: View, interval: Duration, running: RunningArgs) -> Result<CommandOutcome> {
+fn watch(view: View, interval: Duration, running: RunningArgs) -> Result<CommandOutcome> {
     let mut sampler = Sampler::start(running).map_err(crate::explain_rights)?;
-    let mut sample = sampler.look()?;
-    let screen = Screen::enter()?;
-    let signal = loop {
-        let next = Instant::now() + interval;
-        match until(&screen, &mut view, &sample, interval, next)? {
-            Ended::Due => sample = sampler.look()?,
-            Ended::Quit => break None,
-            Ended::Signal(signal) => break Some(signal),
-        }
-    };
-    drop(screen);
-    if let Some(signal) = signal {
-        end_by(signal);
-    }
+    let sample = sampler.look()?;
+    screen::show(&mut Watched { view, interval, sampler, sample }, interval)?;
     Ok(CommandOutcome::Fine)
-}
-
-/// Why the wait for the next sample ended.
-enum Ended {
-    Due,
-    Quit,
-    Signal(i32),
-}
-
-/// Draws the screen and handles keys until the next sample is due.
-fn until(screen: &Screen, view: &mut View, sample: &Sample, interval: Duration, next: Instant) -> Result<Ended> {
-    loop {
-        let (width, height) = screen.size()?;
-        screen.draw(&view.frame(sample, interval, width, height))?;
-        match screen.wait(next.saturating_duration_since(Instant::now()))? {
-            Input::Key(key) if view.key(key, sample) == Answer::Quit => return Ok(Ended::Quit),
-            Input::Key(_) | Input::Resized => {}
-            Input::Signal(signal) => return Ok(Ended::Signal(signal)),
-            Input::Nothing => return Ok(Ended::Due),
-        }
-    }
 }
 
 /// Takes samples, each of which is compared with the previous one.
@@ -167,7 +157,7 @@ struct Sampler {
     tables: Tables,
     /// The nf_tables generation at the last read of the tables.
     generation: u32,
-    before: Option<(Memory, Instant)>,
+    walks: Walks,
     /// The problems that the running proxy reported when it was last asked.
     reported: Vec<String>,
     asked: Option<Instant>,
@@ -178,8 +168,8 @@ impl Sampler {
     fn start(running: RunningArgs) -> Result<Self> {
         let mut connection = Connection::open().context("cannot open a netlink socket")?;
         let generation = connection.generation()?;
-        let (tables, before, reported, asked) = (read()?, None, Vec::new(), None);
-        Ok(Self { connection, tables, generation, before, reported, asked, running })
+        let (tables, walks, reported, asked) = (read()?, Walks::default(), Vec::new(), None);
+        Ok(Self { connection, tables, generation, walks, reported, asked, running })
     }
 
     fn look(&mut self) -> Result<Sample> {
@@ -190,11 +180,7 @@ impl Sampler {
             self.tables = read()?;
             self.generation = generation;
         }
-        let at = Instant::now();
-        let mut walk = Walk::new(&self.tables.frontends, self.before.as_ref().map(|(memory, _)| memory));
-        kernel::each_connection(|connection| walk.add(connection)).context("cannot list the tracked connections")?;
-        let (look, memory) = walk.finish();
-        let since = self.before.replace((memory, at)).map(|(_, before)| at.duration_since(before));
+        let (look, since) = self.walks.look(&self.tables.frontends)?;
         let accounting = fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1");
         let mut sample = Sample::new(Arc::clone(&self.tables.names), look, since, accounting, start.elapsed());
         sample.problems = self.problems(start);

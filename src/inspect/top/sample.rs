@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::traffic::{Count, TrafficSample};
+use crate::traffic::{Count, TrafficSample, added};
 use rules::model::Frontend;
 
 /// A frontend, the service port that it belongs to, and its endpoints.
@@ -73,7 +73,7 @@ impl Sample {
         for (position, (named, count)) in frontends.iter().zip(&look.frontends).enumerate() {
             let sum = by_name.entry(&named.service).or_insert_with(|| ServiceCount::of(&named.service));
             sum.count.add(*count);
-            sum.counted = added(sum.counted, named.counted);
+            sum.counted = added(sum.counted, named.counted, u64::saturating_add);
             sum.frontends.push(position);
         }
         let services = by_name.into_values().collect();
@@ -100,7 +100,8 @@ impl Sample {
             for (endpoint, counted) in &named.endpoints {
                 let found = found.entry(*endpoint).or_default();
                 found.listed = true;
-                found.counted = if named.shares_counters { *counted } else { added(found.counted, *counted) };
+                found.counted =
+                    if named.shares_counters { *counted } else { added(found.counted, *counted, u64::saturating_add) };
             }
         }
         for ((position, endpoint), count) in &self.look.endpoints {
@@ -153,9 +154,9 @@ impl Sample {
                 address: endpoint.address.ip().to_string(),
                 port: endpoint.address.port(),
                 in_table: endpoint.listed,
-                numbers: endpoint.row.numbers(),
+                numbers: endpoint.row,
             });
-            ServiceDocument { service: row.name.to_string(), endpoints: endpoints.collect(), numbers: row.numbers() }
+            ServiceDocument { service: row.name.to_string(), endpoints: endpoints.collect(), numbers: row.clone() }
         });
         Document {
             seconds: f64::from(milliseconds) / 1000.0,
@@ -175,23 +176,20 @@ struct Found {
     listed: bool,
 }
 
-/// The sum of two numbers, either of which may be missing; `None` when both are.
-fn added(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    a.zip(b).map(|(a, b)| a + b).or(a).or(b)
-}
-
 /// Converts a number of events in this time to a number per second.
 fn per_second(number: u64, time: Duration) -> u64 {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     number.saturating_mul(1000) / milliseconds
 }
 
-/// The numbers of a service port or an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The numbers of a service port or an endpoint, as values and in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
     /// `namespace/name[:port]`; empty for an endpoint.
+    #[serde(skip)]
     pub(super) name: Arc<str>,
     /// New connections per second, in tenths; `None` in the first sample.
+    #[serde(rename = "newPerSecond", serialize_with = "in_ones")]
     pub(super) new: Option<u64>,
     /// See [`Count::open`].
     pub(super) open: u64,
@@ -202,27 +200,19 @@ pub(super) struct Row {
     /// Bytes of the tracked connections; `None` while accounting is off.
     pub(super) bytes: Option<u64>,
     /// Packets per second since the previous sample.
+    #[serde(rename = "packetsPerSecond")]
     pub(super) packet_rate: Option<u64>,
     /// Bytes per second since the previous sample.
+    #[serde(rename = "bytesPerSecond")]
     pub(super) byte_rate: Option<u64>,
     /// Connections that the nftables counters have counted since they were created; `None` without counters.
     pub(super) counted: Option<u64>,
 }
 
-impl Row {
-    fn numbers(&self) -> Numbers {
-        let tenths = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX)) / 10.0;
-        Numbers {
-            new_per_second: self.new.map(tenths),
-            open: self.open,
-            unanswered: self.unanswered,
-            packets: self.packets,
-            bytes: self.bytes,
-            packets_per_second: self.packet_rate,
-            bytes_per_second: self.byte_rate,
-            counted: self.counted,
-        }
-    }
+/// A number of tenths, as a number with a fraction.
+#[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
+fn in_ones<S: Serializer>(tenths: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    tenths.map(|tenths| f64::from(u32::try_from(tenths).unwrap_or(u32::MAX)) / 10.0).serialize(to)
 }
 
 /// An endpoint of a service port.
@@ -266,7 +256,7 @@ pub(super) struct Document {
 struct ServiceDocument {
     service: String,
     #[serde(flatten)]
-    numbers: Numbers,
+    numbers: Row,
     endpoints: Vec<EndpointDocument>,
 }
 
@@ -277,20 +267,7 @@ struct EndpointDocument {
     port: u16,
     in_table: bool,
     #[serde(flatten)]
-    numbers: Numbers,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Numbers {
-    new_per_second: Option<f64>,
-    open: u64,
-    unanswered: u64,
-    packets: Option<u64>,
-    bytes: Option<u64>,
-    packets_per_second: Option<u64>,
-    bytes_per_second: Option<u64>,
-    counted: Option<u64>,
+    numbers: Row,
 }
 
 #[cfg(test)]

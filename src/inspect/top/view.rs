@@ -59,13 +59,6 @@ packets and bytes need sysctl -w net.netfilter.nf_conntrack_acct=1
 
 any key       back";
 
-/// What the caller of [`View::key`] has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Draw,
-    Quit,
-}
-
 /// A column of numbers: its heading, and a function that reads the number from a row.
 #[derive(Clone, Copy)]
 pub(super) struct NumberColumn {
@@ -142,13 +135,14 @@ impl View {
         rows
     }
 
-    pub(super) fn key(&mut self, key: Key, sample: &Sample) -> Answer {
+    /// Handles a key. Returns whether the screen stays open.
+    pub(super) fn key(&mut self, key: Key, sample: &Sample) -> bool {
         match key {
-            Key::Interrupt => return Answer::Quit,
+            Key::Interrupt => return false,
             _ if self.help => self.help = false,
             Key::Char('?' | 'h') if !self.typing => self.help = true,
             key if self.typing => self.typed(key),
-            Key::Char('q') | Key::Escape => return Answer::Quit,
+            Key::Char('q') | Key::Escape => return false,
             Key::Char('/') => self.typing = true,
             Key::Char('r') => self.reversed = !self.reversed,
             Key::Char('n') => self.order = Order::New,
@@ -165,7 +159,7 @@ impl View {
             Key::End => self.step(sample, |_, _| usize::MAX),
             Key::Char(_) | Key::Backspace | Key::Enter => {}
         }
-        Answer::Draw
+        true
     }
 
     fn typed(&mut self, key: Key) {
@@ -401,7 +395,7 @@ ENDPOINT of shop/web:http                                NEW/S     OPEN   UNANSW
         let help = text(&view.frame(&sample, EVERY, 80, 24));
         assert!(help.starts_with("q, Esc") && help.contains("UNANSW   nothing has answered yet"), "{help}");
         assert!(HELP.lines().all(|line| line.len() <= 80));
-        assert_eq!(view.key(Key::Char('q'), &sample), Answer::Draw);
+        assert!(view.key(Key::Char('q'), &sample));
         assert!(text(&view.frame(&sample, EVERY, 80, 24)).starts_with("kube-proxy top"));
     }
 
@@ -418,7 +412,7 @@ ENDPOINT of shop/web:http                                NEW/S     OPEN   UNANSW
     fn keys_sort_and_reverse() {
         let mut view = View::new(Order::Name, "");
         assert_eq!(names(&view), ["shop/api", "shop/web:http"]);
-        assert_eq!(view.key(Key::Char('r'), &shop(true)), Answer::Draw);
+        assert!(view.key(Key::Char('r'), &shop(true)));
         assert_eq!(names(&view), ["shop/web:http", "shop/api"]);
         view.key(Key::Char('r'), &shop(true));
         for key in ['n', 'o', 'u', 'p', 'b'] {
@@ -432,7 +426,7 @@ ENDPOINT of shop/web:http                                NEW/S     OPEN   UNANSW
     fn a_filter_is_typed_kept_and_cleared() {
         let (mut view, sample) = (View::new(Order::New, ""), shop(true));
         for key in [Key::Char('/'), Key::Char('A'), Key::Char('p'), Key::Char('q'), Key::Backspace] {
-            assert_eq!(view.key(key, &sample), Answer::Draw, "q is a letter of the filter");
+            assert!(view.key(key, &sample), "q is a letter of the filter");
         }
         assert!(view.footer().text().starts_with("Filter: ap_"));
         view.key(Key::Enter, &sample);
@@ -440,8 +434,8 @@ ENDPOINT of shop/web:http                                NEW/S     OPEN   UNANSW
         view.key(Key::Char('/'), &sample);
         view.key(Key::Escape, &sample);
         assert_eq!(names(&view).len(), 2);
-        assert_eq!(view.key(Key::Escape, &sample), Answer::Quit);
-        assert_eq!(View::new(Order::New, "").key(Key::Interrupt, &sample), Answer::Quit);
+        assert!(!view.key(Key::Escape, &sample));
+        assert!(!View::new(Order::New, "").key(Key::Interrupt, &sample));
     }
 
     #[test]

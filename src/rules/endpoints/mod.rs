@@ -15,7 +15,7 @@ mod sources;
 mod topology;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

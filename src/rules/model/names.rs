@@ -144,6 +144,12 @@ impl Protocol {
         }
     }
 
+    /// The protocol with this name, in upper or lower case.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.api_name().eq_ignore_ascii_case(name))
+    }
+
     /// The protocol's name in the Kubernetes API: `TCP`, `UDP`, `SCTP`.
     #[must_use]
     pub const fn api_name(self) -> &'static str {

@@ -21,6 +21,9 @@ pub mod reading;
 mod shared;
 pub mod stable_hash;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use nft::decode::{Event, Headers, Traced};
@@ -17,11 +17,11 @@ use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
 use crate::explain::verdict::{passed, sent};
-use crate::explain::words::{Seen, sentence};
+use crate::explain::words::{Seen, sentence, source};
 use crate::explain::{EffectiveRule, Explanation, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
-use rules::ruleset::reading::{self, address};
+use rules::ruleset::reading::address;
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -123,25 +123,18 @@ fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
 /// Reads a packet from its headers.
 fn packet(headers: &Headers, book: &mut impl Book) -> Option<Packet> {
     let network = &headers.network;
-    let (source, destination, protocol) = match network.first()? >> 4 {
+    let (source, destination, protocol): (IpAddr, IpAddr, u8) = match network.first()? >> 4 {
         4 => (address(network.get(12..16)?)?, address(network.get(16..20)?)?, *network.get(9)?),
         6 => (address(network.get(8..24)?)?, address(network.get(24..40)?)?, *network.get(6)?),
         _ => return None,
     };
-    let has_ports = reading::protocol(protocol).is_some();
-    let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
-    let port = |at| has_ports.then(|| port(at)).flatten();
     let mut link = |index: Option<u32>| index.map_or(Link::None, |index| book.interface(index));
-    Some(Packet {
-        source,
-        source_port: port(0),
-        destination,
-        port: port(2).unwrap_or(0),
-        protocol,
-        mark: 0,
-        input: link(headers.input),
-        output: link(headers.output),
-    })
+    let (input, output) = (link(headers.input), link(headers.output));
+    let packet = Packet { output, ..Packet::new((source, None), SocketAddr::new(destination, 0), protocol, input) };
+    let port = |at: usize| Some(u16::from_be_bytes(headers.transport.get(at..at + 2)?.try_into().ok()?));
+    let port = |at| packet.has_ports().then(|| port(at)).flatten();
+    let (source_port, port) = (port(0), port(2).unwrap_or(0));
+    Some(Packet { source_port, port, ..packet })
 }
 
 /// A story under construction, to which each report adds.
@@ -170,7 +163,7 @@ impl Telling {
         if effects.is_empty() || effects == [Effect::Verdict(RuleVerdict::Accept)] && is_by_state(rule) {
             return;
         }
-        let told = sentence(&Seen {
+        let seen = Seen {
             table: &report.table,
             chain: &report.chain,
             rule,
@@ -181,19 +174,14 @@ impl Telling {
             is_example: false,
             goes_on,
             is_translated: self.endpoint.is_some(),
-        });
+        };
+        let told = sentence(&seen);
         if told.is_reason {
             self.reasons.push(told.text.clone());
         }
         self.masquerade |= effects.contains(&Effect::Masquerade);
         if self.steps.last().is_none_or(|last| last.text != told.text) {
-            self.steps.push(EffectiveRule {
-                table: report.table.to_string(),
-                chain: report.chain.to_string(),
-                rule: rule.map_or_else(String::new, |rule| rule.to_nft(report.table.family)),
-                text: told.text,
-                endpoints: Vec::new(),
-            });
+            self.steps.push(EffectiveRule::of(&seen, &told, Vec::new()));
         }
     }
 
@@ -237,12 +225,8 @@ impl Telling {
             self.verdict.unwrap_or(if self.endpoint.is_some() { Verdict::Translated } else { Verdict::Passed });
         let mut known = Explanation::new(verdict, self.service.clone(), self.reason(verdict, first));
         book.correct(first, &mut known);
-        let source = match first.source_port {
-            Some(port) => SocketAddr::new(first.source, port).to_string(),
-            None => first.source.to_string(),
-        };
         Story {
-            from: source,
+            from: source(first),
             to: if first.has_ports() { first.target().to_string() } else { first.destination.to_string() },
             protocol: protocol_name(first.protocol),
             flags: flags(first, reports),

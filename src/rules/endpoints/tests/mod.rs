@@ -4,7 +4,7 @@
 mod causes;
 mod frontends;
 mod merging;
-mod properties;
+pub(crate) mod properties;
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
 //! Property tests of the model and the selection together: the selection depends only on the last content of each object, and the dirty
 //! set (the changes that [`State::take_dirty`] reports) names every Service whose selection changes.
 
-mod world;
+pub(crate) mod world;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -8,15 +8,20 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use crate::model::testing::{endpoint, name, node, port, ranges, service, slice_port};
-use crate::model::{Endpoint, EndpointSlice, Event, Family, Node, Service, ServicePort, TrafficPolicy, TriggerTime};
+use crate::model::{
+    Endpoint, EndpointSlice, Event, Family, Node, Scheduler, Service, ServicePort, TrafficPolicy, TriggerTime,
+};
 
-const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
+/// The Services of the cluster.
+pub(crate) const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
 const SLICES: [&str; 4] = ["default/s1", "default/s2", "default/s3", "prod/s1"];
 const API_SERVER: &str = "default/kubernetes";
 const ADDRESSES: [&str; 4] = ["192.0.2.1", "192.0.2.2", "10.96.0.1", "2001:db8::1"];
+/// Ranges of clients; a Service may have two of them.
+const RANGES: [&str; 4] = ["203.0.113.0/24", "10.244.0.0/30", "2001:db8:1::/64", "192.0.2.0/24"];
 
 /// Any sequence of events.
-pub(super) fn history() -> impl Strategy<Value = Vec<Event>> {
+pub(crate) fn history() -> impl Strategy<Value = Vec<Event>> {
     vec(event(), 0..24)
 }
 
@@ -50,7 +55,14 @@ fn a_service() -> impl Strategy<Value = Service> {
     let names = (select(&SERVICES[..]), 0..3_i64, subsequence(vec!["10.96.0.1", "fd00::1"], 0..=2));
     let addresses = (some_addresses(), some_addresses());
     let policies = (a_policy(), a_policy());
-    (names, addresses, policies, vec(a_port(), 0..3)).prop_map(|(names, addresses, policies, ports)| Service {
+    let schedulers = vec![Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev];
+    let clients =
+        (subsequence(RANGES.to_vec(), 0..=2), option::of(1..100_u32), option::weighted(0.2, select(schedulers)));
+    let parts = (names, addresses, policies, clients, vec(a_port(), 0..3));
+    parts.prop_map(|(names, addresses, policies, clients, ports)| Service {
+        source_ranges: ranges(&clients.0),
+        affinity_seconds: clients.1,
+        scheduler: clients.2,
         created: names.1,
         external_ips: addresses.0,
         load_balancer_ips: addresses.1,
