@@ -32,12 +32,13 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::Connection;
 use super::errors::{DUMP_TRIES, FEW_TRIES, ReadError};
+use super::{Connection, unless_absent};
 use crate::batch;
 use crate::decode::{self, DecodeError, Decoded, Notice};
 use crate::monitor::TableWatch;
-use crate::object::{Chain, Element, NamedObject, RuleDump, Set};
+use crate::object::{Chain, NamedObject, RuleDump, Set};
+use crate::packed::{ElementRef, Elements};
 use crate::table::{Ownership, Table, TableName};
 use crate::text;
 use crate::wire::kind;
@@ -60,7 +61,7 @@ pub struct TableDump {
     /// Its chains with their rules, by name.
     pub chains: BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>,
     /// Its sets and maps with their elements, by name, including elements that rules added.
-    pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+    pub sets: BTreeMap<Arc<str>, (Set, Elements)>,
     /// Its named objects and flowtables, without properties. [`Connection::read_flowtables`] gives the properties of flowtables.
     pub objects: Vec<NamedObject>,
     /// The errors for all other objects in the table, which this crate cannot express.
@@ -148,7 +149,7 @@ impl Connection {
         };
         self.dump(kind::GET_SET, name, &[&name.name], |item| match item {
             Ok(Decoded::Set { set, .. }) => {
-                dump.sets.insert(Arc::clone(&set.name), (set, Vec::new()));
+                dump.sets.insert(Arc::clone(&set.name), (set, Elements::default()));
             }
             Ok(_) => {}
             Err(error) => note(&mut dump.unreadable, error),
@@ -164,9 +165,31 @@ impl Connection {
             Err(error) => note(&mut dump.unreadable, error),
         })?;
         for (set_name, (set, elements)) in &mut dump.sets {
-            *elements = decode::pair(set, self.read_elements(name, set_name, &mut dump.unreadable)?);
+            *elements = if set.flags.interval {
+                decode::pair(set, self.read_elements(name, set_name, &mut dump.unreadable)?).into()
+            } else {
+                self.read_packed(name, set_name, &mut dump.unreadable)?
+            };
         }
         Ok(Some(dump))
+    }
+
+    /// The elements of a set that is no interval set; none when there is no such set. Adds decoding errors to `unreadable`.
+    fn read_packed(
+        &mut self,
+        table: &TableName,
+        set: &str,
+        unreadable: &mut Vec<DecodeError>,
+    ) -> Result<Elements, ReadError> {
+        let mut elements = Elements::default();
+        let dumped = self.dump_messages(kind::GET_ELEMENTS, table, &[&table.name, set], |message| {
+            if let Err(error) = decode::pack_elements(message, &mut elements) {
+                note(unreadable, error);
+            }
+        });
+        unless_absent(dumped)?;
+        elements.shrink();
+        Ok(elements)
     }
 
     /// Adds the chains, objects and flowtables of a table to `dump`. `count` is the kernel's count of these objects and of the table's
@@ -268,7 +291,9 @@ fn note(unreadable: &mut Vec<DecodeError>, error: DecodeError) {
 impl fmt::Display for TableDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::begin(f, &self.table, self.dormant)?;
-        self.sets.values().try_for_each(|(set, elements)| text::set::write(f, set, elements))?;
+        for (set, elements) in self.sets.values() {
+            text::set::write(f, set, elements.iter().map(ElementRef::element))?;
+        }
         for (chain, rules) in self.chains.values() {
             text::write_chain(f, chain, rules.iter().map(|rule| rule.to_nft(self.table.name.family)))?;
         }

@@ -4,6 +4,7 @@
 //! elements that the packet meets, so that the size of the tables hardly matters. All elements of a set are read only for a set of
 //! ranges, or when a part of the key is not known.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -71,11 +72,16 @@ impl<'a> Live<'a> {
 }
 
 /// Finds the element that holds a key. `Unreadable` if some bytes of the key are unknown and an element may hold it.
-pub(crate) fn among(head: &SetHead, elements: &[Element], key: &Data, unknown: u64) -> Lookup {
-    match elements.iter().find(|element| holds(head, element, key, unknown)) {
+pub(crate) fn among<E: Borrow<Element>>(
+    head: &SetHead,
+    elements: impl IntoIterator<Item = E>,
+    key: &Data,
+    unknown: u64,
+) -> Lookup {
+    match elements.into_iter().find(|element| holds(head, element.borrow(), key, unknown)) {
         None => Lookup::Missing,
         Some(_) if unknown != 0 => Lookup::Unreadable(String::new()),
-        Some(element) => Lookup::Found(element.clone()),
+        Some(element) => Lookup::Found(element.borrow().clone()),
     }
 }
 

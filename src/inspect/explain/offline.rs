@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use nft::decode::{ChainHead, RuleHead, SetHead};
-use nft::{Data, TableDump, TableName};
+use nft::{Data, ElementRef, TableDump, TableName};
 
 use super::kernel::among;
 use super::machine::{Host, Lookup, Ruleset};
@@ -99,12 +99,12 @@ impl Ruleset for Rules<'_> {
         let Some(key) = key.get(..head.key_len).and_then(Data::from_bytes) else {
             bail!("set {} has keys that are too long", set.name)
         };
-        Ok(among(&head, elements, &key, unknown & ((1 << key.len()) - 1)))
+        Ok(among(&head, elements.iter().map(ElementRef::element), &key, unknown & ((1 << key.len()) - 1)))
     }
 
     fn addresses(&mut self, _: &TableName, set: &str) -> Result<Vec<IpAddr>> {
         let elements = self.0.sets.get(set).into_iter().flat_map(|(_, elements)| elements);
-        Ok(elements.filter_map(|element| reading::address(element.key.as_slice())).collect())
+        Ok(elements.filter_map(|element| reading::address(element.key())).collect())
     }
 }
 
