@@ -68,6 +68,12 @@ pub struct TableDump {
     pub unreadable: Vec<DecodeError>,
 }
 
+/// A table that was read before it is needed, with a watch on the transactions since.
+pub struct TableAhead {
+    dump: Option<TableDump>,
+    watch: TableWatch,
+}
+
 impl Connection {
     /// A table with its content; `None` when there is no such table.
     ///
@@ -77,6 +83,27 @@ impl Connection {
     /// See [`ReadError`].
     pub fn read_table(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
         self.undisturbed(name, |connection| connection.read_once(name))
+    }
+
+    /// As [`Self::read_table`], for a caller that needs the table later: [`Self::unchanged`] gives it. Until then a socket receives the
+    /// notifications of all transactions, which makes each of them a little dearer.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_table_ahead(&mut self, name: &TableName) -> Result<TableAhead, ReadError> {
+        let (dump, watch) = self.undisturbed_in(DUMP_TRIES, name, &|connection| connection.read_once(name))?;
+        Ok(TableAhead { dump, watch })
+    }
+
+    /// A table as [`Self::read_table`] would give it now; `None` if a transaction changed it, or may have, since it was read.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn unchanged(&self, ahead: TableAhead) -> Result<Option<Option<TableDump>>, ReadError> {
+        let TableAhead { dump, mut watch } = ahead;
+        self.barrier()?;
+        watch.update();
+        Ok((!watch.changed()).then_some(dump))
     }
 
     /// As [`Self::read_table`], for a caller that accepts an inconsistent result. If the table changed during two attempts, this gives what
@@ -94,7 +121,7 @@ impl Connection {
         table: &TableName,
         read: impl Fn(&mut Self) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        self.undisturbed_in(DUMP_TRIES, table, &read)
+        Ok(self.undisturbed_in(DUMP_TRIES, table, &read)?.0)
     }
 
     /// Repeats a read a few times, until no transaction changes the table meanwhile. If that fails, reads once more and ignores changes.
@@ -106,16 +133,17 @@ impl Connection {
     ) -> Result<(T, bool), ReadError> {
         match self.undisturbed_in(FEW_TRIES, table, &read) {
             Err(ReadError::Unstable) => Ok((read(self)?, false)),
-            outcome => Ok((outcome?, true)),
+            outcome => Ok((outcome?.0, true)),
         }
     }
 
+    /// Gives what was read, and the watch that saw no change of the table.
     fn undisturbed_in<T>(
         &mut self,
         tries: usize,
         table: &TableName,
         read: &impl Fn(&mut Self) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
+    ) -> Result<(T, TableWatch), ReadError> {
         for _ in 0..tries {
             let watch = TableWatch::open(table)?;
             self.barrier()?;
@@ -123,12 +151,10 @@ impl Connection {
             let outcome = read(self);
             let watch = self.watch.take();
             self.barrier()?;
-            let changed = watch.is_none_or(|mut watch| {
-                watch.update();
-                watch.changed()
-            });
-            if !changed {
-                return outcome;
+            let Some(mut watch) = watch else { continue };
+            watch.update();
+            if !watch.changed() {
+                return Ok((outcome?, watch));
             }
         }
         Err(ReadError::Unstable)
