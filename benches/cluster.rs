@@ -87,9 +87,9 @@ fn name(n: u32) -> ObjectName {
     ObjectName::new("bench", format!("web-{n}"))
 }
 
-/// Returns the address of endpoint `i` of Service `n`.
+/// Returns the address of endpoint `i` of Service `n`; a Service may have 64.
 pub(crate) fn address(n: u32, i: u32) -> Ipv4Addr {
-    Ipv4Addr::from(0x0b00_0000 + n * 16 + i)
+    Ipv4Addr::from(0x0b00_0000 + n * 64 + i)
 }
 
 /// Returns the cluster IP of Service `n`.

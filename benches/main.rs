@@ -13,6 +13,7 @@ mod support;
 
 mod clients;
 mod cluster;
+mod dump;
 mod inspect;
 mod measure;
 mod memory;
@@ -44,10 +45,14 @@ const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// The parts of the benchmark; `BENCH_PARTS` selects some of them.
-const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process listener inspect beside";
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process large listener inspect beside";
 /// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
 const PEER_CHANGES: &str = "peer-changes";
+const PEER_LARGE: &str = "peer-large";
+const PEER_LATENCY: &str = "peer-latency";
+
+const PEER_PARTS: [&str; 4] = [PEER, PEER_CHANGES, PEER_LARGE, PEER_LATENCY];
 
 fn main() -> ExitCode {
     // `cargo test --all-targets` also builds and starts this program; then it must not measure.
@@ -57,7 +62,7 @@ fn main() -> ExitCode {
     let quick = env::var_os("BENCH_QUICK").is_some();
     let mut table = Table::new();
     let all = || {
-        if env::var_os("BENCH_PEER").is_some() { format!("{PARTS} {PEER} {PEER_CHANGES}") } else { PARTS.to_owned() }
+        if env::var_os("BENCH_PEER").is_some() { format!("{PARTS} {}", PEER_PARTS.join(" ")) } else { PARTS.to_owned() }
     };
     let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| all());
     for part in parts.split_whitespace() {
@@ -80,13 +85,20 @@ fn main() -> ExitCode {
                     process::rows(&mut table, HUGE, ENDPOINTS, &process::HUGE);
                 }
             }
+            "large" => {
+                for (services, endpoints, goals) in peer::large::REPORTED {
+                    process::from_manifests(&mut table, services, endpoints, &goals);
+                }
+            }
             "listener" => process::beside_a_listener(&mut table, LARGE, ENDPOINTS),
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
             PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[1_000, 5_000, LARGE]),
             PEER => peer::rows(&mut table, &[1_000, 5_000]),
             PEER_CHANGES => peer::changes::rows(&mut table, changing_time(quick)),
-            other => panic!("there is no part {other}; there are: {PARTS} {PEER} {PEER_CHANGES}"),
+            PEER_LARGE => peer::large::rows(&mut table),
+            PEER_LATENCY => peer::changes::latency::rows(&mut table, Duration::from_secs(if quick { 20 } else { 60 })),
+            other => panic!("there is no part {other}; there are: {PARTS} {}", PEER_PARTS.join(" ")),
         }
     }
     table.finish()

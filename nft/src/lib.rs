@@ -66,7 +66,8 @@ pub mod xtables;
 pub use batch::{Batch, EncodeError};
 pub use command::Command;
 pub use connection::{
-    CommitError, Committed, Connection, HookedChain, Item, ReadError, Refusal, TableDump, TableOutline, Walked,
+    CommitError, Committed, Connection, HookedChain, Item, ReadError, Refusal, TableAhead, TableDump, TableOutline,
+    Walked,
 };
 pub use data::{Data, Value, Verdict};
 pub use datatype::DataType;

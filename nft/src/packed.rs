@@ -28,6 +28,13 @@ pub struct Elements {
     len: usize,
 }
 
+/// An end of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    bytes: usize,
+    len: usize,
+}
+
 /// A packed element.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ElementRef<'a>(&'a [u8]);
@@ -60,26 +67,31 @@ pub enum ValueRef<'a> {
 
 /// Appends an element to packed bytes.
 pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
-    let Element { key, key_end, value, timeout, comment } = element;
+    pack_parts(bytes, Parts::of(element));
+}
+
+/// Appends an element, of which there are only parts, to packed bytes.
+fn pack_parts(bytes: &mut Vec<u8>, parts: Parts<'_>) {
+    let Parts { key, key_end, value, timeout, comment } = parts;
     let of_value = match value {
-        Value::None => 0,
-        Value::Data(_) => HAS_DATA,
-        Value::Verdict(verdict) if verdict.chain().is_some() => HAS_VERDICT | HAS_CHAIN,
-        Value::Verdict(_) => HAS_VERDICT,
+        ValueRef::None => 0,
+        ValueRef::Data(_) => HAS_DATA,
+        ValueRef::Verdict(_, Some(_)) => HAS_VERDICT | HAS_CHAIN,
+        ValueRef::Verdict(_, None) => HAS_VERDICT,
     };
     let flag = |flag, present| if present { flag } else { 0 };
     let rest = flag(HAS_KEY_END, key_end.is_some()) | flag(HAS_TIMEOUT, timeout.is_some());
     bytes.push(of_value | rest | flag(HAS_COMMENT, comment.is_some()));
-    data(bytes, key.as_slice());
+    data(bytes, key);
     if let Some(end) = key_end {
-        data(bytes, end.as_slice());
+        data(bytes, end);
     }
     match value {
-        Value::None => {}
-        Value::Data(value) => data(bytes, value.as_slice()),
-        Value::Verdict(verdict) => {
-            bytes.extend_from_slice(&verdict.number().to_ne_bytes());
-            verdict.chain().into_iter().for_each(|chain| text(bytes, chain));
+        ValueRef::None => {}
+        ValueRef::Data(value) => data(bytes, value),
+        ValueRef::Verdict(number, chain) => {
+            bytes.extend_from_slice(&number.to_ne_bytes());
+            chain.into_iter().for_each(|chain| text(bytes, chain));
         }
     }
     if let Some(timeout) = timeout {
@@ -166,6 +178,13 @@ impl<'a> ElementRef<'a> {
         Reader(&self.0[1..]).data()
     }
 
+    /// Whether its value is data.
+    #[must_use]
+    #[inline]
+    pub fn has_data(self) -> bool {
+        self.0[0] & HAS_DATA != 0
+    }
+
     /// All parts of the element.
     #[must_use]
     pub fn parts(self) -> Parts<'a> {
@@ -194,15 +213,45 @@ impl<'a> ElementRef<'a> {
     /// The unpacked element.
     #[must_use]
     pub fn element(self) -> Element {
-        let Parts { key, key_end, value, timeout, comment } = self.parts();
-        let data = |bytes| Data::from_bytes(bytes).expect("packed from Data");
-        let value = match value {
-            ValueRef::None => Value::None,
-            ValueRef::Data(bytes) => Value::Data(data(bytes)),
-            ValueRef::Verdict(number, chain) => Value::Verdict(verdict(number, chain)),
-        };
+        self.parts().element()
+    }
+}
+
+impl<'a> Parts<'a> {
+    /// The parts of an element.
+    fn of(element: &'a Element) -> Self {
+        let Element { key, key_end, value, timeout, comment } = element;
+        Self {
+            key: key.as_slice(),
+            key_end: key_end.as_ref().map(|end| end.as_slice()),
+            value: match value {
+                Value::None => ValueRef::None,
+                Value::Data(value) => ValueRef::Data(value.as_slice()),
+                Value::Verdict(verdict) => ValueRef::Verdict(verdict.number(), verdict.chain().map(|chain| &**chain)),
+            },
+            timeout: *timeout,
+            comment: comment.as_deref(),
+        }
+    }
+
+    /// The element with these parts, which must come from an element.
+    pub(crate) fn element(self) -> Element {
+        let Parts { key, key_end, value, timeout, comment } = self;
+        let data = |bytes| Data::from_bytes(bytes).expect("a part of an element");
         let key_end = key_end.map(|end| Box::new(data(end)));
-        Element { key: data(key), key_end, value, timeout, comment: comment.map(Into::into) }
+        Element { key: data(key), key_end, value: value.value(), timeout, comment: comment.map(Into::into) }
+    }
+}
+
+impl ValueRef<'_> {
+    /// The value, which must come from an element.
+    #[must_use]
+    pub fn value(self) -> Value {
+        match self {
+            ValueRef::None => Value::None,
+            ValueRef::Data(bytes) => Value::Data(Data::from_bytes(bytes).expect("a part of an element")),
+            ValueRef::Verdict(number, chain) => Value::Verdict(verdict(number, chain)),
+        }
     }
 }
 
@@ -240,6 +289,27 @@ impl Elements {
     /// Appends an element.
     pub fn push(&mut self, element: &Element) {
         self.append(|bytes| pack(bytes, element));
+    }
+
+    /// Appends an element, given its parts.
+    pub(crate) fn push_parts(&mut self, parts: Parts<'_>) {
+        self.append(|bytes| pack_parts(bytes, parts));
+    }
+
+    /// The end of the list, for [`Self::cut`].
+    pub(crate) const fn end(&self) -> End {
+        End { bytes: self.bytes.len(), len: self.len }
+    }
+
+    /// Takes away the elements behind what was the end of the list.
+    pub(crate) fn cut(&mut self, end: End) {
+        self.bytes.truncate(end.bytes);
+        self.len = end.len;
+    }
+
+    /// Gives back the memory that the list has beyond its elements.
+    pub(crate) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
     }
 
     /// Appends a packed element.

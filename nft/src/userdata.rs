@@ -178,17 +178,21 @@ fn find(bytes: &[u8], kind: u8) -> Option<&[u8]> {
 
 /// The comment in the user data of a table, chain, rule or element.
 pub(crate) fn read_comment(bytes: &[u8]) -> Option<Arc<str>> {
+    comment_in(bytes).map(Arc::from)
+}
+
+/// The comment in the user data of a table, chain, rule or element, where it is.
+pub(crate) fn comment_in(bytes: &[u8]) -> Option<&str> {
     text(find(bytes, COMMENT)?)
 }
 
 /// The comment in the user data of a set.
 pub(crate) fn read_set_comment(bytes: &[u8]) -> Option<Arc<str>> {
-    text(find(bytes, set::COMMENT)?)
+    text(find(bytes, set::COMMENT)?).map(Arc::from)
 }
 
-fn text(bytes: &[u8]) -> Option<Arc<str>> {
-    let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
-    std::str::from_utf8(text).ok().map(Arc::from)
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()
 }
 
 /// The fields of a set's key; `None` unless it was declared with `typeof` and fields that this crate knows.

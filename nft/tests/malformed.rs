@@ -3,6 +3,7 @@
 //! `malformed_recorded.bin` holds the answers of Linux 6.18 to dumps of a table: the table, a chain, a rule for each kind of expression,
 //! sets, elements, the generation, an error and the end of a dump.
 
+use nft::Elements;
 use nft::decode::{self, Decoded, Messages};
 
 const RECORDED: &[u8] = include_bytes!("malformed_recorded.bin");
@@ -14,11 +15,23 @@ fn decode_all(bytes: &[u8]) {
         flags: nft::SetFlags { interval: true, ..nft::SetFlags::default() },
         ..nft::Set::new("s", nft::Types::Named(vec![nft::DataType::Ipv4Addr]))
     };
+    let mut packed = Elements::default();
+    let outcome = decode::pack_elements(bytes, &mut packed);
     match decode::message(bytes) {
-        Ok(Decoded::Elements { elements, .. }) => drop(decode::pair(&set, elements)),
-        Ok(Decoded::Rule { rule, .. }) => drop(rule.to_string()),
-        Ok(_) => {}
-        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(Decoded::Elements { elements, .. }) => {
+            let expected: Elements = elements.iter().map(|raw| raw.element.clone()).collect();
+            assert_eq!((outcome, packed), (Ok(()), expected), "packed as they are decoded one by one");
+            drop(decode::pair(&set, elements));
+        }
+        decoded => {
+            let other = decoded.map(|decoded| {
+                if let Decoded::Rule { rule, .. } = decoded {
+                    drop(rule.to_string())
+                }
+            });
+            assert!(packed.is_empty() && (outcome.is_ok() || outcome == other), "{outcome:?} and {other:?}");
+            assert!(other.map_or_else(|error| !error.to_string().is_empty(), |()| true));
+        }
     }
 }
 

@@ -211,6 +211,25 @@ fn a_table_that_is_changed_while_it_is_read_is_read_again() {
 }
 
 #[test]
+fn a_table_that_was_read_ahead_is_given_unless_it_has_changed_since() {
+    in_namespace(|| {
+        commit(&filled(10));
+        commit(&[add_table("neighbour")]);
+        let ahead = || connect().read_table_ahead(&table("ours")).expect("nobody writes");
+        let (untouched, beside, changed, gone) = (ahead(), ahead(), ahead(), ahead());
+        assert_eq!(connect().unchanged(untouched).expect("readable"), Some(Some(read())));
+        commit(&neighbour(0));
+        assert_eq!(connect().unchanged(beside).expect("readable"), Some(Some(read())), "another table has changed");
+        commit(&[Command::AddElements(table("ours"), endpoints(), vec![element(10, 0)].into())]);
+        assert_eq!(connect().unchanged(changed).expect("readable"), None);
+        commit(&[Command::DeleteTable(table("ours"))]);
+        assert_eq!(connect().unchanged(gone).expect("readable"), None);
+        let missing = ahead();
+        assert_eq!(connect().unchanged(missing).expect("readable"), Some(None), "there is no such table");
+    });
+}
+
+#[test]
 fn a_walk_over_a_table_that_changes_all_the_time_shows_what_does_not_change() {
     in_namespace(|| {
         commit(&filled(SMALLER));
@@ -263,9 +282,9 @@ fn stamp_of(dump: &TableDump, stamps: u32) -> u16 {
     assert_eq!(elements.len(), usize::try_from(SMALLER).expect("it fits"));
     let stamped = |n: u32| {
         let key = element(n * (SMALLER / stamps), 0).key;
-        let at = elements.iter().position(|element| element.key == key).expect("no reading lacks an element");
-        let Value::Data(value) = &elements[at].value else { panic!("a map of data") };
-        (0..u16::MAX).find(|port| element(n * (SMALLER / stamps), *port).value == Value::Data(*value)).expect("a stamp")
+        let found = elements.iter().find(|element| element.key() == key.as_slice());
+        let value = found.expect("no reading lacks an element").element().value;
+        (0..u16::MAX).find(|port| element(n * (SMALLER / stamps), *port).value == value).expect("a stamp")
     };
     let first = stamped(0);
     assert!((1..stamps).all(|n| stamped(n) == first), "a reading mixes two states");

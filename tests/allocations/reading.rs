@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::support::cluster::{address, config, node, served};
-use crate::support::kernel::Recorder;
+use crate::support::kernel::{Recorder, edit};
 use crate::{BYTES, turn};
 use kube_proxy::sync::Engine;
 use nft::{Data, Element, TableName, Value};
@@ -38,13 +38,13 @@ fn repaired(slot: u32) -> usize {
     let name = TableName::new(nft::Family::Ip, "kube-proxy");
     let before = kernel.clone().read(&name).unwrap().unwrap();
     let mut dump = before.clone();
-    let (_, elements) = dump.sets.get_mut("endpoints").unwrap();
     let value = Value::Data(Data::from(address(Family::V4, 66, 1)).then(80_u16));
-    for n in 0..FOREIGN {
-        let prefix = Data::from(address(Family::V4, 99, n)).then(6_u8).then(80_u16);
-        elements.push(Element::mapping(prefix.then(slot), value.clone()));
-    }
-    elements.sort_unstable_by_key(|element| element.key);
+    edit(&mut dump, "endpoints", |elements| {
+        for n in 0..FOREIGN {
+            let prefix = Data::from(address(Family::V4, 99, n)).then(6_u8).then(80_u16);
+            elements.push(Element::mapping(prefix.then(slot), value.clone()));
+        }
+    });
     kernel.log.borrow_mut().put(dump);
     kernel.log.borrow_mut().foreign = ForeignWrites::Unknown;
     assert!(engine.foreign_writes().is_some());

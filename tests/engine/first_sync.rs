@@ -50,7 +50,8 @@ fn sent(kernel: &Faulty<Recorder>) -> Vec<Vec<Command>> {
 /// The base chains in the kernel.
 fn hooks_present(kernel: &Faulty<Recorder>) -> usize {
     let log = kernel.inner.log.borrow();
-    let chains = log.tables().values().flat_map(|table| table.chains.values());
+    let tables = log.tables();
+    let chains = tables.values().flat_map(|table| table.chains.values());
     chains.filter(|(chain, _)| chain.base.is_some()).count()
 }
 
@@ -145,8 +146,11 @@ fn a_service_that_is_refused_in_one_of_the_parts_is_found_and_the_others_are_ser
         assert!(ended, "the search comes to an end");
         assert_eq!(proxy.quarantined().cloned().collect::<Vec<_>>(), [name(250)]);
         let log = kernel.inner.log.borrow();
-        let (_, elements) = &log.tables()["ip kube-proxy"].sets["endpoints"];
-        assert_eq!(elements.len(), usize::from(SERVICES - 1) * 3 * 16, "the others have their endpoints");
+        assert_eq!(
+            log.tables()["ip kube-proxy"].sets["endpoints"].1.len(),
+            usize::from(SERVICES - 1) * 3 * 16,
+            "the others have their endpoints"
+        );
     }
 }
 

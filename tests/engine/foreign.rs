@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::log::logged;
 use crate::support::cluster::{address, config, node, served};
 use crate::support::faulty::Faulty;
-use crate::support::kernel::Recorder;
+use crate::support::kernel::{Recorder, edit};
 use kube_proxy::sync::{Engine, Report};
 use nft::{Data, Element, TableDump, TableName, Value};
 use node::kernel::{ForeignWrites, Kernel};
@@ -48,9 +48,7 @@ impl Cluster {
     /// Another program changes the elements of `endpoints`.
     fn alter(&mut self, change: impl FnOnce(&mut Vec<Element>)) {
         let mut dump = self.table();
-        let (_, elements) = dump.sets.get_mut("endpoints").expect("the map of endpoints");
-        change(elements);
-        elements.sort_unstable_by_key(|element| element.key);
+        edit(&mut dump, "endpoints", change);
         let mut log = self.kernel.log.borrow_mut();
         log.put(dump);
         log.foreign = ForeignWrites::Unknown;

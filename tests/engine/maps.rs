@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::support::cluster::{address, config, config_from, endpoint, name, node, served, slice};
 use crate::support::faulty::{Fault, Faulty};
-use crate::support::kernel::Recorder;
+use crate::support::kernel::{Recorder, unpacked};
 use crate::support::proxy;
 use kube_proxy::sync::{Engine, NoKernel, Report};
 use nft::{Command, Data, TableDump, Value};
@@ -78,7 +78,7 @@ fn keys(kernel: &Kernel) -> BTreeMap<(String, String), Vec<Data>> {
     let mut all = BTreeMap::new();
     for (table, dump) in tables(kernel) {
         for (set, (_, elements)) in dump.sets {
-            let mut keys: Vec<Data> = elements.into_iter().map(|element| element.key).collect();
+            let mut keys: Vec<Data> = unpacked(&elements).into_iter().map(|element| element.key).collect();
             keys.sort();
             all.insert((table.clone(), set.to_string()), keys);
         }

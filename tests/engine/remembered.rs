@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::cluster::{address, config, endpoints, node, service, slice};
 use crate::support::faulty::Faulty;
-use crate::support::kernel::{Expiry, Recorder};
+use crate::support::kernel::{Expiry, Recorder, unpacked};
 use kube_proxy::sync::{Engine, Report};
 use nft::decode::DecodeError;
-use nft::{Command, Data, Element, Set, TableName, Value};
+use nft::packed::ValueRef;
+use nft::{Command, Data, Element, ElementRef, Set, TableName, Value};
 use node::kernel::Kernel;
 use rules::model::{Event, Family, Protocol};
 use rules::ruleset::Layout;
@@ -198,8 +199,9 @@ fn the_endpoint_is_taken_away_even_if_clients_cannot_be_forgotten() {
             assert_eq!(dns.remembered().len(), 3, "they cannot be forgotten");
             let endpoints = dns.kernel.clone().read(&table()).expect("it can be read").expect("a table");
             let (_, endpoints) = &endpoints.sets["endpoints"];
-            let gone = Value::Data(Data::from(address(Family::V4, 244, 2)).then(8080_u16));
-            assert!(endpoints.iter().all(|element| element.value != gone), "the rules do not lead there any more");
+            let gone = Data::from(address(Family::V4, 244, 2)).then(8080_u16);
+            let leads_there = |element: ElementRef<'_>| element.parts().value == ValueRef::Data(gone.as_slice());
+            assert!(!endpoints.iter().any(leads_there), "the rules do not lead there any more");
             assert!(dns.engine.next_client_check().is_some(), "it is tried again");
             dns.kernel.orders.borrow_mut().no_forgetting = None;
             dns.assert_forgotten(&format!("old: {is_old}, error {errno}"));
@@ -214,7 +216,7 @@ fn a_refusal_of_other_commands_is_reported_without_the_clients() {
         dns.remember(0..3, 2);
         // Another program takes the endpoint's own elements away at the same moment.
         let dump = dns.kernel.read(&table()).expect("it can be read").expect("a table");
-        let keys = dump.sets["endpoints"].1.iter().map(|element| element.key).collect();
+        let keys = unpacked(&dump.sets["endpoints"].1).into_iter().map(|element| element.key).collect();
         dns.expire(0, 0..3);
         let others = Expiry { before: 0, set: (table(), "endpoints".into()), keys };
         dns.kernel.inner.log.borrow_mut().expiring[0].push(others);

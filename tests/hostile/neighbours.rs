@@ -91,7 +91,7 @@ fn flush_of_all_rules(dump: &TableDump) -> Vec<Command> {
 
 fn deleted_element(dump: &TableDump) -> Vec<Command> {
     let (set, elements) = dump.sets.values().max_by_key(|(_, elements)| elements.len()).expect("there are sets");
-    let element = elements[elements.len() / 2].clone();
+    let element = elements.get(elements.len() / 2).expect("it has elements").element();
     vec![Command::DeleteElements(ours(), set.clone().into(), vec![element].into())]
 }
 

@@ -17,7 +17,8 @@ use crate::support::plan::Family;
 use crate::support::probe::Proto;
 use crate::support::proxy::{Proxy, config};
 use crate::support::world::World;
-use nft::{TableName, Value as NftValue};
+use nft::TableName;
+use nft::packed::ValueRef;
 use node::kernel::{Kernel, Netfilter};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -68,8 +69,8 @@ fn states(world: &World) -> States {
             let dump = kernel.read(&TableName::new(family, "kube-proxy")).expect("it can be read").expect("a table");
             let (_, elements) = dump.sets.get("endpoints").expect("the map of endpoints");
             for element in elements {
-                let NftValue::Data(value) = &element.value else { panic!("{element:?}") };
-                let (key, value) = (element.key.as_slice(), value.as_slice());
+                let ValueRef::Data(value) = element.parts().value else { panic!("{element:?}") };
+                let key = element.key();
                 let state =
                     if key_length == 4 { value[at].into() } else { u16::from_be_bytes([value[at], value[at + 1]]) };
                 found.entry((key[key_length - 1], family)).or_default().push(state);

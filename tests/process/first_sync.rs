@@ -10,7 +10,7 @@ use crate::support::plan::Family;
 use crate::support::probe::{Flow, Outcome, Proto, probe};
 use crate::support::proxy::{Proxy, binary, config};
 use crate::support::world::World;
-use nft::{Connection, TableDump, TableName};
+use nft::{Chain, Command, Connection, Table, TableDump, TableName};
 use node::kernel::{Kernel, Netfilter};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
@@ -96,4 +96,29 @@ fn a_process_that_is_killed_within_a_large_first_sync_leaves_no_half_and_the_nex
     let transactions = || proxy.series("kubeproxy_nft_transactions_total").iter().sum::<f64>();
     assert!(transactions() >= 6.0, "{}", transactions());
     assert_eq!(content(&read(&world)), (base, whole));
+}
+
+#[test]
+fn tables_that_are_read_ahead_are_those_of_the_moment_when_they_are_needed() {
+    let world = World::new();
+    world.node.enter(|| {
+        let table = || Table { name: ours(), comment: None };
+        let chain = |name: &str| Command::AddChain(ours(), Chain { name: name.into(), base: None, comment: None });
+        let mut other = Connection::open().expect("a socket");
+        let mut kernel = Netfilter::open().expect("a socket");
+        let mut chains = |kernel: &mut Netfilter, new: Option<&str>| {
+            kernel.read_ahead(vec![ours()]);
+            // Long enough for the reading in most runs: then the change comes after it.
+            thread::sleep(Duration::from_millis(100));
+            new.into_iter().for_each(|name| drop(other.commit(&[Command::AddTable(table()), chain(name)])));
+            let dump = kernel.read(&ours()).expect("it can be read");
+            dump.map(|dump| dump.chains.into_keys().map(|name| name.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(chains(&mut kernel, None), None, "there is no table");
+        assert_eq!(chains(&mut kernel, Some("a")), Some(vec!["a".to_owned()]));
+        assert_eq!(chains(&mut kernel, None), Some(vec!["a".to_owned()]));
+        assert_eq!(chains(&mut kernel, Some("b")), Some(vec!["a".to_owned(), "b".to_owned()]));
+        // The second reading finds nothing that was read ahead.
+        assert_eq!(kernel.read(&ours()).expect("it can be read").map(|dump| dump.chains.len()), Some(2));
+    });
 }

@@ -355,7 +355,7 @@ const NFT: &[(&str, &[&str])] = &[
             "userdata",
         ],
     ),
-    ("decode", &["data", "datatype", "expr", "field", "object", "table", "userdata", "wire"]),
+    ("decode", &["data", "datatype", "expr", "field", "object", "packed", "table", "userdata", "wire"]),
     ("encode", &["command", "data", "datatype", "expr", "object", "packed", "table", "userdata", "wire"]),
     ("batch", &["command", "decode", "encode", "wire"]),
     ("monitor", &["decode", "socket", "table"]),

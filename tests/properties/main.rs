@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use component::config::Config;
 use kube_proxy::sync::{Engine, NoKernel};
-use nft::{TableDump, TableName};
+use nft::{ElementRef, TableDump, TableName};
 use node::kernel::{Kernel, Netfilter};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestCaseResult, TestRunner};
@@ -114,7 +114,7 @@ fn normalised(dump: TableDump) -> HeldTable {
         let is_verdict_map = set.value.is_some() && set.key.data_types() == [nft::DataType::Integer];
         let is_slotted =
             is_verdict_map || name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");
-        let elements = elements.iter().flat_map(|element| {
+        let elements = elements.iter().map(ElementRef::element).flat_map(|element| {
             let (key, rest) = (element.key.as_slice(), (&element.key_end, &element.value, &element.comment));
             match key.split_last_chunk::<4>() {
                 Some((frontend, slot)) if is_slotted => {
@@ -135,10 +135,7 @@ fn normalised(dump: TableDump) -> HeldTable {
 /// The chains with a hook, those that elements lead to, and those that the rules of such chains name.
 fn used_chains(dump: &TableDump) -> BTreeSet<String> {
     let elements = dump.sets.values().flat_map(|(_, elements)| elements);
-    let targets = elements.filter_map(|element| match &element.value {
-        nft::Value::Verdict(verdict) => verdict.chain().map(ToString::to_string),
-        nft::Value::None | nft::Value::Data(_) => None,
-    });
+    let targets = elements.filter_map(ElementRef::target).map(ToString::to_string);
     let hooks = dump.chains.values().filter(|(chain, _)| chain.base.is_some()).map(|(chain, _)| chain.name.to_string());
     let mut open: Vec<String> = targets.chain(hooks).collect();
     let mut used = BTreeSet::new();

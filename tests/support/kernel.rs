@@ -44,7 +44,46 @@ pub(crate) struct Log {
     pub(crate) expiring: VecDeque<Vec<Expiry>>,
     /// Refusals for the content of a command: not because of `next`, nor because the kernel is old.
     pub(crate) refused: Vec<Refusal>,
-    tables: BTreeMap<String, TableDump>,
+    tables: Tables,
+}
+
+/// Tables by their names.
+type Tables = BTreeMap<String, Held>;
+
+/// A table. Its elements are kept in order and not packed, because transactions change them one by one.
+#[derive(Clone)]
+struct Held {
+    /// The table without its sets.
+    rest: TableDump,
+    sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+}
+
+impl Held {
+    fn new(mut dump: TableDump) -> Self {
+        let unpacked = |(set, elements): (Set, Elements)| (set, unpacked(&elements));
+        let sets = std::mem::take(&mut dump.sets);
+        Self { rest: dump, sets: sets.into_iter().map(|(name, set)| (name, unpacked(set))).collect() }
+    }
+
+    fn dump(&self) -> TableDump {
+        let packed = |(set, elements): &(Set, Vec<Element>)| (set.clone(), Elements::from(&elements[..]));
+        let sets = self.sets.iter().map(|(name, set)| (Arc::clone(name), packed(set))).collect();
+        TableDump { sets, ..self.rest.clone() }
+    }
+}
+
+/// The elements of a list.
+pub(crate) fn unpacked(elements: &Elements) -> Vec<Element> {
+    elements.iter().map(ElementRef::element).collect()
+}
+
+/// Changes the elements of a set, as another program would, and keeps them in the order of their keys.
+pub(crate) fn edit(dump: &mut TableDump, set: &str, change: impl FnOnce(&mut Vec<Element>)) {
+    let (_, elements) = dump.sets.get_mut(set).unwrap_or_else(|| panic!("no set {set}"));
+    let mut changed = unpacked(elements);
+    change(&mut changed);
+    changed.sort_by_key(|element| element.key);
+    *elements = changed.into();
 }
 
 /// Elements that expire, whatever becomes of the transaction.
@@ -62,12 +101,12 @@ pub(crate) struct Expiry {
 impl Log {
     /// Makes the kernel hold a table.
     pub(crate) fn put(&mut self, table: TableDump) {
-        self.tables.insert(table.table.name.to_string(), table);
+        self.tables.insert(table.table.name.to_string(), Held::new(table));
     }
 
     /// Every table, by its name.
-    pub(crate) fn tables(&self) -> &BTreeMap<String, TableDump> {
-        &self.tables
+    pub(crate) fn tables(&self) -> BTreeMap<String, TableDump> {
+        self.tables.iter().map(|(name, table)| (name.clone(), table.dump())).collect()
     }
 }
 
@@ -105,7 +144,7 @@ impl Kernel for Recorder {
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
         let mut log = self.log.borrow_mut();
         log.reads += 1;
-        Ok(log.tables.get(&table.to_string()).cloned())
+        Ok(log.tables.get(&table.to_string()).map(Held::dump))
     }
 
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
@@ -163,7 +202,7 @@ fn refusal(number: usize, command: &Command, element: Option<usize>, errno: i32)
 }
 
 impl Expiry {
-    fn take_from(&self, tables: &mut BTreeMap<String, TableDump>) {
+    fn take_from(&self, tables: &mut Tables) {
         let (table, set) = &self.set;
         let set = tables.get_mut(&table.to_string()).and_then(|table| table.sets.get_mut(set));
         if let Some((_, elements)) = set {
@@ -176,10 +215,11 @@ impl Expiry {
 type Fault = (Option<usize>, i32);
 
 /// Carries a command out up to its first error, which is the only one that is reported.
-fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Result<(), Fault> {
+fn carry_out(tables: &mut Tables, command: &Command) -> Result<(), Fault> {
     let name = command.table().to_string();
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
-        let present = tables.entry(name).or_insert_with(|| TableDump::empty(table.clone()));
+        let empty = || Held::new(TableDump::empty(table.clone()));
+        let present = &mut tables.entry(name).or_insert_with(empty).rest;
         present.dormant = false;
         if matches!(command, Command::OwnTable(_)) {
             present.ownership = Ownership::Ours;
@@ -192,29 +232,29 @@ fn carry_out(tables: &mut BTreeMap<String, TableDump>, command: &Command) -> Res
     change(tables.get_mut(&name).ok_or((None, ENOENT))?, command)
 }
 
-fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
+fn change(table: &mut Held, command: &Command) -> Result<(), Fault> {
     match command {
         Command::AddFlowtable(..) | Command::LockTable(_) => panic!("not a command of the sync loop: {command}"),
         Command::AddTable(_) | Command::OwnTable(_) | Command::DeleteTable(_) => {
             unreachable!("not about what is in a table")
         }
         Command::AddChain(_, chain) => {
-            table.chains.entry(Arc::clone(&chain.name)).or_insert_with(|| (chain.clone(), Vec::new()));
+            table.rest.chains.entry(Arc::clone(&chain.name)).or_insert_with(|| (chain.clone(), Vec::new()));
         }
         Command::DeleteChain(_, name) => {
             chain(table, name)?;
             if is_chain_used(table, name) {
                 return Err((None, EBUSY));
             }
-            table.chains.remove(name);
+            table.rest.chains.remove(name);
         }
         Command::FlushChain(_, name) => chain(table, name)?.clear(),
         Command::DeleteRule(..) => panic!("the sync loop deletes no single rules"),
         Command::AddRule(_, name, rule) => {
-            let dump = rule.to_dump(table.table.name.family);
+            let dump = rule.to_dump(table.rest.table.name.family);
             let has = |expr: &Expr| {
                 expr.set().is_none_or(|set| table.sets.contains_key(set))
-                    && target(expr).is_none_or(|chain| table.chains.contains_key(chain))
+                    && target(expr).is_none_or(|chain| table.rest.chains.contains_key(chain))
             };
             if !dump.exprs.iter().all(has) {
                 return Err((None, ENOENT));
@@ -232,13 +272,13 @@ fn change(table: &mut TableDump, command: &Command) -> Result<(), Fault> {
             table.sets.remove(&set.name);
         }
         Command::DeleteObject(_, object) => {
-            let Some(place) = table.objects.iter().position(|present| present == object) else {
+            let Some(place) = table.rest.objects.iter().position(|present| present == object) else {
                 return Err((None, ENOENT));
             };
             if object.in_use {
                 return Err((None, EBUSY));
             }
-            table.objects.remove(place);
+            table.rest.objects.remove(place);
         }
         Command::AddElements(_, set, list) => {
             if !fill(table, &set.name, list) {
@@ -260,16 +300,16 @@ fn each(list: &Elements, mut work: impl FnMut(&Element) -> Result<(), i32>) -> R
     elements.try_for_each(|(number, element)| work(&element).map_err(|errno| (Some(number), errno)))
 }
 
-fn chain<'a>(table: &'a mut TableDump, name: &str) -> Result<&'a mut Vec<nft::RuleDump>, Fault> {
-    table.chains.get_mut(name).map(|(_, rules)| rules).ok_or((None, ENOENT))
+fn chain<'a>(table: &'a mut Held, name: &str) -> Result<&'a mut Vec<nft::RuleDump>, Fault> {
+    table.rest.chains.get_mut(name).map(|(_, rules)| rules).ok_or((None, ENOENT))
 }
 
-fn elements<'a>(table: &'a mut TableDump, set: &str) -> Result<&'a mut (Set, Vec<Element>), Fault> {
+fn elements<'a>(table: &'a mut Held, set: &str) -> Result<&'a mut (Set, Vec<Element>), Fault> {
     table.sets.get_mut(set).ok_or((None, ENOENT))
 }
 
-fn exprs(table: &TableDump) -> impl Iterator<Item = &Expr> {
-    table.chains.values().flat_map(|(_, rules)| rules).flat_map(|rule| &rule.exprs)
+fn exprs(table: &Held) -> impl Iterator<Item = &Expr> {
+    table.rest.chains.values().flat_map(|(_, rules)| rules).flat_map(|rule| &rule.exprs)
 }
 
 /// The chain that an expression leads to.
@@ -280,7 +320,7 @@ fn target(expr: &Expr) -> Option<&Arc<str>> {
     }
 }
 
-fn is_chain_used(table: &TableDump, name: &Arc<str>) -> bool {
+fn is_chain_used(table: &Held, name: &Arc<str>) -> bool {
     let leads_there =
         |element: &Element| matches!(&element.value, Value::Verdict(verdict) if verdict.chain() == Some(name));
     exprs(table).any(|expr| target(expr) == Some(name))
@@ -289,9 +329,9 @@ fn is_chain_used(table: &TableDump, name: &Arc<str>) -> bool {
 
 /// Fills an empty set with the elements, sorted once. Returns `false`, and changes nothing, if the set is not empty or would refuse one of
 /// the elements. Inserting the elements one by one takes long in large sets.
-fn fill(table: &mut TableDump, set: &str, list: &Elements) -> bool {
+fn fill(table: &mut Held, set: &str, list: &Elements) -> bool {
     let leads_somewhere = |element: &Element| match &element.value {
-        Value::Verdict(verdict) => Verdict::chain(verdict).is_none_or(|target| table.chains.contains_key(target)),
+        Value::Verdict(verdict) => Verdict::chain(verdict).is_none_or(|target| table.rest.chains.contains_key(target)),
         Value::None | Value::Data(_) => true,
     };
     let mut filling: Vec<Element> = list.iter().map(ElementRef::element).collect();
@@ -310,10 +350,10 @@ fn fill(table: &mut TableDump, set: &str, list: &Elements) -> bool {
     }
 }
 
-fn add(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
+fn add(table: &mut Held, set: &str, element: &Element) -> Result<(), i32> {
     if let Value::Verdict(verdict) = &element.value
         && let Some(target) = Verdict::chain(verdict)
-        && !table.chains.contains_key(target)
+        && !table.rest.chains.contains_key(target)
     {
         return Err(ENOENT);
     }
@@ -332,7 +372,7 @@ fn add(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
     }
 }
 
-fn delete(table: &mut TableDump, set: &str, element: &Element) -> Result<(), i32> {
+fn delete(table: &mut Held, set: &str, element: &Element) -> Result<(), i32> {
     let (_, elements) = elements(table, set).map_err(|(_, errno)| errno)?;
     let at = elements.binary_search_by_key(&element.key, |present| present.key).map_err(|_| ENOENT)?;
     elements.remove(at);

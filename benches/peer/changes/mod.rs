@@ -7,6 +7,7 @@
 //! bench fail.
 
 mod cluster;
+pub(crate) mod latency;
 mod probes;
 mod writers;
 
@@ -30,7 +31,7 @@ use crate::support::server::Server;
 use crate::table::Table;
 use cluster::{App, NETWORK, PORTS};
 use probes::{Probed, come_first, probe};
-use writers::{Made, RATE, write};
+use writers::{Load, Made, RATE, write};
 
 /// The number of Services that are never deleted.
 const SERVICES: u32 = 2_000;
@@ -129,7 +130,7 @@ fn change<'a>(
     thread::scope(|scope| {
         let probes: Vec<_> = (0..PROBES).map(|number| scope.spawn(move || probe(stop, number))).collect();
         let stopped = Stop(stop);
-        let writing = scope.spawn(move || write(apps, time, seed));
+        let writing = scope.spawn(move || write(apps, Load { rate: RATE, time, rolls: true, seed }));
         let mut director = Director { plane, proxy, writing: &writing, memory: Vec::new() };
         let events = director.direct(time);
         let memory = director.memory;

@@ -22,7 +22,7 @@ use crate::support::apiserver::protobuf::enveloped;
 
 /// The number of writers; each sends one request at a time.
 const WRITERS: u32 = 200;
-/// The changes per second of all writers together.
+/// The changes per second of the part `peer-changes`.
 pub(super) const RATE: u32 = 1_000;
 /// A writer that is late makes up for the missed changes of this time at most.
 const BACKLOG: Duration = Duration::from_millis(200);
@@ -47,19 +47,32 @@ pub(super) struct Made {
     pub(super) rolling_time: Duration,
 }
 
+/// What the writers do.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    /// The changes per second of all writers together.
+    pub(super) rate: u32,
+    /// How long they change Services at random.
+    pub(super) time: Duration,
+    /// Whether each Service gets a rolling update after that.
+    pub(super) rolls: bool,
+    /// Begins the sequence of random numbers.
+    pub(super) seed: u64,
+}
+
 /// Changes Services at random for a time, and then gives each a rolling update. The calling thread must be in the API server's namespace.
-pub(super) fn write(apps: Vec<App>, time: Duration, seed: u64) -> Made {
+pub(super) fn write(apps: Vec<App>, load: Load) -> Made {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     runtime.block_on(async {
         let client = client().await;
-        let end = Instant::now() + time;
+        let end = Instant::now() + load.time;
         let mut parts: Vec<Vec<App>> = (0..WRITERS).map(|_| Vec::new()).collect();
         for (n, app) in apps.into_iter().enumerate() {
             parts[n % WRITERS as usize].push(app);
         }
         let mut writers = JoinSet::new();
         for (number, apps) in (0..).zip(parts) {
-            writers.spawn(Writer::new(number, client.clone(), apps, seed).run(end));
+            writers.spawn(Writer::new(number, client.clone(), apps, load).run(end));
         }
         let mut made = Made::default();
         while let Some(written) = writers.join_next().await {
@@ -77,6 +90,7 @@ pub(super) fn write(apps: Vec<App>, time: Duration, seed: u64) -> Made {
 struct Writer {
     number: u32,
     client: Client,
+    load: Load,
     apps: Vec<App>,
     /// The transient Service while it exists: one that is created and deleted again and again.
     transient: Option<App>,
@@ -90,9 +104,19 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(number: u32, client: Client, apps: Vec<App>, seed: u64) -> Self {
-        let random = StdRng::seed_from_u64(seed << 32 | u64::from(number));
-        Self { number, client, apps, transient: None, created: 0, random, due: Instant::now(), waited: Duration::ZERO }
+    fn new(number: u32, client: Client, apps: Vec<App>, load: Load) -> Self {
+        let random = StdRng::seed_from_u64(load.seed << 32 | u64::from(number));
+        Self {
+            number,
+            client,
+            load,
+            apps,
+            transient: None,
+            created: 0,
+            random,
+            due: Instant::now(),
+            waited: Duration::ZERO,
+        }
     }
 
     /// Makes random changes until `end`, then updates each Service. Returns the numbers of both kinds of changes, and the time that the
@@ -106,6 +130,9 @@ impl Writer {
             }
         }
         let (mut apps, waited) = (std::mem::take(&mut self.apps), self.waited);
+        if !self.load.rolls {
+            return (random, rolling, waited);
+        }
         for some in apps.chunks_mut(ROLLED) {
             for step in 0..3 {
                 for app in &mut *some {
@@ -134,7 +161,7 @@ impl Writer {
     /// Waits until a change is due, and sends it until the API server has accepted it.
     async fn make(&mut self, change: Change) {
         sleep(self.due.saturating_duration_since(Instant::now())).await;
-        let interval = Duration::from_secs(1) * WRITERS / RATE;
+        let interval = Duration::from_secs(1) * WRITERS / self.load.rate;
         self.due = (self.due + interval).max(Instant::now() - BACKLOG);
         let (method, path, object) = match change {
             Change::Create(object) => (Method::POST, path_of(&object), Some(object)),

@@ -27,7 +27,7 @@ use crate::wire::{Writer, flag, kind};
 pub use errors::{CommitError, ReadError, Refusal, refusal};
 pub use hooks::HookedChain;
 pub use outline::TableOutline;
-pub use read::TableDump;
+pub use read::{TableAhead, TableDump};
 pub use walk::{Item, Walked};
 
 /// The kernel sends a dump in pieces: datagrams of up to 32 KiB. One thread receives and decodes this many pieces; a second thread receives

@@ -32,12 +32,13 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::Connection;
 use super::errors::{DUMP_TRIES, FEW_TRIES, ReadError};
+use super::{Connection, unless_absent};
 use crate::batch;
 use crate::decode::{self, DecodeError, Decoded, Notice};
 use crate::monitor::TableWatch;
-use crate::object::{Chain, Element, NamedObject, RuleDump, Set};
+use crate::object::{Chain, NamedObject, RuleDump, Set};
+use crate::packed::{ElementRef, Elements};
 use crate::table::{Ownership, Table, TableName};
 use crate::text;
 use crate::wire::kind;
@@ -60,11 +61,17 @@ pub struct TableDump {
     /// Its chains with their rules, by name.
     pub chains: BTreeMap<Arc<str>, (Chain, Vec<RuleDump>)>,
     /// Its sets and maps with their elements, by name, including elements that rules added.
-    pub sets: BTreeMap<Arc<str>, (Set, Vec<Element>)>,
+    pub sets: BTreeMap<Arc<str>, (Set, Elements)>,
     /// Its named objects and flowtables, without properties. [`Connection::read_flowtables`] gives the properties of flowtables.
     pub objects: Vec<NamedObject>,
     /// The errors for all other objects in the table, which this crate cannot express.
     pub unreadable: Vec<DecodeError>,
+}
+
+/// A table that was read before it is needed, with a watch on the transactions since.
+pub struct TableAhead {
+    dump: Option<TableDump>,
+    watch: TableWatch,
 }
 
 impl Connection {
@@ -76,6 +83,27 @@ impl Connection {
     /// See [`ReadError`].
     pub fn read_table(&mut self, name: &TableName) -> Result<Option<TableDump>, ReadError> {
         self.undisturbed(name, |connection| connection.read_once(name))
+    }
+
+    /// As [`Self::read_table`], for a caller that needs the table later: [`Self::unchanged`] gives it. Until then a socket receives the
+    /// notifications of all transactions, which makes each of them a little dearer.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_table_ahead(&mut self, name: &TableName) -> Result<TableAhead, ReadError> {
+        let (dump, watch) = self.undisturbed_in(DUMP_TRIES, name, &|connection| connection.read_once(name))?;
+        Ok(TableAhead { dump, watch })
+    }
+
+    /// A table as [`Self::read_table`] would give it now; `None` if a transaction changed it, or may have, since it was read.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn unchanged(&self, ahead: TableAhead) -> Result<Option<Option<TableDump>>, ReadError> {
+        let TableAhead { dump, mut watch } = ahead;
+        self.barrier()?;
+        watch.update();
+        Ok((!watch.changed()).then_some(dump))
     }
 
     /// As [`Self::read_table`], for a caller that accepts an inconsistent result. If the table changed during two attempts, this gives what
@@ -93,7 +121,7 @@ impl Connection {
         table: &TableName,
         read: impl Fn(&mut Self) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        self.undisturbed_in(DUMP_TRIES, table, &read)
+        Ok(self.undisturbed_in(DUMP_TRIES, table, &read)?.0)
     }
 
     /// Repeats a read a few times, until no transaction changes the table meanwhile. If that fails, reads once more and ignores changes.
@@ -105,16 +133,17 @@ impl Connection {
     ) -> Result<(T, bool), ReadError> {
         match self.undisturbed_in(FEW_TRIES, table, &read) {
             Err(ReadError::Unstable) => Ok((read(self)?, false)),
-            outcome => Ok((outcome?, true)),
+            outcome => Ok((outcome?.0, true)),
         }
     }
 
+    /// Gives what was read, and the watch that saw no change of the table.
     fn undisturbed_in<T>(
         &mut self,
         tries: usize,
         table: &TableName,
         read: &impl Fn(&mut Self) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
+    ) -> Result<(T, TableWatch), ReadError> {
         for _ in 0..tries {
             let watch = TableWatch::open(table)?;
             self.barrier()?;
@@ -122,12 +151,10 @@ impl Connection {
             let outcome = read(self);
             let watch = self.watch.take();
             self.barrier()?;
-            let changed = watch.is_none_or(|mut watch| {
-                watch.update();
-                watch.changed()
-            });
-            if !changed {
-                return outcome;
+            let Some(mut watch) = watch else { continue };
+            watch.update();
+            if !watch.changed() {
+                return Ok((outcome?, watch));
             }
         }
         Err(ReadError::Unstable)
@@ -148,7 +175,7 @@ impl Connection {
         };
         self.dump(kind::GET_SET, name, &[&name.name], |item| match item {
             Ok(Decoded::Set { set, .. }) => {
-                dump.sets.insert(Arc::clone(&set.name), (set, Vec::new()));
+                dump.sets.insert(Arc::clone(&set.name), (set, Elements::default()));
             }
             Ok(_) => {}
             Err(error) => note(&mut dump.unreadable, error),
@@ -164,9 +191,31 @@ impl Connection {
             Err(error) => note(&mut dump.unreadable, error),
         })?;
         for (set_name, (set, elements)) in &mut dump.sets {
-            *elements = decode::pair(set, self.read_elements(name, set_name, &mut dump.unreadable)?);
+            *elements = if set.flags.interval {
+                decode::pair(set, self.read_elements(name, set_name, &mut dump.unreadable)?).into()
+            } else {
+                self.read_packed(name, set_name, &mut dump.unreadable)?
+            };
         }
         Ok(Some(dump))
+    }
+
+    /// The elements of a set that is no interval set; none when there is no such set. Adds decoding errors to `unreadable`.
+    fn read_packed(
+        &mut self,
+        table: &TableName,
+        set: &str,
+        unreadable: &mut Vec<DecodeError>,
+    ) -> Result<Elements, ReadError> {
+        let mut elements = Elements::default();
+        let dumped = self.dump_messages(kind::GET_ELEMENTS, table, &[&table.name, set], |message| {
+            if let Err(error) = decode::pack_elements(message, &mut elements) {
+                note(unreadable, error);
+            }
+        });
+        unless_absent(dumped)?;
+        elements.shrink();
+        Ok(elements)
     }
 
     /// Adds the chains, objects and flowtables of a table to `dump`. `count` is the kernel's count of these objects and of the table's
@@ -268,7 +317,9 @@ fn note(unreadable: &mut Vec<DecodeError>, error: DecodeError) {
 impl fmt::Display for TableDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::begin(f, &self.table, self.dormant)?;
-        self.sets.values().try_for_each(|(set, elements)| text::set::write(f, set, elements))?;
+        for (set, elements) in self.sets.values() {
+            text::set::write(f, set, elements.iter().map(ElementRef::element))?;
+        }
         for (chain, rules) in self.chains.values() {
             text::write_chain(f, chain, rules.iter().map(|rule| rule.to_nft(self.table.name.family)))?;
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::data::{Data, Value, Verdict};
 use crate::object::{Chain, Element, Flowtable, RuleDump, Set};
+use crate::packed::ValueRef;
 use crate::table::{Family, Table, TableName, TableState};
 use crate::wire::{Attr, Attrs};
 
@@ -154,28 +155,43 @@ impl<'a> ObjectAttrs<'a> {
 
 /// The bytes or the verdict in a nested attribute.
 pub(super) fn value(attr: Attr<'_>) -> Option<Value> {
+    value_ref(attr).map(ValueRef::value)
+}
+
+/// As [`value`], without a copy.
+pub(super) fn value_ref(attr: Attr<'_>) -> Option<ValueRef<'_>> {
     const VALUE: u16 = 1;
     const VERDICT: u16 = 2;
     let attrs = attr.nested();
     match attrs.find(VALUE) {
-        Some(bytes) => Data::from_bytes(bytes.payload).map(Value::Data),
-        None => verdict(attrs.find(VERDICT)?).map(Value::Verdict),
+        Some(bytes) => data_ref(bytes.payload).map(ValueRef::Data),
+        None => verdict_ref(attrs.find(VERDICT)?),
     }
 }
 
+/// Bytes that fit into [`Data`].
+fn data_ref(bytes: &[u8]) -> Option<&[u8]> {
+    (bytes.len() <= Data::MAX_LEN).then_some(bytes)
+}
+
 pub(super) fn verdict(attr: Attr<'_>) -> Option<Verdict> {
+    match verdict_ref(attr)?.value() {
+        Value::Verdict(verdict) => Some(verdict),
+        Value::None | Value::Data(_) => None,
+    }
+}
+
+fn verdict_ref(attr: Attr<'_>) -> Option<ValueRef<'_>> {
     const CODE: u16 = 1;
     const CHAIN: u16 = 2;
     let attrs = attr.nested();
-    let chain = || name(attrs.find(CHAIN));
-    match attrs.find(CODE)?.u32()?.cast_signed() {
-        0 => Some(Verdict::Drop),
-        1 => Some(Verdict::Accept),
-        -3 => chain().map(Verdict::Jump),
-        -4 => chain().map(Verdict::Goto),
-        -5 => Some(Verdict::Return),
-        _ => None,
-    }
+    let code = attrs.find(CODE)?.u32()?;
+    let chain = match code.cast_signed() {
+        0 | 1 | -5 => None,
+        -3 | -4 => Some(attrs.find(CHAIN)?.str()?),
+        _ => return None,
+    };
+    Some(ValueRef::Verdict(code, chain))
 }
 
 /// The text of an attribute as a name that outlives the message.

@@ -1,61 +1,103 @@
 //! Decodes the elements of sets, and joins the two elements that the kernel lists for a range.
 
-use super::decoded::{DecodeError, Decoded, ObjectAttrs, RawElement, milliseconds, value};
+use super::decoded::{DecodeError, Decoded, ObjectAttrs, RawElement, milliseconds, value_ref};
 use super::exprs::counted;
 use super::heads::SetHead;
-use crate::data::{Data, Value};
+use crate::data::Data;
 use crate::object::{Element, Set};
+use crate::packed::{Elements, Parts, ValueRef};
 use crate::table::Family;
 use crate::userdata;
 use crate::wire::{Attr, Attrs};
 
+const TABLE: u16 = 1;
+const SET: u16 = 2;
+const ELEMENTS: u16 = 3;
+
+/// An element as the kernel lists it, where it is in the message.
+struct Listed<'a> {
+    parts: Parts<'a>,
+    interval_end: bool,
+    attrs: Attrs<'a>,
+}
+
 pub(super) fn elements(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeError> {
-    const TABLE: u16 = 1;
-    const SET: u16 = 2;
-    const ELEMENTS: u16 = 3;
-    let object = ObjectAttrs::new("elements", attrs, SET);
-    let list = object.find(ELEMENTS).map_or_else(|| Attrs::new(&[]), |list| list.nested());
+    let (object, list) = list(attrs);
+    let (table, set) = (object.table(family, TABLE)?, object.name()?);
     // Allocates once: decoded elements take several times the bytes of the message, and a list that grows is copied again and again.
     let mut elements = Vec::with_capacity(list.count());
     for item in list {
-        elements.push(element(&ObjectAttrs { attrs: item.nested(), ..object })?);
+        elements.push(listed(&ObjectAttrs { attrs: item.nested(), ..object })?.raw());
     }
-    Ok(Decoded::Elements { table: object.table(family, TABLE)?, set: object.name()?, elements })
+    Ok(Decoded::Elements { table, set, elements })
 }
 
-fn element(object: &ObjectAttrs<'_>) -> Result<RawElement, DecodeError> {
+/// Appends the elements in a message about a set to a list: all of them or, with an error, none.
+pub(super) fn pack_elements(attrs: Attrs<'_>, elements: &mut Elements) -> Result<(), DecodeError> {
+    let ((object, list), before) = (list(attrs), elements.end());
+    object.need(TABLE, "table", |attr| attr.str())?;
+    object.name.ok_or_else(|| object.error("name"))?;
+    for item in list {
+        match listed(&ObjectAttrs { attrs: item.nested(), ..object }) {
+            Ok(element) => elements.push_parts(element.parts),
+            Err(error) => {
+                elements.cut(before);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The set that a message is about, and its elements.
+fn list(attrs: Attrs<'_>) -> (ObjectAttrs<'_>, Attrs<'_>) {
+    let object = ObjectAttrs::new("elements", attrs, SET);
+    (object, object.find(ELEMENTS).map_or_else(|| Attrs::new(&[]), |list| list.nested()))
+}
+
+/// An element, given its attributes.
+fn listed<'a>(object: &ObjectAttrs<'a>) -> Result<Listed<'a>, DecodeError> {
     const KEY: u16 = 1;
     const DATA: u16 = 2;
     const FLAGS: u16 = 3;
     const TIMEOUT: u16 = 4;
-    const EXPIRATION: u16 = 5;
     const USERDATA: u16 = 6;
-    const EXPRESSION: u16 = 7;
     const KEY_END: u16 = 10;
     const INTERVAL_END: u32 = 1;
     let flags = object.number(FLAGS);
     if flags & !INTERVAL_END != 0 {
         return Err(object.error("element flags"));
     }
-    let element = Element {
+    let parts = Parts {
         key: object.need(KEY, "element key", data)?,
-        key_end: object.find(KEY_END).map(|_| object.need(KEY_END, "element key end", data)).transpose()?.map(Box::new),
-        value: object.find(DATA).map_or(Some(Value::None), value).ok_or_else(|| object.error("element value"))?,
+        key_end: object.find(KEY_END).map(|_| object.need(KEY_END, "element key end", data)).transpose()?,
+        value: match object.find(DATA) {
+            Some(attr) => value_ref(attr).ok_or_else(|| object.error("element value"))?,
+            None => ValueRef::None,
+        },
         timeout: milliseconds(object.find(TIMEOUT)),
-        comment: userdata::read_comment(object.bytes(USERDATA)),
+        comment: userdata::comment_in(object.bytes(USERDATA)),
     };
-    Ok(RawElement {
-        element,
-        interval_end: flags & INTERVAL_END != 0,
-        expires: milliseconds(object.find(EXPIRATION)),
-        count: object.find(EXPRESSION).and_then(|attr| counted(attr.nested())),
-    })
+    Ok(Listed { parts, interval_end: flags & INTERVAL_END != 0, attrs: object.attrs })
 }
 
-fn data(attr: Attr<'_>) -> Option<Data> {
-    match value(attr)? {
-        Value::Data(data) => Some(data),
-        Value::Verdict(_) | Value::None => None,
+impl Listed<'_> {
+    fn raw(&self) -> RawElement {
+        const EXPIRATION: u16 = 5;
+        const EXPRESSION: u16 = 7;
+        RawElement {
+            element: self.parts.element(),
+            interval_end: self.interval_end,
+            expires: milliseconds(self.attrs.find(EXPIRATION)),
+            count: self.attrs.find(EXPRESSION).and_then(|attr| counted(attr.nested())),
+        }
+    }
+}
+
+fn data(attr: Attr<'_>) -> Option<&[u8]> {
+    match value_ref(attr)? {
+        ValueRef::Data(data) => Some(data),
+        ValueRef::Verdict(..) | ValueRef::None => None,
     }
 }
 

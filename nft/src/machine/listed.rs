@@ -1,9 +1,11 @@
 //! Tables as values, in place of the kernel's; and how the kernel finds a key in a set.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Lookup, Ruleset};
+use crate::ElementRef;
 use crate::connection::{ReadError, TableDump};
 use crate::data::Data;
 use crate::decode::{ChainHead, RuleHead, SetHead};
@@ -27,23 +29,32 @@ impl Ruleset for Listed<'_> {
 
     fn find(&mut self, _: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup, ReadError> {
         let Some((set, elements)) = self.0.sets.get(set) else { return Ok(Lookup::Missing) };
-        Ok(among(&SetHead::of(set), elements, key, unknown))
+        Ok(among(&SetHead::of(set), elements.iter().map(ElementRef::element), key, unknown))
     }
 
     fn elements(&mut self, _: &TableName, set: &str) -> Result<Vec<Element>, ReadError> {
-        Ok(self.0.sets.get(set).map_or_else(Vec::new, |(_, elements)| elements.clone()))
+        Ok(self
+            .0
+            .sets
+            .get(set)
+            .map_or_else(Vec::new, |(_, elements)| elements.iter().map(ElementRef::element).collect()))
     }
 }
 
 /// Finds the element that holds the key at the start of these bytes. `Unreadable` if some bytes of the key are unknown and an element may
 /// hold it.
 #[must_use]
-pub fn among(head: &SetHead, elements: &[Element], key: &[u8], unknown: u64) -> Lookup {
+pub fn among<E: Borrow<Element>>(
+    head: &SetHead,
+    elements: impl IntoIterator<Item = E>,
+    key: &[u8],
+    unknown: u64,
+) -> Lookup {
     let Some((key, unknown)) = key_of(head, key, unknown) else { return Lookup::too_long() };
-    match elements.iter().find(|element| holds(head, element, &key, unknown)) {
+    match elements.into_iter().find(|element| holds(head, element.borrow(), &key, unknown)) {
         None => Lookup::Missing,
         Some(_) if unknown != 0 => Lookup::Unreadable(String::new()),
-        Some(element) => Lookup::Found(element.clone()),
+        Some(element) => Lookup::Found(element.borrow().clone()),
     }
 }
 
@@ -100,7 +111,7 @@ mod tests {
         let element = Element { key_end: Some(Box::new(key(9, 90))), ..Element::new(key(1, 80)) };
         let found =
             |host, port, unknown| among(&head, std::slice::from_ref(&element), key(host, port).as_slice(), unknown);
-        let is_found = Lookup::Found(element.clone());
+        let is_found = Lookup::Found(element.borrow().clone());
         assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
         assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
         // With an unknown port the key may be in the range, unless its address is outside.
@@ -116,7 +127,7 @@ mod tests {
         let element = Element::new(Data::from_bytes(&[7; Data::MAX_LEN]).unwrap());
         assert_eq!(
             among(&head(Data::MAX_LEN), std::slice::from_ref(&element), &[7; Data::MAX_LEN], 0),
-            Lookup::Found(element.clone())
+            Lookup::Found(element.borrow().clone())
         );
         assert_eq!(
             among(&head(Data::MAX_LEN), std::slice::from_ref(&element), &[7; Data::MAX_LEN], 1 << 39),

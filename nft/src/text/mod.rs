@@ -37,7 +37,7 @@ impl fmt::Display for TableContent {
         let mut separator = "";
         for (set, elements) in &self.sets {
             f.write_str(std::mem::replace(&mut separator, "\n"))?;
-            set::write(f, set, elements)?;
+            set::write(f, set, elements.iter())?;
         }
         for flowtable in &self.flowtables {
             f.write_str(std::mem::replace(&mut separator, "\n"))?;

@@ -1,5 +1,6 @@
 //! Writes declarations of sets and maps.
 
+use std::borrow::Borrow;
 use std::fmt;
 
 use crate::datatype::DataType;
@@ -9,13 +10,17 @@ use crate::text::element::ElementText;
 use crate::text::words::{duration, quoted};
 
 /// Writes a set with its elements, as nft lists it.
-pub(crate) fn write(f: &mut fmt::Formatter<'_>, set: &Set, elements: &[Element]) -> fmt::Result {
+pub(crate) fn write<E: Borrow<Element>>(
+    f: &mut fmt::Formatter<'_>,
+    set: &Set,
+    mut elements: impl Iterator<Item = E>,
+) -> fmt::Result {
     writeln!(f, "\t{} {} {{", keyword(set), set.name)?;
     properties(set).iter().try_for_each(|line| writeln!(f, "\t\t{line}"))?;
-    if let Some((first, rest)) = elements.split_first() {
+    if let Some(first) = elements.next() {
         let text = ElementText::of(set);
-        write!(f, "\t\telements = {{ {}", text.element(first))?;
-        rest.iter().try_for_each(|element| write!(f, ",\n\t\t\t     {}", text.element(element)))?;
+        write!(f, "\t\telements = {{ {}", text.element(first.borrow()))?;
+        elements.try_for_each(|element| write!(f, ",\n\t\t\t     {}", text.element(element.borrow())))?;
         f.write_str(" }\n")?;
     }
     f.write_str("\t}\n")

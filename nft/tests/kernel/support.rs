@@ -5,7 +5,10 @@ use std::io::Write as _;
 use std::process::{self, Stdio};
 use std::sync::Arc;
 
-use nft::{Command, CommitError, Connection, Element, Field, Refusal, Set, TableContent, TableDump, TableName, Types};
+use nft::{
+    Command, CommitError, Connection, Element, ElementRef, Elements, Field, Refusal, Set, TableContent, TableDump,
+    TableName, Types,
+};
 
 /// Runs the body of a test in a network namespace of its own: starts this program again as a child that runs only this test.
 pub(crate) fn in_namespace(body: impl FnOnce()) {
@@ -118,6 +121,10 @@ pub(crate) fn read_set(table: &TableName, set: &Set) -> Vec<Element> {
     sorted(connect().read_set(table, set).expect("readable"))
 }
 
+fn unpacked(elements: &Elements) -> Vec<Element> {
+    elements.iter().map(ElementRef::element).collect()
+}
+
 pub(crate) fn sorted(mut elements: Vec<Element>) -> Vec<Element> {
     elements.sort_by_key(|element| element.key);
     elements
@@ -149,7 +156,7 @@ pub(crate) fn assert_committed(content: &TableContent) {
     let sent: BTreeMap<_, _> =
         content.sets.iter().map(|(set, list)| (&set.name, (&**set, sorted(list.clone())))).collect();
     let kept: BTreeMap<_, _> =
-        dump.sets.iter().map(|(name, (set, list))| (name, (set, sorted(list.clone())))).collect();
+        dump.sets.iter().map(|(name, (set, list))| (name, (set, sorted(unpacked(list))))).collect();
     assert_same_list(&sent.into_values().collect::<Vec<_>>(), &kept.into_values().collect::<Vec<_>>(), "sets");
     assert_eq!(dump.chains.len(), content.chains.len());
     for (chain, rules) in &content.chains {

@@ -16,6 +16,7 @@ mod lock;
 mod own_writes;
 pub mod probe;
 pub mod process;
+mod read_ahead;
 mod reconnect;
 pub mod routes;
 mod rtnetlink;
@@ -33,6 +34,7 @@ use tracing::{Level, enabled, info, trace};
 
 use address_watch::AddressWatch;
 use foreign_writes::Detector;
+use read_ahead::ReadAhead;
 use reconnect::{Reconnecting, is_broken};
 use rules::conntrack::Flow;
 use rules::model::Family;
@@ -66,6 +68,9 @@ pub trait Kernel {
     /// # Errors
     /// See [`ReadError`].
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError>;
+
+    /// Begins to read tables that the caller will need soon, so that [`Kernel::read`] takes less time.
+    fn read_ahead(&mut self, _tables: Vec<TableName>) {}
 
     /// Notes that the caller is about to read all our tables: earlier writes of other programs are then no longer reported, because the
     /// caller sees them.
@@ -122,6 +127,8 @@ pub trait Kernel {
 /// The kernel in the network namespace of the thread that opened it. A socket that failed is opened again at its next use.
 pub struct Netfilter {
     connection: Reconnecting<Connection>,
+    /// Tables that are read before they are needed; `None` after the first commit.
+    read_ahead: Option<ReadAhead>,
     foreign_writes: Detector,
     /// The table with the flowtable of the fast path, if there is one.
     fast_path: Option<TableName>,
@@ -139,7 +146,14 @@ impl Netfilter {
     pub fn open() -> io::Result<Self> {
         let mut connection = Reconnecting::new(Connection::open);
         connection.ensure()?;
-        Ok(Self { connection, foreign_writes: Detector::default(), fast_path: None, lock: None, address_watch: None })
+        Ok(Self {
+            connection,
+            read_ahead: None,
+            foreign_writes: Detector::default(),
+            fast_path: None,
+            lock: None,
+            address_watch: None,
+        })
     }
 
     /// Sets the table of the fast path. If the kernel does not delete flows that are in a flowtable, [`Kernel::delete_flows`] deletes this
@@ -205,6 +219,7 @@ impl Kernel for Netfilter {
         if enabled!(Level::TRACE) {
             commands.iter().for_each(|command| trace!(command = shortened(command), "Running nftables command"));
         }
+        self.read_ahead = None;
         let detector = &mut self.foreign_writes;
         self.connection.with(
             |error| matches!(error, CommitError::Socket(_)),
@@ -213,7 +228,17 @@ impl Kernel for Netfilter {
     }
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {
-        self.connection.with(is_broken, |connection| connection.read_table(table))
+        let ahead = &mut self.read_ahead;
+        self.connection.with(is_broken, |connection| {
+            match ahead.as_mut().and_then(|ahead| ahead.take(table, connection)) {
+                Some(dump) => Ok(dump),
+                None => connection.read_table(table),
+            }
+        })
+    }
+
+    fn read_ahead(&mut self, tables: Vec<TableName>) {
+        self.read_ahead = ReadAhead::begin(tables);
     }
 
     fn reading(&mut self) {

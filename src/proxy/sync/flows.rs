@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 
 use super::tables::{ChangedIn, Tables};
 use component::logging::duration;
+use nft::packed::ValueRef;
 use node::kernel::Kernel;
 use rules::conntrack::{self, Gone};
 use rules::diff::{Content, Entry};
@@ -193,8 +194,7 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
         let mut frontends: HashSet<Frontend> = HashSet::new();
         for (name, (_, elements)) in &dump.sets {
             if let Some(set) = reading::frontend_set(name) {
-                frontends
-                    .extend(elements.iter().filter_map(|element| udp_frontend(set, family, element.key.as_slice())));
+                frontends.extend(elements.iter().filter_map(|element| udp_frontend(set, family, element.key())));
             }
         }
         frontends.extend(&gone.frontends);
@@ -214,9 +214,9 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
             let Some(set) = reading::frontends_of_endpoints(name) else { continue };
             let is_gone =
                 |key: &[u8]| udp_frontend(set, family, key).is_some_and(|frontend| frontends.contains(&frontend));
-            let of_gone = elements.iter().filter(|element| is_gone(element.key.as_slice()));
-            let endpoints = of_gone.filter_map(|element| match &element.value {
-                nft::Value::Data(value) => reading::slot_endpoint(family, value.as_slice()),
+            let of_gone = elements.iter().filter(|element| is_gone(element.key()));
+            let endpoints = of_gone.filter_map(|element| match element.parts().value {
+                ValueRef::Data(value) => reading::slot_endpoint(family, value),
                 _ => None,
             });
             gone.endpoints.extend(endpoints.take(MOST));

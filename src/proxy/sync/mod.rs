@@ -224,6 +224,8 @@ impl<K: Kernel> Sync<K> {
         self.families_synced();
         self.health.working(self.started);
         self.engine.tables.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
+        // The first sync needs the tables when all objects have arrived.
+        self.engine.kernel.read_ahead(self.engine.tables.names());
         loop {
             self.ask_for_writer_lock();
             let now = Instant::now();

@@ -13,6 +13,8 @@ pub(crate) mod words;
 mod written;
 
 use std::collections::HashSet;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -136,7 +138,7 @@ fn form(
     }
     let mut written = written::read(&mut connection, &tables)?;
     if written::contradiction(&written, config, |flag| says(flag)).is_some() {
-        std::thread::sleep(settle);
+        thread::sleep(settle);
         written = written::read(&mut connection, &tables)?;
     }
     written::adopt(&written, config, |flag| says(flag));
@@ -152,24 +154,33 @@ struct Verification {
     engine: Engine<NoKernel>,
     connection: Connection,
     objects: Objects,
+    /// The tables as they were read while the objects arrived, for the first comparison.
+    read: Option<Result<Vec<Option<TableDump>>>>,
 }
 
 impl Verification {
-    /// Opens the sockets and the source of objects, and waits until all objects have arrived.
+    /// Opens the sockets and the source of objects, and waits until all objects have arrived. Reads the tables meanwhile: each takes a second
+    /// with a million endpoints. What changes in between is a difference of the first comparison only.
     fn begin(config: Config, patience: Duration) -> Result<Self> {
-        let connection = Connection::open().context(SOCKET)?;
+        let mut connection = Connection::open().context(SOCKET)?;
         let mut objects = Objects::follow(&config)?;
         let addresses = addresses()?;
         let layout = sync::layout(&config);
         let mut engine = Engine::new(config, layout, &families::supported(), NoKernel { addresses });
-        objects.wait_for_all(patience, |event| {
-            engine.apply(event);
-        })?;
+        let tables = engine.table_names();
+        let (arrived, read) = thread::scope(|scope| {
+            let reading = scope.spawn(|| read(&mut connection, tables));
+            let arrived = objects.wait_for_all(patience, |event| {
+                engine.apply(event);
+            });
+            (arrived, reading.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        arrived?;
         if let Some(node) = engine.missing_node() {
             // The differences would be those of a node without addresses.
             bail!("{}; {NODE_REMEDY}", no_such_node(node));
         }
-        Ok(Self { engine, connection, objects })
+        Ok(Self { engine, connection, objects, read: Some(read) })
     }
 
     /// Applies the changes of objects that arrive during this time, and then reads the node's addresses.
@@ -183,11 +194,10 @@ impl Verification {
     }
 
     fn look(&mut self) -> Result<Vec<DescribedDifference>> {
-        // The table may change while it is read: the second comparison does not find a difference that comes from that.
-        let read =
-            |table| self.connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));
-        let dumps: Vec<Option<TableDump>> =
-            self.engine.table_names().into_iter().map(read).collect::<Result<_>>().map_err(inspect::explain_rights)?;
+        let dumps = match self.read.take() {
+            Some(read) => read?,
+            None => read(&mut self.connection, self.engine.table_names())?,
+        };
         Ok(report::told(&self.engine.differences(dumps, None), Tense::Wrong))
     }
 
@@ -200,6 +210,12 @@ impl Verification {
         let services = self.engine.service_count();
         format!("{services} {}", if services == 1 { "Service" } else { "Services" })
     }
+}
+
+/// Reads the tables. A table may change while it is read: the second comparison does not find a difference that comes from that.
+fn read(connection: &mut Connection, tables: Vec<TableName>) -> Result<Vec<Option<TableDump>>> {
+    let read = |table| connection.read_changing_table(&table).with_context(|| format!("cannot read table {table}"));
+    tables.into_iter().map(read).collect::<Result<_>>().map_err(inspect::explain_rights)
 }
 
 fn addresses() -> Result<Vec<std::net::IpAddr>> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nft::{Chain, Element, RuleDump, Set, TableDump, TableName, Value, Verdict};
+use nft::{Chain, Element, ElementRef, RuleDump, Set, TableDump, TableName, Value, Verdict};
 
 use super::report::{DescribedDifference, told};
 use super::words::Tense;
@@ -98,8 +98,12 @@ fn sentences(told: &[DescribedDifference]) -> Vec<String> {
     told.iter().map(|told| format!("{}| {}", told.service().unwrap_or("-"), told.text())).collect()
 }
 
-fn elements<'a>(dump: &'a mut TableDump, set: &str) -> &'a mut Vec<Element> {
-    &mut dump.sets.get_mut(set).unwrap_or_else(|| panic!("no set {set}")).1
+/// Changes the elements of a set.
+fn elements(dump: &mut TableDump, set: &str, change: impl FnOnce(&mut Vec<Element>)) {
+    let (_, elements) = dump.sets.get_mut(set).unwrap_or_else(|| panic!("no set {set}"));
+    let mut changed: Vec<Element> = elements.iter().map(ElementRef::element).collect();
+    change(&mut changed);
+    *elements = changed.into();
 }
 
 fn rules<'a>(dump: &'a mut TableDump, chain: &str) -> &'a mut Vec<RuleDump> {
@@ -140,28 +144,33 @@ fn a_missing_table_is_one_difference() {
 fn elements_name_the_service_port_the_frontend_and_the_endpoint() {
     let one = |change: fn(&mut TableDump)| sentences(&found("maps", change)).join("\n");
     assert_eq!(
-        one(|dump| elements(dump, "services").retain(|e| !e.comment.as_deref().is_some_and(|c| c.contains("sticky")))),
+        one(|dump| {
+            elements(dump, "services", |all| {
+                all.retain(|e| !e.comment.as_deref().is_some_and(|c| c.contains("sticky")));
+            });
+        }),
         "shop/sticky:http| shop/sticky:http lacks the frontend 10.96.0.2:80/tcp in services"
     );
-    let slot = one(|dump| drop(elements(dump, "endpoints").remove(0)));
+    let slot = one(|dump| elements(dump, "endpoints", |all| drop(all.remove(0))));
     assert!(slot.starts_with("shop/") && slot.contains(" lacks the endpoint 10.244.1."), "{slot}");
     let changed = one(|dump| {
-        let services = elements(dump, "services");
-        let web = services.iter_mut().find(|e| e.key.as_slice().starts_with(&[10, 96, 0, 2])).unwrap();
-        web.value = Value::Verdict(Verdict::Drop);
+        elements(dump, "services", |services| {
+            let web = services.iter_mut().find(|e| e.key.as_slice().starts_with(&[10, 96, 0, 2])).unwrap();
+            web.value = Value::Verdict(Verdict::Drop);
+        });
     });
     assert!(changed.contains("shop/sticky:http has `drop` in place of `goto affinity-shop/sticky"), "{changed}");
-    let comment = one(|dump| elements(dump, "no-endpoints")[0].comment = Some("x".into()));
+    let comment = one(|dump| elements(dump, "no-endpoints", |all| all[0].comment = Some("x".into())));
     assert!(comment.starts_with("shop/empty:http| shop/empty:http has another comment at"), "{comment}");
     let foreign = one(|dump| {
         let address: std::net::IpAddr = "192.0.2.77".parse().unwrap();
-        elements(dump, "cluster-ips").push(Element::new(address.into()));
+        elements(dump, "cluster-ips", |all| all.push(Element::new(address.into())));
     });
     let expected = "-| an element of no Service: the cluster IP 192.0.2.77 in cluster-ips of the table ip kube-proxy";
     assert_eq!(foreign, expected);
-    let node = one(|dump| elements(dump, "nodeport-addresses").clear());
+    let node = one(|dump| elements(dump, "nodeport-addresses", Vec::clear));
     assert_eq!(node, "-| the node lacks the address 192.0.2.2 for node ports in nodeport-addresses");
-    let range = one(|dump| elements(dump, "lb-sources").clear());
+    let range = one(|dump| elements(dump, "lb-sources", Vec::clear));
     let expected = "shop/web:dns| shop/web:dns lacks the source range 203.0.113.0/24 of 192.0.2.129:53/udp in lb-sources\n\
                     shop/web:http| shop/web:http lacks the source range 203.0.113.0/24 of 192.0.2.129:80/tcp in lb-sources";
     assert_eq!(range, expected);
@@ -170,13 +179,14 @@ fn elements_name_the_service_port_the_frontend_and_the_endpoint() {
 #[test]
 fn a_surplus_slot_belongs_to_the_service_of_the_frontend() {
     let found = found("maps", |dump| {
-        let endpoints = elements(dump, "endpoints");
-        let mut more = endpoints.iter().find(|e| e.key.as_slice().starts_with(&[10, 96, 0, 2])).unwrap().clone();
-        let mut key = more.key.as_slice().to_vec();
-        let end = key.len() - 4;
-        key[end..].copy_from_slice(&7_u32.to_ne_bytes());
-        more.key = nft::Data::from_bytes(&key).unwrap();
-        endpoints.push(more);
+        elements(dump, "endpoints", |endpoints| {
+            let mut more = endpoints.iter().find(|e| e.key.as_slice().starts_with(&[10, 96, 0, 2])).unwrap().clone();
+            let mut key = more.key.as_slice().to_vec();
+            let end = key.len() - 4;
+            key[end..].copy_from_slice(&7_u32.to_ne_bytes());
+            more.key = nft::Data::from_bytes(&key).unwrap();
+            endpoints.push(more);
+        });
     });
     let sentence = sentences(&found).join("\n");
     assert!(
@@ -230,7 +240,7 @@ fn chains_of_a_service_name_it() {
     assert!(endpoint.starts_with("shop/") && endpoint.contains("the chain KUBE-SEP-"), "{endpoint}");
     let gone = one(|dump| {
         let name = named(dump.sets.keys(), "KUBE-SVC-");
-        drop(elements(dump, &name).remove(0));
+        elements(dump, &name, |all| drop(all.remove(0)));
     });
     assert!(gone.starts_with("shop/") && gone.contains(" lacks the endpoint 10.244.1."), "{gone}");
     let timeout = one(|dump| {
@@ -244,7 +254,7 @@ fn chains_of_a_service_name_it() {
 #[test]
 fn without_chains_of_endpoints_maps_of_a_service_name_it() {
     let one = |change: fn(&mut TableDump)| sentences(&found("service-chains", change)).join("\n");
-    let endpoint = one(|dump| drop(elements(dump, "endpoints").remove(0)));
+    let endpoint = one(|dump| elements(dump, "endpoints", |all| drop(all.remove(0))));
     assert!(endpoint.contains(" lacks the endpoint 10.244.1."), "{endpoint}");
     let gone = one(|dump| {
         let name = named(dump.sets.keys(), "affinity-shop/");
@@ -306,7 +316,7 @@ fn what_comes_and_goes_by_itself_is_no_difference() {
         let name = named(dump.sets.keys(), "affinity-shop/sticky");
         let [client, endpoint] =
             ["203.0.113.7", endpoint].map(|ip| nft::Data::from(ip.parse::<std::net::IpAddr>().unwrap()));
-        elements(dump, &name).push(Element::mapping(client, Value::Data(endpoint)));
+        elements(dump, &name, |all| all.push(Element::mapping(client, Value::Data(endpoint))));
     };
     assert_eq!(found("maps", |dump| client(dump, "10.244.1.4")), []);
     let stale = found("maps", |dump| client(dump, "10.244.9.9"));
@@ -322,8 +332,9 @@ fn what_comes_and_goes_by_itself_is_no_difference() {
 
 #[test]
 fn the_commands_are_those_of_nft() {
-    let told =
-        found("maps", |dump| elements(dump, "services").retain(|e| !e.key.as_slice().starts_with(&[10, 96, 0, 2])));
+    let told = found("maps", |dump| {
+        elements(dump, "services", |all| all.retain(|e| !e.key.as_slice().starts_with(&[10, 96, 0, 2])))
+    });
     let expected = "add element ip kube-proxy services { 10.96.0.2 . tcp . 80 comment \"shop/sticky:http\" : goto \
                     affinity-shop/sticky/http/tcp }";
     assert_eq!(told.iter().map(DescribedDifference::command).collect::<Vec<_>>(), [expected]);

@@ -12,8 +12,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::HashSet;
-use nft::packed::pack;
-use nft::{Command, Element, ElementRef, Elements, Expr, Ownership, RuleDump, Set, TableDump, Value};
+use nft::packed::{Parts, ValueRef};
+use nft::{Command, ElementRef, Elements, Expr, Ownership, RuleDump, Set, TableDump};
 
 use super::kernel_state::Collect;
 use super::plan::{Plan, Present, SetChanges};
@@ -211,7 +211,7 @@ fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut 
     let mut changes = Vec::with_capacity(count);
     changes.resize_with(count, SetChanges::default);
     let mut lens = vec![0; count];
-    let (mut seen, mut packed) = (HashSet::default(), Vec::new());
+    let mut seen = HashSet::default();
     for record in records.wanted_in_order() {
         for entry in record.entries() {
             let number = usize::from(entry.set);
@@ -222,12 +222,10 @@ fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut 
             let (changes, view) = (&mut changes[number], &mut view.0[number]);
             match entry.content {
                 Content::Element(element) => {
-                    let present = view.elements.remove(element.key());
-                    compare_element(changes, element, present, &mut packed);
+                    compare_element(changes, element, view.elements.remove(element.key()));
                 }
                 Content::Group(group) => {
-                    let present = view.groups.remove(group.prefix).unwrap_or_default();
-                    compare_group(changes, group, &present.0);
+                    compare_group(changes, group, view.groups.take(group.prefix).0);
                 }
             }
         }
@@ -238,56 +236,45 @@ fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut 
     Compared { changes, lens }
 }
 
-fn compare_element(changes: &mut SetChanges, wanted: ElementRef<'_>, present: Option<&Element>, packed: &mut Vec<u8>) {
+fn compare_element(changes: &mut SetChanges, wanted: ElementRef<'_>, present: Option<ElementRef<'_>>) {
     if let Some(present) = present {
-        packed.clear();
-        pack(packed, present);
-        if *packed == wanted.packed() {
+        if present == wanted {
             return;
         }
-        changes.delete.push(present);
+        changes.delete.push_packed(present);
     }
     changes.add.push_packed(wanted);
 }
 
-fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[&Element]) {
+fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[ElementRef<'_>]) {
     let mut rest = present;
     for (slot, value) in wanted.values().enumerate() {
         if let [element, behind @ ..] = rest
-            && slot_of(element) == slot
+            && slot_of(*element) == slot
         {
             rest = behind;
-            if is_just(element, value) {
+            if is_just(*element, value) {
                 continue;
             }
-            changes.delete.push(element);
+            changes.delete.push_packed(*element);
         }
         changes.add.push_joined([wanted.prefix, &slot_number(slot)[..]], Some(value));
     }
     // The loop takes elements in the order of their numbers, so the remaining elements have numbers after the last wanted one.
     for element in rest {
-        changes.delete.push(element);
+        changes.delete.push_packed(*element);
     }
 }
 
 /// Whether an element has this value, and no other attribute, which another program may have added.
-fn is_just(element: &Element, value: &[u8]) -> bool {
-    let Element { key: _, key_end, value: present, timeout, comment } = element;
-    let is_it = matches!(present, Value::Data(present) if present.as_slice() == value);
-    is_it && key_end.is_none() && timeout.is_none() && comment.is_none()
+fn is_just(element: ElementRef<'_>, value: &[u8]) -> bool {
+    let Parts { key: _, key_end, value: present, timeout, comment } = element.parts();
+    present == ValueRef::Data(value) && key_end.is_none() && timeout.is_none() && comment.is_none()
 }
 
 /// Deletes the elements that no record has, sorted by key.
 fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
-    let mut surplus = Elements::default();
-    for element in view.elements.into_values() {
-        surplus.push(element);
-    }
-    for group in view.groups.into_values() {
-        for element in group.0 {
-            surplus.push(element);
-        }
-    }
+    let surplus: Elements = view.elements.into_values().chain(view.groups.rest()).collect();
     for element in surplus.sorted().iter() {
         changes.delete.push_packed(element);
     }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use nft::decode::DecodeError;
 use nft::{
-    Chain, Command, Element, Elements, NamedObject, Ownership, Rule, RuleDump, Set, TableContent, TableDump, TableName,
-    TableState,
+    Chain, Command, Element, ElementRef, Elements, NamedObject, Ownership, Rule, RuleDump, Set, TableContent,
+    TableDump, TableName, TableState,
 };
 
 use super::record::Record;
@@ -164,7 +164,7 @@ pub fn as_read(content: &TableContent) -> TableDump {
     let family = content.table.name.family;
     let rules = |rules: &[Rule]| rules.iter().map(|rule| rule.to_dump(family)).collect();
     let chain = |(chain, of_chain): &(Chain, Vec<Rule>)| (Arc::clone(&chain.name), (chain.clone(), rules(of_chain)));
-    let set = |(set, elements): &nft::SetContent| (Arc::clone(&set.name), (Set::clone(set), elements.clone()));
+    let set = |(set, elements): &nft::SetContent| (Arc::clone(&set.name), (Set::clone(set), elements.clone().into()));
     TableDump {
         chains: content.chains.iter().map(chain).collect(),
         sets: content.sets.iter().map(set).collect(),
@@ -428,7 +428,10 @@ impl Finder {
         let mut found = BTreeMap::new();
         for (_, map) in records.dynamic_sets() {
             if let Some((_, elements)) = dump.sets.get(&map.set.name) {
-                found.insert(&map.set.name, (&map.set, map.not_allowed(elements.clone())));
+                found.insert(
+                    &map.set.name,
+                    (&map.set, map.not_allowed(elements.iter().map(ElementRef::element).collect())),
+                );
             }
         }
         for (set, elements) in found.into_values() {

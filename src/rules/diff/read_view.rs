@@ -1,15 +1,19 @@
 //! Indexes the elements that were read from the kernel by key. Elements whose keys differ only in the number at the end (the slot) form a
 //! group, as in records.
+//!
+//! The elements stay packed, as they were read: an index of a million elements takes 30 MB.
 
 use std::hash::Hash;
+use std::ops::Range;
 
 use foldhash::HashMap;
-use nft::{Element, TableDump, Value};
+use nft::packed::ValueRef;
+use nft::{ElementRef, Elements, TableDump};
 
 use super::record::Group;
 use super::records::Records;
 use super::wanted::elements_of;
-use crate::table::FIRST_PLACE;
+use crate::table::{FIRST_PLACE, fit};
 
 /// The elements of each set of the static rules, by the set's number. A table that is deleted and created again has none.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
@@ -17,42 +21,43 @@ pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 #[derive(Default)]
 pub(super) struct SetView<'a> {
     /// Elements that are not in a group, by key.
-    pub(super) elements: HashMap<&'a [u8], &'a Element>,
-    /// Groups of numbered elements, by the prefix of their keys.
-    pub(super) groups: HashMap<&'a [u8], Slotted<'a>>,
+    pub(super) elements: HashMap<&'a [u8], ElementRef<'a>>,
+    pub(super) groups: Groups<'a>,
+}
+
+/// The groups of numbered elements.
+#[derive(Default)]
+pub(super) struct Groups<'a> {
+    /// Where each group is in `elements`, by the prefix of its keys.
+    places: HashMap<&'a [u8], Range<u32>>,
+    /// The elements, group by group.
+    elements: Vec<ElementRef<'a>>,
 }
 
 /// The elements of a group, sorted by number. A list and not an array by number, because another program may have added an element with
 /// a very large number.
-#[derive(Default)]
-pub(super) struct Slotted<'a>(pub(super) Vec<&'a Element>);
+#[derive(Clone, Copy, Default)]
+pub(super) struct Slotted<'v, 'a>(pub(super) &'v [ElementRef<'a>]);
 
-impl<'a> Slotted<'a> {
-    /// Sorts the elements by number and removes duplicates: the kernel may list an element twice while the map grows or shrinks.
-    fn sort(&mut self) {
-        self.0.sort_unstable_by_key(|element| slot_of(element));
-        self.0.dedup_by_key(|element| slot_of(element));
-    }
-
+impl<'a> Slotted<'_, 'a> {
     /// The values with the numbers 0 to `wanted - 1`; `None` for a number without an element.
-    pub(super) fn values(&self, wanted: usize) -> Vec<Option<&'a [u8]>> {
+    pub(super) fn values(self, wanted: usize) -> Vec<Option<&'a [u8]>> {
         let mut values = vec![None; wanted];
-        for element in &self.0 {
-            if let (Some(place), Value::Data(value)) = (values.get_mut(slot_of(element)), &element.value) {
-                *place = Some(value.as_slice());
+        for element in self.0 {
+            if let (Some(place), ValueRef::Data(value)) = (values.get_mut(slot_of(*element)), element.parts().value) {
+                *place = Some(value);
             }
         }
         values
     }
 
     /// Whether the group has exactly these values with these numbers.
-    pub(super) fn has_values_of(&self, wanted: Group<'_>) -> bool {
+    pub(super) fn has_values_of(self, wanted: Group<'_>) -> bool {
         if self.0.len() != wanted.len() {
             return false;
         }
         for (slot, (element, value)) in self.0.iter().zip(wanted.values()).enumerate() {
-            let Value::Data(present) = &element.value else { return false };
-            if slot_of(element) != slot || present.as_slice() != value {
+            if slot_of(*element) != slot || element.parts().value != ValueRef::Data(value) {
                 return false;
             }
         }
@@ -64,42 +69,85 @@ impl<'a> ReadView<'a> {
     pub(super) fn of<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, dump: Option<&'a TableDump>) -> Self {
         let mut views = Vec::with_capacity(records.static_rules.sets.len());
         for set in &records.static_rules.sets {
-            let elements = elements_of(dump, &set.name).unwrap_or_default();
             let is_slotted = records.static_rules.slotted.iter().any(|name| *name == *set.name);
-            views.push(SetView::of(elements, is_slotted));
+            views
+                .push(elements_of(dump, &set.name).map_or_else(SetView::default, |list| SetView::of(list, is_slotted)));
         }
         Self(views)
     }
 }
 
 impl<'a> SetView<'a> {
-    fn of(elements: &'a [Element], is_slotted: bool) -> Self {
+    fn of(elements: &'a Elements, is_slotted: bool) -> Self {
         let mut view = Self::default();
         view.elements.reserve(if is_slotted { 0 } else { elements.len() });
+        let mut numbers: HashMap<&[u8], u32> = HashMap::default();
+        let mut numbered = Vec::with_capacity(if is_slotted { elements.len() } else { 0 });
         for element in elements {
-            if is_slotted && let Some(prefix) = prefix(element) {
-                view.groups.entry(prefix).or_default().0.push(element);
-            } else {
-                view.elements.insert(element.key.as_slice(), element);
+            match prefix(element).filter(|_| is_slotted) {
+                Some(prefix) => {
+                    let next = fit(numbers.len());
+                    numbered.push((*numbers.entry(prefix).or_insert(next), element));
+                }
+                None => drop(view.elements.insert(element.key(), element)),
             }
         }
-        for group in view.groups.values_mut() {
-            group.sort();
-        }
+        view.groups = Groups::of(numbered);
         view
     }
 }
 
+impl<'a> Groups<'a> {
+    /// Puts elements together that have the same number of a group. Keeps one of several elements with the same key: the kernel may list an
+    /// element twice while the map grows or shrinks.
+    fn of(mut numbered: Vec<(u32, ElementRef<'a>)>) -> Self {
+        let place = |(group, element): &(u32, ElementRef<'a>)| (*group, slot_of(*element));
+        numbered.sort_unstable_by_key(place);
+        numbered.dedup_by_key(|entry| place(entry));
+        let mut groups = Self { places: HashMap::default(), elements: Vec::with_capacity(numbered.len()) };
+        for of_group in numbered.chunk_by(|(one, _), (other, _)| one == other) {
+            let start = fit(groups.elements.len());
+            groups.elements.extend(of_group.iter().map(|(_, element)| *element));
+            if let Some(prefix) = prefix(of_group[0].1) {
+                groups.places.insert(prefix, start..fit(groups.elements.len()));
+            }
+        }
+        groups
+    }
+
+    /// The group with this prefix.
+    pub(super) fn get(&self, prefix: &[u8]) -> Option<Slotted<'_, 'a>> {
+        Some(self.at(self.places.get(prefix)?.clone()))
+    }
+
+    /// Takes out the group with this prefix; no elements if there is none.
+    pub(super) fn take(&mut self, prefix: &[u8]) -> Slotted<'_, 'a> {
+        match self.places.remove(prefix) {
+            Some(place) => self.at(place),
+            None => Slotted::default(),
+        }
+    }
+
+    fn at(&self, place: Range<u32>) -> Slotted<'_, 'a> {
+        Slotted(&self.elements[fit::<u32, usize>(place.start)..fit(place.end)])
+    }
+
+    /// The elements of the groups that were not taken out.
+    pub(super) fn rest(&self) -> impl Iterator<Item = ElementRef<'a>> {
+        self.places.values().flat_map(|place| self.at(place.clone()).0).copied()
+    }
+}
+
 /// The key of a numbered element without its number; `None` if the number is too large for a slot (a position of a Maglev table).
-fn prefix(element: &Element) -> Option<&[u8]> {
-    let (prefix, slot) = element.key.as_slice().split_last_chunk::<4>()?;
+fn prefix(element: ElementRef<'_>) -> Option<&[u8]> {
+    let (prefix, slot) = element.key().split_last_chunk::<4>()?;
     let is_slot = u32::from_ne_bytes(*slot) < FIRST_PLACE && prefix.len().is_multiple_of(4);
-    (is_slot && matches!(element.value, Value::Data(_))).then_some(prefix)
+    (is_slot && element.has_data()).then_some(prefix)
 }
 
 /// The number at the end of an element's key.
-pub(super) fn slot_of(element: &Element) -> usize {
-    let slot = match element.key.as_slice().last_chunk::<4>() {
+pub(super) fn slot_of(element: ElementRef<'_>) -> usize {
+    let slot = match element.key().last_chunk::<4>() {
         Some(slot) => u32::from_ne_bytes(*slot),
         None => u32::MAX,
     };

@@ -299,7 +299,7 @@ impl Record {
             let now = next.filter(|entry| entry.set_and_key() == (set, wanted.prefix)).and_then(Entry::group)?;
             if now.values == wanted.values { None } else { Some(now.values().map(Some).collect()) }
         };
-        let verdict_map = |name: &str| Some(other.verdict_map(name)?.verdicts.iter().map(Some).collect());
+        let verdict_map = |name: &str| Some(other.verdict_map(name)?.verdicts.iter().cloned().map(Some).collect());
         self.arranged(slots, verdict_map).unwrap_or(self)
     }
 
@@ -309,7 +309,7 @@ impl Record {
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,
-        verdict_map: impl Fn(&str) -> Option<Vec<Option<&'a Verdict>>>,
+        verdict_map: impl Fn(&str) -> Option<Vec<Option<Verdict>>>,
     ) -> Option<Self> {
         let mut arranged = self.clone();
         let mut changes = false;
@@ -332,7 +332,8 @@ impl Record {
         for own_map in verdict_maps.filter(|verdict_map| !verdict_map.is_fixed) {
             if let Some(now) = verdict_map(&own_map.set.name) {
                 let wanted: Vec<&Verdict> = own_map.verdicts.iter().collect();
-                let verdicts: Vec<Verdict> = self::arranged(now.into_iter(), &wanted).into_iter().cloned().collect();
+                let now = now.iter().map(Option::as_ref);
+                let verdicts: Vec<Verdict> = self::arranged(now, &wanted).into_iter().cloned().collect();
                 changes |= verdicts != own_map.verdicts;
                 own_map.verdicts = verdicts;
             }

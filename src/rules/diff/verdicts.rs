@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use nft::{DataType, Element, Elements, Set, Value, ValueType, Verdict};
+use nft::packed::Parts;
+use nft::{DataType, ElementRef, Elements, Set, Value, ValueType, Verdict};
 
 /// Whether a set has the type of a map from numbers to verdicts.
 pub(super) fn can_be_verdict_map(set: &Set) -> bool {
@@ -11,7 +12,7 @@ pub(super) fn can_be_verdict_map(set: &Set) -> bool {
 }
 
 /// The verdicts of a map by number. Leaves out elements that this proxy never writes.
-pub(super) fn numbered_verdicts(elements: &[Element]) -> Vec<Option<&Verdict>> {
+pub(super) fn numbered_verdicts(elements: &Elements) -> Vec<Option<Verdict>> {
     let mut verdicts = vec![None; elements.len()];
     for element in elements {
         if let Some((number, verdict)) = numbered_verdict(element)
@@ -23,22 +24,21 @@ pub(super) fn numbered_verdicts(elements: &[Element]) -> Vec<Option<&Verdict>> {
     verdicts
 }
 
-fn numbered_verdict(element: &Element) -> Option<(usize, &Verdict)> {
-    let Element { key, key_end: None, value: Value::Verdict(verdict), timeout: None, comment: None } = element else {
-        return None;
-    };
-    let number = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
+fn numbered_verdict(element: ElementRef<'_>) -> Option<(usize, Verdict)> {
+    let Parts { key, key_end: None, value, timeout: None, comment: None } = element.parts() else { return None };
+    let Value::Verdict(verdict) = value.value() else { return None };
+    let number = u32::from_ne_bytes(key.try_into().ok()?);
     Some((usize::try_from(number).ok()?, verdict))
 }
 
 /// The elements of a map from numbers to verdicts that this proxy never writes. The elements that it writes have only a key and a verdict,
 /// and the numbers 0 to n-1.
-pub(super) fn not_of_a_verdict_map(elements: &[Element]) -> Elements {
+pub(super) fn not_of_a_verdict_map(elements: &Elements) -> Elements {
     let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
     for element in elements {
         match numbered_verdict(element) {
             Some((number, _)) if number < elements.len() => {}
-            _ => drop(keys.insert(element.key.as_slice())),
+            _ => drop(keys.insert(element.key())),
         }
     }
     let mut list = Elements::default();

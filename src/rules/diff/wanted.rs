@@ -4,7 +4,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use nft::{Chain, Element, RuleDump, Set, TableDump, Verdict};
+use nft::{Chain, Elements, RuleDump, Set, TableDump, Verdict};
 
 use super::plan::{Plan, SetChanges};
 use super::record::Record;
@@ -110,22 +110,24 @@ impl<'a> Wanted<'a> {
                 }
             }
         }
+        let nothing = Elements::default();
         for record in &self.records {
             for verdict_map in record.verdict_maps() {
-                let elements = elements_of(dump, &verdict_map.set.name).unwrap_or_default();
+                let elements = elements_of(dump, &verdict_map.set.name).unwrap_or(&nothing);
                 for chain in verdict_map.verdicts.iter().filter_map(Verdict::chain) {
                     plan.target(chain);
                 }
                 let foreign = SetChanges { delete: not_of_a_verdict_map(elements), ..SetChanges::default() };
                 plan.elements(&verdict_map.set, foreign);
-                plan.verdict_map(verdict_map, &numbered_verdicts(elements));
+                let present = numbered_verdicts(elements);
+                plan.verdict_map(verdict_map, &present.iter().map(Option::as_ref).collect::<Vec<_>>());
             }
         }
     }
 }
 
 /// The elements of a set that was read; `None` if the table does not have the set.
-pub(super) fn elements_of<'a>(dump: Option<&'a TableDump>, set: &str) -> Option<&'a [Element]> {
+pub(super) fn elements_of<'a>(dump: Option<&'a TableDump>, set: &str) -> Option<&'a Elements> {
     let (_, elements) = dump?.sets.get(set)?;
     Some(elements)
 }

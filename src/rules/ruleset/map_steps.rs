@@ -176,7 +176,7 @@ mod tests {
         let mut dump = TableDump::empty(Table { name: table, comment: None });
         for name in sets {
             let set = nft::Set::new(&name, nft::Types::Named(Vec::new()));
-            dump.sets.insert(set.name.clone(), (set, Vec::new()));
+            dump.sets.insert(set.name.clone(), (set, nft::Elements::default()));
         }
         dump
     }

@@ -292,7 +292,7 @@ fn come_back(
     for name in sets {
         let (set, elements) = table.dump.sets.get_mut(&name).unwrap();
         let key = Data::from(client.address);
-        elements.push(match set.value {
+        elements.push(&match set.value {
             Some(_) => Element::mapping(key, Value::Data(Data::from(endpoint.ip()))),
             None => Element::new(key),
         });

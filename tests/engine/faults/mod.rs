@@ -18,7 +18,7 @@ use crate::log::logged;
 use crate::support::cluster::{address, config, endpoint, name, node, served, service, slice};
 use crate::support::faulty::{EINVAL, Fault, Faulty};
 use crate::support::figures::Figures;
-use crate::support::kernel::Recorder;
+use crate::support::kernel::{Recorder, edit};
 use inspect::history::{Entry, EntryKind, TriggerKind};
 use kube_proxy::health;
 use kube_proxy::history::History;
@@ -331,8 +331,7 @@ fn a_retry_after_a_failed_sync_is_no_repair() {
 fn tamper(cluster: &mut Cluster) {
     let name = TableName::new(nft::Family::Ip, "kube-proxy");
     let mut dump = cluster.tables()[0].clone().expect("a table");
-    let (_, elements) = dump.sets.get_mut("services").expect("the map of frontends");
-    elements.remove(0);
+    edit(&mut dump, "services", |elements| drop(elements.remove(0)));
     assert_eq!(dump.table.name, name);
     let mut log = cluster.kernel.inner.log.borrow_mut();
     log.put(dump);

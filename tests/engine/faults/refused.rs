@@ -112,10 +112,9 @@ fn a_frontend_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_
     let owner = |cluster: &Cluster| {
         let key = Data::from(external);
         let table = cluster.tables().swap_remove(0).expect("there is a table");
-        let elements =
-            table.sets["services"].1.iter().filter(|element| element.key.as_slice().starts_with(key.as_slice()));
-        let comments = elements.map(|element| element.comment.clone().expect("a comment"));
-        comments.map(|comment| notes::service_port(&comment).to_owned()).collect::<Vec<_>>()
+        let elements = table.sets["services"].1.iter().filter(|element| element.key().starts_with(key.as_slice()));
+        let comments = elements.map(|element| element.parts().comment.expect("a comment"));
+        comments.map(|comment| notes::service_port(comment).to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(owner(&cluster), ["shop/web-7:http"]);
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kube_proxy::sync::Engine;
 use nft::decode::{self, Decoded, Messages, RawElement};
-use nft::{Element, Set, Table, TableDump, TableName};
+use nft::{Element, Elements, Set, Table, TableDump, TableName};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
     SlicePort, TrafficPolicy, TriggerTime,
@@ -65,7 +65,7 @@ fn dump(bytes: &[u8]) -> TableDump {
                 }
             }
             Ok(Decoded::Set { set, .. }) => {
-                dump.sets.insert(Arc::clone(&set.name), (set, Vec::new()));
+                dump.sets.insert(Arc::clone(&set.name), (set, Elements::default()));
             }
             Ok(Decoded::Elements { set, elements, .. }) => raw.entry(set).or_default().extend(elements),
             Ok(Decoded::Flowtable { .. } | Decoded::Generation(_) | Decoded::Other(_)) => {}
@@ -73,7 +73,7 @@ fn dump(bytes: &[u8]) -> TableDump {
         }
     }
     for (name, (set, elements)) in &mut dump.sets {
-        *elements = paired(set, raw.remove(name).unwrap_or_default());
+        *elements = paired(set, raw.remove(name).unwrap_or_default()).into();
     }
     dump
 }

@@ -78,11 +78,11 @@ impl HealthChecks {
         let snapshot = Arc::make_mut(&mut self.now);
         if config.node_port_addresses.primary {
             let listed = dump.sets.get(NODEPORT_ADDRESSES).into_iter().flat_map(|(_, elements)| elements);
-            let listed: Vec<IpAddr> = listed.filter_map(|element| reading::address(element.key.as_slice())).collect();
+            let listed: Vec<IpAddr> = listed.filter_map(|element| reading::address(element.key())).collect();
             add_new(&mut snapshot.listen, listed);
         }
         let elements = dump.sets.get(HEALTH_CHECKS).into_iter().flat_map(|(_, elements)| elements);
-        let notes = elements.filter_map(notes::health_check);
+        let notes = elements.filter_map(|element| notes::health_check(&element.element()));
         let checks = notes
             .map(|(service, port, local_endpoints)| (CheckName { service, family }, Check { port, local_endpoints }));
         snapshot.checks.extend(checks);

@@ -57,7 +57,7 @@ fn primary_is_the_nodes_own_address() {
 fn dump(comment: &str, node_port_address: &str) -> TableDump {
     let set = |name: &str, element: nft::Element| {
         let set = nft::Set::new(name, nft::Types::Named(vec![nft::DataType::Ipv4Addr]));
-        (set.name.clone(), (set, vec![element]))
+        (set.name.clone(), (set, vec![element].into()))
     };
     let key = nft::Data::from(30_000_u16).then(IpAddr::V4(Ipv4Addr::LOCALHOST)).then(6_u8).then(80_u16);
     let check = nft::Element::mapping(key, nft::Value::Data(3_u32.into()));
