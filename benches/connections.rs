@@ -92,8 +92,11 @@ fn name(series: &str, services: Option<u32>) -> String {
 /// Measures all paths in turns. Returns the times of each path and Service, by their indices.
 fn in_turns(paths: &[Path], rounds: usize) -> BTreeMap<(usize, usize), Vec<Duration>> {
     let mut times: BTreeMap<(usize, usize), Vec<Duration>> = BTreeMap::new();
-    let turns: Vec<(usize, usize)> =
-        paths.iter().enumerate().flat_map(|(path, of)| (0..of.targets.len()).map(move |target| (path, target))).collect();
+    let turns: Vec<(usize, usize)> = paths
+        .iter()
+        .enumerate()
+        .flat_map(|(path, of)| (0..of.targets.len()).map(move |target| (path, target)))
+        .collect();
     for round in 0..rounds {
         // Each round begins with another path, so that none always follows the same one.
         for turn in 0..turns.len() {
@@ -108,7 +111,8 @@ fn in_turns(paths: &[Path], rounds: usize) -> BTreeMap<(usize, usize), Vec<Durat
 
 /// Returns the times of a block of connections, each of which is reset at once.
 fn block(to: SocketAddr) -> io::Result<Vec<Duration>> {
-    let times: io::Result<Vec<Duration>> = (0..UNCOUNTED + BLOCK).map(|_| connect(to, Duration::from_secs(5))).collect();
+    let times: io::Result<Vec<Duration>> =
+        (0..UNCOUNTED + BLOCK).map(|_| connect(to, Duration::from_secs(5))).collect();
     Ok(times?.split_off(UNCOUNTED))
 }
 
@@ -146,7 +150,8 @@ fn print(table: &mut Table, paths: &[Path], times: &BTreeMap<(usize, usize), Vec
     };
     let sizes = || paths.iter().filter_map(|path| path.services);
     let (Some(least), Some(most)) = (sizes().min(), sizes().max()) else { return };
-    let series: Vec<&str> = paths.iter().filter(|path| path.services == Some(least)).map(|path| &*path.series).collect();
+    let series: Vec<&str> =
+        paths.iter().filter(|path| path.services == Some(least)).map(|path| &*path.series).collect();
     for series in series {
         let goals = if series == "layout maps" { ["1.1", "1.2"] } else { [""; 2] };
         let (Some(few), Some(many)) = (p99(series, Some(least)), p99(series, Some(most))) else { continue };
@@ -274,6 +279,7 @@ fn program(
     proxy.spawn();
     let took = programmed(&mut proxy, &world, services, limit);
     proxy.kill();
+    drop(proxy);
     let by_rules = if mode == "iptables" { by_rules(&world.node) } else { None };
     let targets = by_rules.unwrap_or_else(|| named(chosen(services).map(cluster_ip)));
     Ok((took?, world, targets))
@@ -312,9 +318,8 @@ fn by_rules(node: &Namespace) -> Option<Vec<(&'static str, SocketAddr)>> {
     let output = node.command("iptables-save").args(["-t", "nat"]).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let rules = text.lines().filter(|line| line.starts_with("-A KUBE-SERVICES ") && line.contains("bench/web-"));
-    let ips: Vec<Ipv4Addr> = rules
-        .filter_map(|line| line.split_once("-d ")?.1.split_once("/32")?.0.parse().ok())
-        .collect();
+    let ips: Vec<Ipv4Addr> =
+        rules.filter_map(|line| line.split_once("-d ")?.1.split_once("/32")?.0.parse().ok()).collect();
     let (first, last) = (ips.first()?, ips.last()?);
     Some(named([*first, ips[ips.len() / 2], *last]))
 }

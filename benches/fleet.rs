@@ -95,8 +95,7 @@ pub(crate) fn rows(table: &mut Table, quick: bool) {
 fn measure(table: &mut Table, server: &mut Server<'_>, nodes: &[Namespace], size: &Size, who: &str, binary: &Path) {
     let alone = server.restart_alone();
     let kubeconfig = server.kubeconfig();
-    let mut proxies: Vec<Proxy<'_>> =
-        nodes.iter().map(|node| Proxy::with_api(node, &config(), &kubeconfig)).collect();
+    let mut proxies: Vec<Proxy<'_>> = nodes.iter().map(|node| Proxy::with_api(node, &config(), &kubeconfig)).collect();
     proxies.iter_mut().for_each(|proxy| proxy.set_binary(binary));
     wait_for_idle();
     let start = Instant::now();
@@ -118,7 +117,7 @@ fn measure(table: &mut Table, server: &mut Server<'_>, nodes: &[Namespace], size
         server.restart();
         sleep(AFTER_RETURN);
     });
-    proxies.iter_mut().for_each(|proxy| drop(proxy.kill()));
+    proxies.iter_mut().for_each(|proxy| _ = proxy.kill());
     nodes.iter().for_each(crate::process::delete_rules);
     let what = |phase: &str| format!("fleet, {phase}, {} x 10, {who}", size.services);
     let count = nodes.len();
@@ -211,7 +210,8 @@ fn wait_until_synced(proxy: &Proxy<'_>) {
     let end = Instant::now() + STARTED_WITHIN;
     let has_synced = || {
         let page = proxy.try_get("127.0.0.1:10249", "/metrics").unwrap_or_default();
-        let mut values = page.lines().filter(|line| line.starts_with(SYNCED)).filter_map(|line| line.rsplit(' ').next());
+        let mut values =
+            page.lines().filter(|line| line.starts_with(SYNCED)).filter_map(|line| line.rsplit(' ').next());
         values.any(|value| value.parse::<f64>().is_ok_and(|time| time > 0.0))
     };
     while !has_synced() {
@@ -268,23 +268,16 @@ impl Server<'_> {
 
     /// Replaces the last endpoint of a Service; `turn` makes its address another one than before.
     fn change(&mut self, service: u32, turn: u32) {
-        let n = FIRST + service;
-        let last = 14 + turn % 2;
-        let ready = json!({ "ready": true, "serving": true, "terminating": false });
-        let endpoints: Vec<Value> = (0..9)
-            .chain([last])
-            .map(|i| json!({ "addresses": [address(n, i).to_string()], "conditions": ready }))
-            .collect();
+        let mut slice = objects(service..service + 1).pop().expect("a Service and its slice");
+        let last = slice["endpoints"].as_array_mut().and_then(|endpoints| endpoints.last_mut()).expect("ten endpoints");
+        last["addresses"] = json!([address(FIRST + service, 14 + turn % 2)]);
         match self {
             Self::Real(plane) => {
-                let path = format!("/apis/discovery.k8s.io/v1/namespaces/bench/endpointslices/web-{n}-x");
-                plane.patch(&path, &json!({ "endpoints": endpoints }));
+                let name = slice["metadata"]["name"].as_str().expect("a name");
+                let path = format!("/apis/discovery.k8s.io/v1/namespaces/bench/endpointslices/{name}");
+                plane.patch(&path, &json!({ "endpoints": slice["endpoints"] }));
             }
-            Self::Tests(server) => {
-                let mut slice = objects(service..service + 1).pop().expect("a Service and its slice");
-                slice["endpoints"] = json!(endpoints);
-                server.apply(&[slice]);
-            }
+            Self::Tests(server) => server.apply(&[slice]),
         }
     }
 
@@ -320,7 +313,9 @@ fn count(number: usize) -> f64 {
 fn begun(metrics: &str) -> f64 {
     let of_kind = |line: &&str| KINDS.iter().any(|kind| line.contains(&format!("resource=\"{kind}\"")));
     let reads = |line: &&str| ["LIST", "WATCH", "GET"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")));
-    let counts = |line: &&str| line.starts_with("apiserver_request_total{") || line.starts_with("apiserver_longrunning_requests{");
+    let counts = |line: &&str| {
+        line.starts_with("apiserver_request_total{") || line.starts_with("apiserver_longrunning_requests{")
+    };
     let lines = metrics.lines().filter(counts).filter(of_kind).filter(reads);
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }

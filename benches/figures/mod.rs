@@ -74,7 +74,8 @@ pub(crate) fn written(rows: &[Row]) -> String {
 /// Returns the rows of two runs: a part that the later run measured replaces that part of the earlier one as a whole.
 pub(crate) fn merge(earlier: Vec<Row>, later: Vec<Row>) -> Vec<Row> {
     let mut merged: Vec<Row> = Vec::new();
-    let of_part = |rows: &[Row], part: &str| -> Vec<Row> { rows.iter().filter(|row| row.part == part).cloned().collect() };
+    let of_part =
+        |rows: &[Row], part: &str| -> Vec<Row> { rows.iter().filter(|row| row.part == part).cloned().collect() };
     for row in earlier.iter().chain(&later) {
         if merged.iter().any(|there| there.part == row.part) {
             continue;

@@ -29,10 +29,16 @@ struct Grid {
 /// The rows of a comparison with upstream.
 const BESIDE: &[(&str, &str)] = &[
     ("process start to the first answered connection", "start to the first answered connection, {}"),
-    ("one endpoint, from the API server's answer to a packet, median of 6", "one endpoint, from the API server's answer to a packet, median, {}"),
+    (
+        "one endpoint, from the API server's answer to a packet, median of 6",
+        "one endpoint, from the API server's answer to a packet, median, {}",
+    ),
     ("peak resident memory", "peak resident memory, {}"),
     ("the same after the changes", "peak resident memory, {} > resident memory at the end"),
-    ("processor time of the start, with the programs it ran", "peak resident memory, {} > processor time of the start, with children"),
+    (
+        "processor time of the start, with the programs it ran",
+        "peak resident memory, {} > processor time of the start, with children",
+    ),
     ("processor time of the API server for it", "peak resident memory, {} > processor time of the API server for it"),
     ("bytes from the API server for it", "peak resident memory, {} > bytes from the API server for it"),
 ];
@@ -41,7 +47,10 @@ const BESIDE: &[(&str, &str)] = &[
 const CONNECT: &[(&str, &str)] = &[
     ("this program, layout `maps`", "connect, layout maps, {} Services, all > p99"),
     ("layout `chains`", "connect, layout chains, {} Services, all > p99"),
-    ("layout `chains` without chains of endpoints", "connect, layout chains without chains of endpoints, {} Services, all > p99"),
+    (
+        "layout `chains` without chains of endpoints",
+        "connect, layout chains without chains of endpoints, {} Services, all > p99",
+    ),
     ("upstream, mode nftables", "connect, upstream nftables, {} Services, all > p99"),
     ("upstream, mode iptables", "connect, upstream iptables, {} Services, all > p99"),
     ("upstream, mode ipvs", "connect, upstream ipvs, {} Services, all > p99"),
@@ -80,8 +89,14 @@ const GRIDS: &[Grid] = &[
             ("one endpoint replaced, p99", "one endpoint replaced, {} Services, p99"),
             ("10 to 11 endpoints, median", "10 to 11 endpoints, {} Services, median"),
             ("layout `chains`: first sync", "layout chains: first sync, {} x 10"),
-            ("without chains of endpoints: first sync", "layout chains without chains of endpoints: first sync, {} x 10"),
-            ("process start to programmed, API server, protobuf", "process start to programmed, {} x 10, API server, Protobuf"),
+            (
+                "without chains of endpoints: first sync",
+                "layout chains without chains of endpoints: first sync, {} x 10",
+            ),
+            (
+                "process start to programmed, API server, protobuf",
+                "process start to programmed, {} x 10, API server, Protobuf",
+            ),
             ("`verify`, API server, protobuf", "kube-proxy verify, {} x 10, API server, Protobuf"),
         ],
     },
@@ -208,7 +223,8 @@ fn all(rows: &[Row]) -> String {
     for row in rows {
         if row.part != part {
             part = &row.part;
-            text += &format!("\n## `{part}`\n\nMeasured {}.\n\n| what | measured | goal |\n|---|---|---|\n", source(row));
+            text +=
+                &format!("\n## `{part}`\n\nMeasured {}.\n\n| what | measured | goal |\n|---|---|---|\n", source(row));
         }
         text += &format!("| {} | {} | {} |\n", row.what.replace('|', "/"), row.measured, row.goal);
     }

@@ -15,9 +15,21 @@ struct Kind {
 
 const KINDS: [Kind; 4] = [
     Kind { name: "start", title: "Process start to the first answered connection", is_logarithmic: true },
-    Kind { name: "change", title: "One endpoint, from the API server's answer to a packet, median", is_logarithmic: true },
-    Kind { name: "connect-p50", title: "Time to connect to the Service that was programmed last, median", is_logarithmic: false },
-    Kind { name: "connect-p99", title: "Time to connect to the Service that was programmed last, p99", is_logarithmic: false },
+    Kind {
+        name: "change",
+        title: "One endpoint, from the API server's answer to a packet, median",
+        is_logarithmic: true,
+    },
+    Kind {
+        name: "connect-p50",
+        title: "Time to connect to the Service that was programmed last, median",
+        is_logarithmic: false,
+    },
+    Kind {
+        name: "connect-p99",
+        title: "Time to connect to the Service that was programmed last, p99",
+        is_logarithmic: false,
+    },
 ];
 
 /// Returns each file of a plot: its name without the folder, the plot's title, and the content.

@@ -126,7 +126,11 @@ pub(crate) fn draw(plot: &Plot) -> String {
         }
         if let Some(last) = each.points.last() {
             let name = format!("{}, {}", each.name, super::time(last.1));
-            line(&mut svg, &format!("lead c{colour}"), &format!("M{:.1} {:.1}L{:.1} {label:.1}", x(last.0) + 4.0, y(last.1), SIZE.0 - RIGHT + 14.0));
+            line(
+                &mut svg,
+                &format!("lead c{colour}"),
+                &format!("M{:.1} {:.1}L{:.1} {label:.1}", x(last.0) + 4.0, y(last.1), SIZE.0 - RIGHT + 14.0),
+            );
             text(&mut svg, &format!("start c{colour}"), SIZE.0 - RIGHT + 18.0, label + 4.0, &name);
         }
     }
@@ -156,8 +160,9 @@ fn head(title: &str) -> String {
     let colours = |of: fn(&(&'static str, &'static str)) -> &'static str| -> String {
         COLOURS.iter().enumerate().map(|(n, pair)| format!("--c{n}:{};", of(pair))).collect()
     };
-    let classes: String =
-        (0..COLOURS.len()).map(|n| format!("path.c{n}{{stroke:var(--c{n})}}circle.c{n},text.c{n}{{fill:var(--c{n})}}\n")).collect();
+    let classes: String = (0..COLOURS.len())
+        .map(|n| format!("path.c{n}{{stroke:var(--c{n})}}circle.c{n},text.c{n}{{fill:var(--c{n})}}\n"))
+        .collect();
     let (light, dark) = (colours(|pair| pair.0), colours(|pair| pair.1));
     let title = escaped(title);
     format!(
@@ -190,6 +195,7 @@ fn escaped(text: &str) -> String {
 /// Returns a whole number with commas: 20,000.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
     groups.join(",")
 }

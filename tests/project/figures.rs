@@ -2,7 +2,7 @@
 //!
 //! `BLESS=1` (`make plots`) first takes over the rows of `target/bench.json`, if it is there, and then writes pages and plots.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{env, fs};
 
@@ -52,13 +52,15 @@ fn compare(name: &str, expected: &str) {
 #[test]
 fn the_figures_of_the_pages_and_the_plots_are_those_of_the_run() {
     let rows = committed();
+    check(&rows);
     assert_eq!(written(&rows), page("benches/bench.json"), "one row a line");
     let plots = plots::files(&rows);
     let folder = project().join("benches/plots");
     for (name, _, content) in &plots {
         compare(&format!("benches/plots/{name}"), content);
     }
-    let files = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let files =
+        fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     for file in files.filter(|file| file.ends_with(".svg")) {
         assert!(plots.iter().any(|(name, _, _)| *name == file), "benches/plots/{file} is no plot of the run");
     }
@@ -68,13 +70,16 @@ fn the_figures_of_the_pages_and_the_plots_are_those_of_the_run() {
     }
 }
 
-#[test]
-fn each_row_has_a_name_of_its_own_and_says_when_and_where_it_was_measured() {
-    let mut names = BTreeMap::new();
-    for row in committed() {
+/// Checks that each row has a name of its own in its part, and says when and where it was measured.
+fn check(rows: &[Row]) {
+    let mut names = BTreeSet::new();
+    for row in rows {
         let run = &row.run;
-        assert!(run.date.len() == 10 && !run.kernel.is_empty() && !run.commit.is_empty() && run.processors > 0, "{row:?}");
-        assert!(names.insert((row.part.clone(), row.what.clone()), ()).is_none(), "{} twice in {}", row.what, row.part);
+        assert!(
+            run.date.len() == 10 && !run.kernel.is_empty() && !run.commit.is_empty() && run.processors > 0,
+            "{row:?}"
+        );
+        assert!(names.insert((&row.part, &row.what)), "{} is twice in {}", row.what, row.part);
     }
 }
 
@@ -125,7 +130,8 @@ fn a_later_run_replaces_the_parts_that_it_has() {
 
 #[test]
 fn marks_get_the_figures_of_the_rows() {
-    let rows = [row("peer", "start to the first answered connection, 1000 x 10, ours", 0.114_2), row("x", "one", 17.4e-6)];
+    let rows =
+        [row("peer", "start to the first answered connection, 1000 x 10, ours", 0.114_2), row("x", "one", 17.4e-6)];
     let filled = |page: &str| pages::fill(page, &rows);
     assert_eq!(filled("in <!-- figure: one -->9 s<!-- / -->."), Ok("in <!-- figure: one -->17 us<!-- / -->.".into()));
     assert_eq!(filled("<!-- figure: two -->9 s<!-- / -->"), Ok("<!-- figure: two -->-<!-- / -->".into()));
@@ -144,7 +150,8 @@ fn marks_get_the_figures_of_the_rows() {
 
 #[test]
 fn times_have_the_digits_that_count() {
-    let cases = [(17.4e-6, "17 us"), (4.81e-3, "4.8 ms"), (0.091, "91 ms"), (0.114, "0.11 s"), (2.04, "2.0 s"), (91.2, "91 s")];
+    let cases =
+        [(17.4e-6, "17 us"), (4.81e-3, "4.8 ms"), (0.091, "91 ms"), (0.114, "0.11 s"), (2.04, "2.0 s"), (91.2, "91 s")];
     for (seconds, expected) in cases {
         assert_eq!(time(seconds), expected);
     }
@@ -162,7 +169,9 @@ fn a_plot_has_each_series_at_its_place_and_serves_light_and_dark_screens() {
     let files = plots::files(&rows);
     let [(name, _, svg)] = &files[..] else { panic!("{} files", files.len()) };
     assert_eq!(name, "start.svg");
-    assert!(svg.contains("prefers-color-scheme:dark") && svg.contains("&lt;upstream&gt;") && !svg.contains("<upstream>"));
+    assert!(
+        svg.contains("prefers-color-scheme:dark") && svg.contains("&lt;upstream&gt;") && !svg.contains("<upstream>")
+    );
     // On axes from 100 to 10,000 and from 10 ms to 1 s, this line goes from one corner to the middle, and on at the same height.
     assert!(svg.contains("d=\"M76.0 368.0L313.0 206.0L550.0 206.0\""), "{svg}");
     for mark in [">10 ms<", ">100 ms<", ">1 s<", ">100<", ">1,000<", ">10,000<"] {
