@@ -169,8 +169,7 @@ fn quantiles(table: &mut Table, what: &str, times: &[Duration], path: Option<&Pa
         let point = path.map(|path| Point {
             plot: format!("connect-{quantile}"),
             series: path.series.clone(),
-            // A line without Services begins where the others do.
-            services: path.services.unwrap_or(100),
+            services: path.services.unwrap_or(Point::ALWAYS),
         });
         table.time_at(point, &format!("  {quantile}"), permille(times, rank), "");
     }

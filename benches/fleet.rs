@@ -86,7 +86,7 @@ pub(crate) fn rows(table: &mut Table, quick: bool) {
             server.apply(&[own::node(), own::service_cidr()]);
             server.apply(&objects(0..size.services));
             server.keep_lists();
-            measure(table, &mut Server::Tests(server), &nodes, &size, "ours", &binary());
+            measure(table, &mut Server::Tests(Box::new(server)), &nodes, &size, "ours", &binary());
         }
     });
 }
@@ -232,7 +232,7 @@ fn config() -> Value {
 /// The API server that the nodes watch.
 enum Server<'a> {
     Real(Box<ControlPlane<'a>>),
-    Tests(ApiServer),
+    Tests(Box<ApiServer>),
 }
 
 impl Server<'_> {

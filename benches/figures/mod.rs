@@ -46,6 +46,11 @@ pub(crate) struct Point {
     pub(crate) services: u32,
 }
 
+impl Point {
+    /// The number of Services of a value that does not depend on it: its line goes from the least number to the greatest.
+    pub(crate) const ALWAYS: u32 = 0;
+}
+
 /// Where and when a row was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {

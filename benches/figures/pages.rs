@@ -148,7 +148,7 @@ fn block(name: &str, rows: &[Row]) -> Result<String, String> {
 
 /// Returns a table in Markdown, and below it when and where its rows were measured.
 fn table(grid: &Grid, rows: &[Row]) -> String {
-    let head = grid.columns.iter().map(|(title, _)| (*title).to_owned()).collect();
+    let head: Vec<String> = grid.columns.iter().map(|(title, _)| (*title).to_owned()).collect();
     let mut used = BTreeSet::new();
     let mut lines = Vec::new();
     for (label, template) in grid.rows {
@@ -172,7 +172,7 @@ fn table(grid: &Grid, rows: &[Row]) -> String {
 }
 
 /// Returns a table in Markdown.
-pub(super) fn markdown(head: &Vec<String>, lines: &[(String, Vec<String>)]) -> String {
+pub(super) fn markdown(head: &[String], lines: &[(String, Vec<String>)]) -> String {
     let rule = "---|".repeat(head.len() + 1);
     let mut text = format!("| | {} |\n|{rule}\n", head.join(" | "));
     for (label, cells) in lines {
@@ -202,7 +202,7 @@ pub(super) fn source(row: &Row) -> String {
 fn figure(row: &Row) -> String {
     match row.value.as_f64() {
         Some(ratio) if row.measured.ends_with(" x") => format!("{} x", significant(ratio)),
-        Some(seconds) if row.measured.ends_with('s') && !row.measured.ends_with("requests") => time(seconds),
+        Some(seconds) if [" s", " ms"].iter().any(|unit| row.measured.ends_with(unit)) => time(seconds),
         _ => row.measured.clone(),
     }
 }

@@ -54,6 +54,17 @@ fn lines(rows: &[Row], plot: &str) -> Vec<Line> {
         });
         lines[index].points.push((f64::from(point.services), height));
     }
-    lines.iter_mut().for_each(|line| line.points.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    let numbers: Vec<f64> = lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
+    let numbers = || numbers.iter().copied().filter(|number| *number > 0.0);
+    let (least, most) = (numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
+    for line in &mut lines {
+        if let [(number, height)] = line.points[..]
+            && number < 1.0
+        {
+            line.points = vec![(least, height), (most, height)];
+        }
+        line.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    }
+    lines.retain(|line| line.points.iter().all(|point| point.0.is_finite() && point.0 > 0.0));
     lines
 }

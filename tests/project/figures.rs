@@ -164,6 +164,7 @@ fn a_plot_has_each_series_at_its_place_and_serves_light_and_dark_screens() {
         point("start", "this program", 100, 0.01),
         point("start", "this program", 1_000, 0.1),
         point("start", "<upstream>", 100, 1.0),
+        point("start", "always", Point::ALWAYS, 0.01),
         row("peer", "no point", 1.0),
     ];
     let files = plots::files(&rows);
@@ -179,5 +180,6 @@ fn a_plot_has_each_series_at_its_place_and_serves_light_and_dark_screens() {
     }
     let (opened, closed) = (svg.matches("<text").count(), svg.matches("</text>").count());
     assert_eq!(opened, closed);
+    assert!(svg.contains("d=\"M76.0 368.0L550.0 368.0\""), "a line over all numbers of Services: {svg}");
     assert_eq!(plots::files(&rows[4..]), [], "nothing was measured");
 }
