@@ -144,20 +144,31 @@ fn print(table: &mut Table, paths: &[Path], times: &BTreeMap<(usize, usize), Vec
         let point = (path.targets.len() == 1).then_some(path);
         quantiles(table, &format!("{what}, all"), &all[n], point);
     }
-    let p99 = |series: &str, services: Option<u32>| {
-        let at = paths.iter().position(|path| path.series == series && path.services == services);
-        at.map(|at| permille(&all[at], 990))
-    };
+    ratios(table, paths, &all);
+}
+
+/// Compares the greatest number of Services with the least, and with one rule that translates.
+fn ratios(table: &mut Table, paths: &[Path], all: &[Vec<Duration>]) {
     let sizes = || paths.iter().filter_map(|path| path.services);
     let (Some(least), Some(most)) = (sizes().min(), sizes().max()) else { return };
-    let series: Vec<&str> =
-        paths.iter().filter(|path| path.services == Some(least)).map(|path| &*path.series).collect();
-    for series in series {
-        let goals = if series == "layout maps" { ["1.1", "1.2"] } else { [""; 2] };
-        let (Some(few), Some(many)) = (p99(series, Some(least)), p99(series, Some(most))) else { continue };
-        table.ratio(&format!("connect, {series}: p99 at {most} Services against {least}"), many, few, goals[0]);
-        if let Some(one) = p99(ONE_RULE, None) {
-            table.ratio(&format!("connect, {series}: p99 at {most} Services against {ONE_RULE}"), many, one, goals[1]);
+    let smallest = paths.iter().filter(|path| path.services == Some(least));
+    for series in smallest.map(|path| &*path.series) {
+        for (quantile, rank) in [("p50", 500), ("p99", 990)] {
+            let of = |series: &str, services: Option<u32>| {
+                let at = paths.iter().position(|path| path.series == series && path.services == services);
+                at.map(|at| permille(&all[at], rank))
+            };
+            let goals = if (series, quantile) == ("layout maps", "p99") { ["1.1", "1.2"] } else { [""; 2] };
+            let (Some(few), Some(many)) = (of(series, Some(least)), of(series, Some(most))) else { continue };
+            table.ratio(
+                &format!("connect, {series}: {quantile} at {most} Services against {least}"),
+                many,
+                few,
+                goals[0],
+            );
+            if let Some(one) = of(ONE_RULE, None) {
+                table.ratio(&format!("  against {ONE_RULE}"), many, one, goals[1]);
+            }
         }
     }
 }

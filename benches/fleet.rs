@@ -4,7 +4,8 @@
 //! `BENCH_PEER` the server is Kubernetes' own, its metrics have the requests, and upstream's proxy is measured beside; without it, the
 //! server is that of the tests, whose processor time is not known. The figures are for one node: `deploy/FLEET.md` has the sums.
 //!
-//! What the server needs without nodes for its own start is taken away from what it needs after a restart.
+//! What the server needs without nodes is taken away: when it is idle, for the writing of the changes, and for its own start, after which
+//! nodes are let in.
 
 use std::env;
 use std::fs;
@@ -24,6 +25,7 @@ use crate::peer::{FIRST, host, objects, programs};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::{ApiServer, Format, Scheme};
 use crate::support::netns::Namespace;
+use crate::support::nft;
 use crate::support::objects as own;
 use crate::support::plan::NODE;
 use crate::support::proxy::{Proxy, binary};
@@ -33,14 +35,21 @@ use crate::wait_for_idle;
 /// The kinds that a proxy asks for, as the metrics of an API server name them.
 const KINDS: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
 const STARTED_WITHIN: Duration = Duration::from_secs(300);
-/// How long the server is away, in addition to its start: longer than a node goes on with its old watch.
+/// How long the server of the tests is away: longer than a node goes on with its old watch.
 const AWAY: Duration = Duration::from_secs(6);
+/// How long a server is busy with its own start.
+const AFTER_START: Duration = Duration::from_secs(15);
+/// For how long an idle server is measured.
+const IDLE: Duration = Duration::from_secs(10);
 /// How long nodes have for what they do after a change, and after the server is back: longer than their random waits.
 const AFTER_CHANGES: Duration = Duration::from_secs(3);
-const AFTER_RETURN: Duration = Duration::from_secs(40);
+const AFTER_RETURN: Duration = Duration::from_secs(45);
 /// The changes of endpoints, and the pause after each.
-const CHANGES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(50);
+const CHANGES: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Refuses connections of nodes, as if there were no server.
+const DOOR: &str = "table ip door { chain input { type filter hook input priority 0;
+    iifname nodes tcp dport 6443 reject with tcp reset; }; }";
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How large the measurement is.
@@ -93,28 +102,25 @@ pub(crate) fn rows(table: &mut Table, quick: bool) {
 
 /// Measures a fleet of one program, a process on each node, and adds its rows.
 fn measure(table: &mut Table, server: &mut Server<'_>, nodes: &[Namespace], size: &Size, who: &str, binary: &Path) {
-    let alone = server.restart_alone();
     let kubeconfig = server.kubeconfig();
     let mut proxies: Vec<Proxy<'_>> = nodes.iter().map(|node| Proxy::with_api(node, &config(), &kubeconfig)).collect();
     proxies.iter_mut().for_each(|proxy| proxy.set_binary(binary));
     wait_for_idle();
+    let idle = server.idle();
+    let unwatched = cost(server, idle, |server| changes(server, size, 0));
     let start = Instant::now();
     let mut took = Duration::ZERO;
-    let started = cost(server, |_| {
+    let started = cost(server, idle, |_| {
         proxies.iter_mut().for_each(Proxy::spawn);
         proxies.iter().for_each(wait_until_synced);
         took = start.elapsed();
         sleep(AFTER_CHANGES);
     });
-    let changed = cost(server, |server| {
-        (0..CHANGES).for_each(|n| {
-            server.change(n % size.services, n);
-            sleep(PAUSE);
-        });
-        sleep(AFTER_CHANGES);
-    });
-    let returned = cost(server, |server| {
-        server.restart();
+    let changed = cost(server, idle, |server| changes(server, size, 1)).less(unwatched);
+    server.restart_behind_a_closed_door();
+    let idle = server.idle();
+    let returned = cost(server, idle, |server| {
+        server.open_the_door();
         sleep(AFTER_RETURN);
     });
     proxies.iter_mut().for_each(|proxy| _ = proxy.kill());
@@ -125,8 +131,17 @@ fn measure(table: &mut Table, server: &mut Server<'_>, nodes: &[Namespace], size
     table.time(&what("until the last has its rules"), took, "");
     print(table, &what("start of a node"), started, per(count));
     print(table, &what("a change of an endpoint for a node"), changed, per(count) / f64::from(CHANGES));
-    print(table, &what("a node after a restart of the API server"), returned.less(alone), per(count));
+    print(table, &what("a node after a restart of the API server"), returned, per(count));
     table.time("  time over which nine tenths of the bytes of all were sent", returned.spread, "");
+}
+
+/// Changes endpoints one after the other; `round` makes the changes others than those of the round before.
+fn changes(server: &mut Server<'_>, size: &Size, round: u32) {
+    for n in 0..CHANGES {
+        server.change(n % size.services, n / size.services + round);
+        sleep(PAUSE);
+    }
+    sleep(AFTER_CHANGES);
 }
 
 /// Returns the share of one of `count`.
@@ -144,21 +159,16 @@ fn print(table: &mut Table, what: &str, cost: Cost, share: f64) {
 }
 
 impl Cost {
-    /// Returns this cost without another one.
-    fn less(self, other: Option<Self>) -> Self {
-        let Some(other) = other else { return self };
-        Self {
-            requests: (self.requests - other.requests).max(0.0),
-            bytes: self.bytes,
-            cpu: self.cpu.zip(other.cpu).map(|(this, other)| this.saturating_sub(other)),
-            spread: self.spread,
-        }
+    /// Returns this cost without that of the same work without nodes.
+    fn less(self, other: Self) -> Self {
+        let cpu = self.cpu.zip(other.cpu).map(|(this, other)| this.saturating_sub(other));
+        Self { requests: (self.requests - other.requests).max(0.0), cpu, ..self }
     }
 }
 
-/// Returns what the server spends while `work` runs. A server that restarts meanwhile begins to count at 0.
-fn cost(server: &mut Server<'_>, work: impl FnOnce(&mut Server<'_>)) -> Cost {
-    let before = (server.pid(), server.requests(), server.cpu());
+/// Returns what the server spends while `work` runs, without what it spends when idle, by its processor time in a second.
+fn cost(server: &mut Server<'_>, idle: f64, work: impl FnOnce(&mut Server<'_>)) -> Cost {
+    let (requests, cpu, start) = (server.requests(), server.cpu(), Instant::now());
     let over = AtomicBool::new(false);
     let sent = thread::scope(|scope| {
         // A new thread is in the namespace of this one.
@@ -167,12 +177,11 @@ fn cost(server: &mut Server<'_>, work: impl FnOnce(&mut Server<'_>)) -> Cost {
         over.store(true, Ordering::Relaxed);
         looking.join().expect("it only reads")
     });
-    let restarted = before.0 != server.pid();
-    let (requests, cpu) = (server.requests(), server.cpu());
+    let own = start.elapsed().mul_f64(idle);
     Cost {
-        requests: if restarted { requests } else { requests - before.1 },
+        requests: server.requests() - requests,
         bytes: sent.last().map_or(0.0, |last| last.1),
-        cpu: cpu.map(|cpu| if restarted { cpu } else { cpu.saturating_sub(before.2.unwrap_or_default()) }),
+        cpu: server.cpu().zip(cpu).map(|(after, before)| after.saturating_sub(before).saturating_sub(own)),
         spread: spread(&sent),
     }
 }
@@ -243,14 +252,6 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the process, 0 for the server of the tests.
-    fn pid(&self) -> u32 {
-        match self {
-            Self::Real(plane) => plane.server(),
-            Self::Tests(_) => 0,
-        }
-    }
-
     fn cpu(&self) -> Option<Duration> {
         match self {
             Self::Real(plane) => Some(cpu_time(&plane.server().to_string())),
@@ -281,27 +282,36 @@ impl Server<'_> {
         }
     }
 
-    /// Ends the server, and starts it again after a while, without the history of changes.
-    fn restart(&mut self) {
+    /// Ends the server, and starts it again without the history of changes. Nodes get no connection until [`Server::open_the_door`], so
+    /// that the server's own start is not among the costs of nodes.
+    fn restart_behind_a_closed_door(&mut self) {
         match self {
-            Self::Real(plane) => drop(plane.restart_server_after(Signal::TERM, AWAY)),
+            Self::Real(plane) => {
+                nft::load(plane.namespace(), DOOR);
+                plane.restart_server(Signal::TERM);
+                sleep(AFTER_START);
+            }
             Self::Tests(server) => {
                 server.close();
                 server.compact();
                 sleep(AWAY);
-                server.open();
             }
         }
     }
 
-    /// Returns what a restart costs without any node; `None` where nothing of it is counted.
-    fn restart_alone(&mut self) -> Option<Cost> {
-        matches!(self, Self::Real(_)).then(|| {
-            cost(self, |server| {
-                server.restart();
-                sleep(AFTER_RETURN);
-            })
-        })
+    fn open_the_door(&mut self) {
+        match self {
+            Self::Real(plane) => nft::load(plane.namespace(), "delete table ip door"),
+            Self::Tests(server) => server.open(),
+        }
+    }
+
+    /// Returns the processor time of the server in a second while nothing happens.
+    fn idle(&self) -> f64 {
+        let before = self.cpu();
+        sleep(IDLE);
+        let spent = self.cpu().zip(before).map_or(Duration::ZERO, |(after, before)| after.saturating_sub(before));
+        spent.as_secs_f64() / IDLE.as_secs_f64()
     }
 }
 

@@ -104,6 +104,11 @@ impl<'a> ControlPlane<'a> {
         path
     }
 
+    /// Returns the namespace of the server.
+    pub(crate) fn namespace(&self) -> &'a Namespace {
+        self.node
+    }
+
     /// Returns the text that the server answers for a path.
     pub(crate) fn text(&self, path: &str) -> String {
         let request = Request::get(path).body(Vec::new()).expect("a request");
@@ -118,17 +123,11 @@ impl<'a> ControlPlane<'a> {
     /// Ends the API server with a signal, compacts etcd meanwhile, and starts the server again. Returns the time from the signal until it
     /// is ready.
     pub(crate) fn restart_server(&mut self, signal: Signal) -> Duration {
-        self.restart_server_after(signal, Duration::ZERO)
-    }
-
-    /// Like [`ControlPlane::restart_server`], with a time without a server.
-    pub(crate) fn restart_server_after(&mut self, signal: Signal, away: Duration) -> Duration {
         let start = Instant::now();
         let pid = Pid::from_raw(self.server.id().try_into().expect("a process id fits")).expect("it is not 0");
         kill_process(pid, signal).expect("a child can be signalled");
         self.server.wait().expect("a child can be waited for");
         self.compact();
-        sleep(away);
         let command = server_command(self.node, self.programs);
         self.server = spawn(self.directory.path(), self.garbage, command, "apiserver.log");
         self.wait_until_ready();
