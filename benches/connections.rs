@@ -85,6 +85,15 @@ pub(crate) fn rows(table: &mut Table, quick: bool) {
     print(table, &paths, &times);
 }
 
+/// Returns the name of a series in plots.
+fn in_plots(series: &str) -> &str {
+    match series {
+        "layout maps" => "this program",
+        "layout chains without chains of endpoints" => "chains of Services only",
+        other => other,
+    }
+}
+
 fn name(series: &str, services: Option<u32>) -> String {
     services.map_or_else(|| format!("connect, {series}"), |services| format!("connect, {series}, {services} Services"))
 }
@@ -179,7 +188,7 @@ fn quantiles(table: &mut Table, what: &str, times: &[Duration], path: Option<&Pa
     for (quantile, rank) in [("p50", 500), ("p95", 950), ("p99", 990)] {
         let point = path.map(|path| Point {
             plot: format!("connect-{quantile}"),
-            series: path.series.clone(),
+            series: in_plots(&path.series).to_owned(),
             services: path.services.unwrap_or(Point::ALWAYS),
         });
         table.time_at(point, &format!("  {quantile}"), permille(times, rank), "");

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::pages::{markdown, source, sources};
+use super::svg::thousands;
 use super::{Row, significant};
 
 const NODES: f64 = 5_000.0;
@@ -39,7 +40,7 @@ pub(super) fn page(rows: &[Row]) -> String {
                     value.map_or_else(|| "-".to_owned(), |value| unit.text(value * times))
                 })
                 .collect();
-            if cells.iter().any(|cell| cell != "-") {
+            if cells.iter().any(|cell| !["-", "0"].contains(&cell.as_str())) {
                 lines.push((format!("{label}: {what}"), cells));
             }
         }
@@ -62,10 +63,12 @@ enum Unit {
 impl Unit {
     fn text(self, sum: f64) -> String {
         match self {
+            _ if sum <= 0.0 => "0".to_owned(),
             Self::Requests if sum >= 1e6 => format!("{} million", significant(sum / 1e6)),
-            Self::Requests => format!("{sum:.0}"),
+            Self::Requests => thousands(sum),
             Self::Kilobytes if sum >= 1e6 => format!("{} GB", significant(sum / 1e6)),
             Self::Kilobytes => format!("{} MB", significant(sum / 1e3)),
+            Self::Seconds if sum >= 1e3 => format!("{} s", thousands(sum)),
             Self::Seconds => format!("{} s", significant(sum)),
         }
     }

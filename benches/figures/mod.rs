@@ -119,7 +119,6 @@ pub(crate) fn significant(value: f64) -> String {
 /// Returns a time at an axis: a round number in its unit, without digits behind the point where there are none.
 pub(crate) fn time_mark(seconds: f64) -> String {
     let (value, unit) = match seconds {
-        0.0 => return "0".to_owned(),
         seconds if seconds < 0.9995e-3 => (seconds * 1e6, "us"),
         seconds if seconds < 0.9995 => (seconds * 1e3, "ms"),
         seconds => (seconds, "s"),

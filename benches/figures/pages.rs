@@ -187,9 +187,12 @@ pub(super) fn sources(runs: &BTreeSet<String>) -> String {
     format!("Measured {}.\n", runs.join("; "))
 }
 
-/// Returns the figure of a row for people, and its run in words.
+/// Returns the figure of a row for people, and its run in words. Where a row to which it would belong says why it was not measured, it is
+/// that.
 fn cell(rows: &[Row], what: &str) -> (String, Option<String>) {
-    find(rows, what).map_or_else(|| (MISSING.to_owned(), None), |row| (figure(row), Some(source(row))))
+    let reason =
+        || rows.iter().find(|row| row.measured.starts_with("n/a") && what.starts_with(&format!("{},", row.what)));
+    find(rows, what).or_else(reason).map_or_else(|| (MISSING.to_owned(), None), |row| (figure(row), Some(source(row))))
 }
 
 /// Returns the run of a row in words.

@@ -6,50 +6,50 @@
 use super::Row;
 use super::svg::{Line, Plot, draw};
 
-/// A plot: its name, which is that of its file and of its points, its title, and whether the times have a logarithmic axis.
+/// A plot: its name, which is that of its file and of its points, and its title.
 struct Kind {
     name: &'static str,
     title: &'static str,
-    is_logarithmic: bool,
 }
 
+/// The series in the order of their colours, the same in each plot.
+const SERIES: [&str; 8] = [
+    "this program",
+    "upstream nftables",
+    "upstream iptables",
+    "upstream ipvs",
+    "layout chains",
+    "one rule that translates",
+    "chains of Services only",
+    "no proxy",
+];
+
 const KINDS: [Kind; 4] = [
-    Kind { name: "start", title: "Process start to the first answered connection", is_logarithmic: true },
-    Kind {
-        name: "change",
-        title: "One endpoint, from the API server's answer to a packet, median",
-        is_logarithmic: true,
-    },
-    Kind {
-        name: "connect-p50",
-        title: "Time to connect to the Service that was programmed last, median",
-        is_logarithmic: false,
-    },
-    Kind {
-        name: "connect-p99",
-        title: "Time to connect to the Service that was programmed last, p99",
-        is_logarithmic: false,
-    },
+    Kind { name: "start", title: "Process start to the first answered connection" },
+    Kind { name: "change", title: "One endpoint, from the API server's answer to a packet, median" },
+    Kind { name: "connect-p50", title: "Time to connect to the Service that was programmed last, median" },
+    Kind { name: "connect-p99", title: "Time to connect to the Service that was programmed last, p99" },
 ];
 
 /// Returns each file of a plot: its name without the folder, the plot's title, and the content.
 pub(crate) fn files(rows: &[Row]) -> Vec<(String, &'static str, String)> {
     let drawn = KINDS.iter().filter_map(|kind| {
         let lines = lines(rows, kind.name);
-        let plot = Plot { title: kind.title.to_owned(), is_logarithmic: kind.is_logarithmic, lines };
+        let plot = Plot { title: kind.title.to_owned(), lines };
         (!plot.lines.is_empty()).then(|| (format!("{}.svg", kind.name), kind.title, draw(&plot)))
     });
     drawn.collect()
 }
 
-/// Returns the lines of a plot, in the order in which the rows name them first.
+/// Returns the lines of a plot, in the order of [`SERIES`], each with its colour; others come behind.
 fn lines(rows: &[Row], plot: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
         let Some(point) = row.point.as_ref().filter(|point| point.plot == plot) else { continue };
         let Some(height) = row.value.as_f64().filter(|height| *height > 0.0) else { continue };
         let index = lines.iter().position(|line| line.name == point.series).unwrap_or_else(|| {
-            lines.push(Line { name: point.series.clone(), points: Vec::new() });
+            let colour = SERIES.iter().position(|series| *series == point.series).unwrap_or(SERIES.len());
+            lines.push(Line { name: point.series.clone(), colour, points: Vec::new() });
             lines.len() - 1
         });
         lines[index].points.push((f64::from(point.services), height));
@@ -65,6 +65,7 @@ fn lines(rows: &[Row], plot: &str) -> Vec<Line> {
         }
         line.points.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
+    lines.sort_by_key(|line| line.colour);
     lines.retain(|line| line.points.iter().all(|point| point.0.is_finite() && point.0 > 0.0));
     lines
 }

@@ -1,4 +1,4 @@
-//! Draws lines over logarithmic or linear axes as an SVG that is light or dark as the reader's screen is.
+//! Draws lines over two logarithmic axes as an SVG that is light or dark as the reader's screen is.
 //!
 //! Takes a [`Plot`] and gives the text of a file. Pure, and the same for equal plots. Colours come from CSS variables, which
 //! `prefers-color-scheme` sets, so that one file serves both. Each line has its name at its end, so that nobody has to match colours.
@@ -11,6 +11,8 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 250.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 52.0;
+/// The most marks of an axis.
+const MARKS: usize = 8;
 /// The least distance between the names of two lines.
 const LINE: f64 = 16.0;
 /// The colours of the lines on a light and on a dark ground; readers with colour blindness can tell them apart.
@@ -29,8 +31,6 @@ const COLOURS: [(&str, &str); 8] = [
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// Whether the heights have a logarithmic axis; the axis of Services always has.
-    pub(crate) is_logarithmic: bool,
     pub(crate) lines: Vec<Line>,
 }
 
@@ -38,63 +38,45 @@ pub(crate) struct Plot {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub(crate) name: String,
+    /// The number of its colour.
+    pub(crate) colour: usize,
     /// Number of Services and seconds, in the order of the Services.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// An axis: where a value is between its ends, and which values have a mark.
+/// A logarithmic axis: its ends, and the values that have a mark.
 struct Axis {
     from: f64,
     to: f64,
-    is_logarithmic: bool,
     marks: Vec<f64>,
 }
 
 impl Axis {
-    /// Returns an axis of powers of ten around these positive values.
-    fn logarithmic(values: &[f64]) -> Self {
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min).log10().floor();
-        let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max).log10().ceil().max(least + 1.0);
-        let mut marks = vec![10_f64.powf(least)];
-        let mut exponent = least;
-        while exponent < most {
-            exponent += 1.0;
-            marks.push(10_f64.powf(exponent));
-        }
-        Self { from: marks[0], to: 10_f64.powf(most), is_logarithmic: true, marks }
-    }
-
-    /// Returns an axis from 0 with some five round marks.
-    fn linear(values: &[f64]) -> Self {
-        let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let rough = most / 5.0;
-        let power = 10_f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough * 0.999);
-        let step = step.unwrap_or(power);
-        let mut marks = vec![0.0];
-        while marks.last().is_some_and(|last| *last < most * 0.999) {
-            let next = marks.last().copied().unwrap_or_default() + step;
-            marks.push(next);
-        }
-        Self { from: 0.0, to: marks.last().copied().unwrap_or(most), is_logarithmic: false, marks }
+    /// Returns an axis around these positive values, with marks at 1, 2 and 5 times a power of ten, or at powers of ten where these would
+    /// be too many.
+    fn around(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let least = values.clone().fold(f64::INFINITY, f64::min) * 1.000_001;
+        let most = values.fold(f64::MIN_POSITIVE, f64::max) * 0.999_999;
+        let powers = || (-9..=9).map(|exponent| 10_f64.powi(exponent));
+        let steps: Vec<f64> = powers().flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * power)).collect();
+        let from = steps.iter().copied().rfind(|step| *step <= least).unwrap_or(least);
+        let to = steps.iter().copied().find(|step| *step >= most && *step > from * 1.5).unwrap_or(most);
+        let within = |step: &f64| (from..=to).contains(step);
+        let all: Vec<f64> = steps.into_iter().filter(within).collect();
+        let marks = if all.len() > MARKS { powers().filter(within).collect() } else { all };
+        Self { from, to, marks }
     }
 
     /// Returns where a value is: 0 at the begin of the axis, 1 at its end.
     fn place(&self, value: f64) -> f64 {
-        if self.is_logarithmic {
-            (value / self.from).log10() / (self.to / self.from).log10()
-        } else {
-            (value - self.from) / (self.to - self.from)
-        }
+        (value / self.from).log10() / (self.to / self.from).log10()
     }
 }
 
 /// Returns the picture of a plot that has at least one point.
 pub(crate) fn draw(plot: &Plot) -> String {
     let all = || plot.lines.iter().flat_map(|line| line.points.iter());
-    let heights: Vec<f64> = all().map(|point| point.1).collect();
-    let across = Axis::logarithmic(&all().map(|point| point.0).collect::<Vec<_>>());
-    let up = if plot.is_logarithmic { Axis::logarithmic(&heights) } else { Axis::linear(&heights) };
+    let (across, up) = (Axis::around(all().map(|point| point.0)), Axis::around(all().map(|point| point.1)));
     let x = |value: f64| LEFT + across.place(value) * (SIZE.0 - LEFT - RIGHT);
     let y = |value: f64| SIZE.1 - BOTTOM - up.place(value) * (SIZE.1 - TOP - BOTTOM);
     let mut svg = head(&plot.title);
@@ -110,8 +92,8 @@ pub(crate) fn draw(plot: &Plot) -> String {
     }
     text(&mut svg, "middle", (LEFT + SIZE.0 - RIGHT) / 2.0, SIZE.1 - 10.0, "Services");
     let ends = plot.lines.iter().map(|line| line.points.last().map_or(SIZE.1, |point| y(point.1))).collect();
-    for (n, (each, label)) in plot.lines.iter().zip(apart(ends)).enumerate() {
-        let colour = n % COLOURS.len();
+    for (each, label) in plot.lines.iter().zip(apart(ends)) {
+        let colour = each.colour % COLOURS.len();
         let places: Vec<String> = each.points.iter().map(|(a, b)| format!("{:.1} {:.1}", x(*a), y(*b))).collect();
         line(&mut svg, &format!("line c{colour}"), &format!("M{}", places.join("L")));
         for (a, b) in &each.points {
@@ -137,22 +119,45 @@ pub(crate) fn draw(plot: &Plot) -> String {
     svg + "</svg>\n"
 }
 
-/// Moves heights apart so that names at them do not cover each other, and keeps their order.
+/// Moves heights apart so that names at them do not cover each other, and keeps their order. Names that touch each other form a group whose
+/// middle stays where the middle of its heights was, within the picture.
 fn apart(heights: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..heights.len()).collect();
     order.sort_by(|one, other| heights[*one].total_cmp(&heights[*other]));
-    let mut moved = heights;
-    for n in 1..order.len() {
-        let least = moved[order[n - 1]] + LINE;
-        moved[order[n]] = moved[order[n]].max(least);
+    // Each group has its members, in order, and the sum of their heights.
+    let mut groups: Vec<(Vec<usize>, f64)> = Vec::new();
+    for index in order {
+        groups.push((vec![index], heights[index]));
+        while let [.., above, below] = &groups[..]
+            && top(below) < top(above) + size(above)
+        {
+            let (members, sum) = groups.pop().unwrap_or_default();
+            if let Some(last) = groups.last_mut() {
+                last.0.extend(members);
+                last.1 += sum;
+            }
+        }
     }
-    // What was pushed below the axes goes up again.
-    let mut most = SIZE.1 - BOTTOM + LINE;
-    for index in order.into_iter().rev() {
-        moved[index] = moved[index].min(most);
-        most = moved[index] - LINE;
+    let mut moved = heights;
+    for group in &groups {
+        let mut at = top(group) + LINE / 2.0;
+        for index in &group.0 {
+            moved[*index] = at;
+            at += LINE;
+        }
     }
     moved
+}
+
+fn size(group: &(Vec<usize>, f64)) -> f64 {
+    group.0.iter().map(|_| LINE).sum()
+}
+
+/// Returns the upper end of a group, within the axes.
+fn top(group: &(Vec<usize>, f64)) -> f64 {
+    let middle = group.1 * LINE / size(group);
+    let lowest = (SIZE.1 - BOTTOM + LINE - size(group)).max(0.0);
+    (middle - size(group) / 2.0).clamp((TOP - LINE).min(lowest), lowest)
 }
 
 fn head(title: &str) -> String {
@@ -193,7 +198,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Returns a whole number with commas: 20,000.
-fn thousands(value: f64) -> String {
+pub(super) fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();

@@ -82,7 +82,7 @@ impl Who {
             Self::Ours => "this program",
             Self::Chains => "layout chains",
             Self::ServiceChains => "chains of Services only",
-            Self::Upstream => "upstream",
+            Self::Upstream => "upstream nftables",
         }
     }
 }

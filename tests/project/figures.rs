@@ -86,7 +86,7 @@ fn check(rows: &[Row]) {
 /// Returns the figures of a page that stand neither between marks nor in a section about earlier runs.
 fn loose(page: &str) -> Vec<String> {
     let marked = Regex::new(r"(?s)<!-- figures: .*?<!-- /figures -->|<!-- figure: .*?<!-- / -->").expect("a pattern");
-    let figure = Regex::new(r"\d(\.\d+)? (us|ms|s|MB|GB|x|%)\b|\d /s\b").expect("a pattern");
+    let figure = Regex::new(r"\d(\.\d+)? ((us|ms|s|MB|GB|x)\b|%)|\d /s\b").expect("a pattern");
     let page = marked.replace_all(page, "");
     let sections = page.split("\n## ").filter(|section| !section.starts_with("Earlier runs"));
     let lines = sections.flat_map(str::lines).filter(|line| !OTHERS.iter().any(|other| line.contains(other)));
@@ -135,6 +135,10 @@ fn marks_get_the_figures_of_the_rows() {
     let filled = |page: &str| pages::fill(page, &rows);
     assert_eq!(filled("in <!-- figure: one -->9 s<!-- / -->."), Ok("in <!-- figure: one -->17 us<!-- / -->.".into()));
     assert_eq!(filled("<!-- figure: two -->9 s<!-- / -->"), Ok("<!-- figure: two -->-<!-- / -->".into()));
+    let absent = Row { measured: "n/a: too slow".into(), ..row("c", "connect, upstream nftables, 5000 Services", 0.0) };
+    let absent = Row { value: json!("n/a: too slow"), ..absent };
+    let found = pages::fill("<!-- figures: connections -->\n<!-- /figures -->", &[absent]).expect("a table");
+    assert!(found.contains("| upstream, mode nftables | - | - | n/a: too slow | - |"), "{found}");
     let table = filled("a\n<!-- figures: beside -->\nold\n<!-- /figures -->\nb").expect("a table");
     assert!(table.contains("| process start to the first answered connection | 0.11 s | - | - | - |"), "{table}");
     assert!(table.contains("Measured on 2026-11-26, Linux 6.18, 2 processors, commit abc.") && !table.contains("old"));
