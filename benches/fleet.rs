@@ -41,9 +41,9 @@ const AWAY: Duration = Duration::from_secs(6);
 const AFTER_START: Duration = Duration::from_secs(15);
 /// For how long an idle server is measured.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long nodes have for what they do after a change, and after the server is back: longer than their random waits.
+/// How long nodes have for what they do after a change, and after the server is back: upstream waits for up to a minute.
 const AFTER_CHANGES: Duration = Duration::from_secs(3);
-const AFTER_RETURN: Duration = Duration::from_secs(45);
+const AFTER_RETURN: Duration = Duration::from_secs(75);
 /// The changes of endpoints, and the pause after each.
 const CHANGES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(20);
