@@ -18,7 +18,7 @@ PROMETHEUS := $(TOOLS)/prometheus
 CHARTS   := $(TOOLS)/charts
 
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-demo build test test-arm64 bench soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
+.PHONY: help deps deps-demo build test test-arm64 bench plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
 
 # Installs the Debian packages of a list that are missing.
 install = missing=; for package in $(1); do \
@@ -92,6 +92,9 @@ test: deps lint ## Format, lints, documentation and all tests; the image's size 
 
 bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes; PEER=DIR has Kubernetes' programs (root)
 	$(if $(PEER),BENCH_PEER="$(abspath $(PEER))") cargo bench --bench bench
+
+plots: ## Take the rows of target/bench.json into benches/bench.json, and write the figures and plots of the pages from it
+	BLESS=1 cargo test --test project figures::
 
 FIGURES := $(CURDIR)/target/soak-figures
 soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 2 of a busy cluster, 200 kills, with figures; SOAK_SECONDS=N for another time (root)

@@ -2,7 +2,7 @@
 //!
 //! Everything runs in separate network namespaces. Times depend on the machine and its load: ratios are taken within one run.
 //! `BENCH_QUICK=1` leaves out the measurements that take minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy
-//! against a real API server, and `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services as well, which takes half an hour. A
+//! against a real API server, also in the parts `connections` and `fleet`, and `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services as well, which takes half an hour. A
 //! time that misses its goal is only printed; an error that must not happen on any machine, such as a connection without an answer, makes
 //! the bench fail at its end. `BENCH_PARTS="phases restart"` runs these parts only.
 
@@ -13,7 +13,10 @@ mod support;
 
 mod clients;
 mod cluster;
+mod connections;
 mod dump;
+mod figures;
+mod fleet;
 mod inspect;
 mod measure;
 mod memory;
@@ -45,7 +48,7 @@ const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// The parts of the benchmark; `BENCH_PARTS` selects some of them.
-const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets schedulers memory source process large listener inspect beside";
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets connections schedulers memory source process large listener inspect beside fleet";
 /// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
 const PEER_CHANGES: &str = "peer-changes";
@@ -60,12 +63,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let quick = env::var_os("BENCH_QUICK").is_some();
-    let mut table = Table::new();
+    let mut table = Table::new(quick);
     let all = || {
         if env::var_os("BENCH_PEER").is_some() { format!("{PARTS} {}", PEER_PARTS.join(" ")) } else { PARTS.to_owned() }
     };
     let parts = env::var("BENCH_PARTS").unwrap_or_else(|_| all());
     for part in parts.split_whitespace() {
+        table.begin(part);
         match part {
             "growth" => growth(&mut table, quick),
             "phases" => phases::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
@@ -76,6 +80,8 @@ fn main() -> ExitCode {
             "shapes" => shapes(&mut table),
             "clients" => clients::rows(&mut table),
             "packets" => packets::rows(&mut table, LARGE, quick),
+            "connections" => connections::rows(&mut table, quick),
+            "fleet" => fleet::rows(&mut table, quick),
             "schedulers" => schedulers::rows(&mut table, if quick { 1_000 } else { 5_000 }, quick),
             "memory" => memory::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),
             "source" => source::rows(&mut table, LARGE, ENDPOINTS),
@@ -93,13 +99,14 @@ fn main() -> ExitCode {
             "listener" => process::beside_a_listener(&mut table, LARGE, ENDPOINTS),
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
-            PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[1_000, 5_000, LARGE]),
-            PEER => peer::rows(&mut table, &[1_000, 5_000]),
+            PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[100, 1_000, 5_000, LARGE]),
+            PEER => peer::rows(&mut table, &[100, 1_000, 5_000]),
             PEER_CHANGES => peer::changes::rows(&mut table, changing_time(quick)),
             PEER_LARGE => peer::large::rows(&mut table),
             PEER_LATENCY => peer::changes::latency::rows(&mut table, Duration::from_secs(if quick { 20 } else { 60 })),
             other => panic!("there is no part {other}; there are: {PARTS} {}", PEER_PARTS.join(" ")),
         }
+        table.save();
     }
     table.finish()
 }

@@ -2,11 +2,13 @@
 //!
 //! Takes a directory with the two programs; provides a server that has a Node `test-node` and a namespace `bench`, and a kubeconfig with
 //! the rights of kube-proxy. The addresses that the cluster needs are on the namespace's `lo`. etcd keeps its data in memory. The server
-//! can be restarted, and etcd compacted. Both programs are ended when the value is dropped.
+//! can be restarted, and etcd compacted. Nodes in other namespaces reach it through a
+//! [`Switch`]. Both programs are ended when the value is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -24,8 +26,10 @@ use crate::support::netns::Namespace;
 use crate::support::plan::NODE as NODE_NAME;
 
 /// The node's address, which the API server also advertises as its own.
-pub(super) const NODE: &str = "192.0.2.10";
+pub(crate) const NODE: &str = "192.0.2.10";
 const SERVER: &str = "https://127.0.0.1:6443";
+/// The server for nodes that are connected to its [`Switch`].
+pub(crate) const SERVER_ON_SWITCH: &str = "https://10.255.0.1:6443";
 const ETCD: &str = "http://127.0.0.1:2379";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How many objects are created at the same time.
@@ -33,7 +37,7 @@ const WRITERS: usize = 8;
 
 /// How often the Go runtimes of the API server and etcd collect garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Garbage {
+pub(crate) enum Garbage {
     /// Go's default.
     Collected,
     /// Only when the program uses 4 GiB: for a machine on which all programs of the bench share the processors.
@@ -41,7 +45,7 @@ pub(super) enum Garbage {
 }
 
 /// A running API server with its etcd, and a client with all rights.
-pub(super) struct ControlPlane<'a> {
+pub(crate) struct ControlPlane<'a> {
     node: &'a Namespace,
     programs: &'a Path,
     garbage: Garbage,
@@ -56,13 +60,13 @@ pub(super) struct ControlPlane<'a> {
 
 impl<'a> ControlPlane<'a> {
     /// Starts both programs in `node`, and waits until the server is ready. The calling thread must be in that namespace.
-    pub(super) fn start(node: &'a Namespace, programs: &'a Path, garbage: Garbage) -> Self {
+    pub(crate) fn start(node: &'a Namespace, programs: &'a Path, garbage: Garbage) -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let data = TempDir::new_in("/dev/shm").expect("a directory in memory can be made");
         let key = KeyPair::generate().expect("a key can be made");
         let tokens = "admin,admin,1,\"system:masters\"\nproxy,system:kube-proxy,2,\"system:node-proxiers\"\n";
         for (name, text) in [
-            ("proxy.kubeconfig", kubeconfig("proxy").to_string()),
+            ("proxy.kubeconfig", kubeconfig("proxy", SERVER).to_string()),
             ("tokens.csv", tokens.to_owned()),
             ("public.pem", key.public_key_pem()),
             ("private.pem", key.serialize_pem()),
@@ -89,18 +93,36 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Returns the path of the proxies' kubeconfig.
-    pub(super) fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("proxy.kubeconfig")
     }
 
+    /// Writes a kubeconfig of the proxies for another URL of the server. Returns its path.
+    pub(crate) fn kubeconfig_for(&self, server: &str) -> PathBuf {
+        let path = self.directory.path().join("nodes.kubeconfig");
+        fs::write(&path, kubeconfig("proxy", server).to_string()).expect("a file can be written");
+        path
+    }
+
+    /// Returns the namespace of the server.
+    pub(crate) fn namespace(&self) -> &'a Namespace {
+        self.node
+    }
+
+    /// Returns the text that the server answers for a path.
+    pub(crate) fn text(&self, path: &str) -> String {
+        let request = Request::get(path).body(Vec::new()).expect("a request");
+        self.runtime.block_on(self.client.request_text(request)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
     /// Returns the process id of the API server.
-    pub(super) fn server(&self) -> u32 {
+    pub(crate) fn server(&self) -> u32 {
         self.server.id()
     }
 
     /// Ends the API server with a signal, compacts etcd meanwhile, and starts the server again. Returns the time from the signal until it
     /// is ready.
-    pub(super) fn restart_server(&mut self, signal: Signal) -> Duration {
+    pub(crate) fn restart_server(&mut self, signal: Signal) -> Duration {
         let start = Instant::now();
         let pid = Pid::from_raw(self.server.id().try_into().expect("a process id fits")).expect("it is not 0");
         kill_process(pid, signal).expect("a child can be signalled");
@@ -113,7 +135,7 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Compacts etcd, so that it has only the latest state.
-    pub(super) fn compact(&self) {
+    pub(crate) fn compact(&self) {
         self.runtime.block_on(async {
             let etcd = Client::try_from(Config::new(ETCD.parse().expect("an address"))).expect("a client");
             let ask = async |path, body| send(&etcd, Method::POST, path, "application/json", &body).await;
@@ -124,7 +146,7 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Creates objects, several at the same time.
-    pub(super) fn create(&self, objects: Vec<Value>) {
+    pub(crate) fn create(&self, objects: Vec<Value>) {
         self.runtime.block_on(async {
             let mut writers = JoinSet::new();
             for object in objects {
@@ -141,7 +163,7 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Applies a merge patch to the object at a path. Returns after the server has answered.
-    pub(super) fn patch(&self, path: &str, change: &Value) {
+    pub(crate) fn patch(&self, path: &str, change: &Value) {
         self.runtime.block_on(send(&self.client, Method::PATCH, path, "application/merge-patch+json", change));
     }
 
@@ -154,6 +176,36 @@ impl<'a> ControlPlane<'a> {
             assert!(Instant::now() < end, "the API server is not ready after {READY_WITHIN:?}: {error}\n{log}");
             sleep(Duration::from_millis(300));
         }
+    }
+}
+
+/// A bridge in the namespace of an API server, by which namespaces of nodes reach it at 10.255.0.1.
+pub(crate) struct Switch<'a> {
+    control: &'a Namespace,
+    nodes: AtomicU16,
+}
+
+impl<'a> Switch<'a> {
+    /// The name of the bridge's interface: what it sends goes to the nodes.
+    pub(crate) const BRIDGE: &'static str = "nodes";
+
+    /// Makes the bridge in this namespace.
+    pub(crate) fn new(control: &'a Namespace) -> Self {
+        let bridge = Self::BRIDGE;
+        let lines = ["link add BRIDGE type bridge", "addr add 10.255.0.1/16 dev BRIDGE", "link set BRIDGE up"];
+        control.ip(&lines.map(|line| line.replace("BRIDGE", bridge)));
+        Self { control, nodes: AtomicU16::new(0) }
+    }
+
+    /// Connects a node, which gets an address of its own.
+    pub(crate) fn connect(&self, node: &Namespace) {
+        let number = self.nodes.fetch_add(1, Ordering::Relaxed);
+        let [high, low] = number.to_be_bytes();
+        self.control.ip(&[
+            format!("link add n{number} type veth peer name api netns {}", node.name()),
+            format!("link set n{number} master {} up", Self::BRIDGE),
+        ]);
+        node.ip(&[format!("addr add 10.255.{}.{low}/16 dev api", high + 1), "link set api up".to_owned()]);
     }
 }
 
@@ -181,7 +233,6 @@ fn server_command(node: &Namespace, programs: &Path) -> Command {
     let mut command = node.command(programs.join("kube-apiserver"));
     command.args([
         "--secure-port=6443",
-        "--bind-address=127.0.0.1",
         "--cert-dir=certificates",
         "--authorization-mode=RBAC",
         "--token-auth-file=tokens.csv",
@@ -199,20 +250,20 @@ fn server_command(node: &Namespace, programs: &Path) -> Command {
     command
 }
 
-/// Returns a kubeconfig with this token, which accepts the server's self-signed certificate.
-fn kubeconfig(token: &str) -> Value {
+/// Returns a kubeconfig for this server with this token, which accepts the server's self-signed certificate.
+fn kubeconfig(token: &str, server: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "bench",
-        "clusters": [{ "name": "bench", "cluster": { "server": SERVER, "insecure-skip-tls-verify": true } }],
+        "clusters": [{ "name": "bench", "cluster": { "server": server, "insecure-skip-tls-verify": true } }],
         "users": [{ "name": "bench", "user": { "token": token } }],
         "contexts": [{ "name": "bench", "context": { "cluster": "bench", "user": "bench" } }],
     })
 }
 
 /// Returns a client with all rights; it only works in the runtime in which it was made.
-pub(super) async fn client() -> Client {
+pub(crate) async fn client() -> Client {
     let file = NamedTempFile::new().expect("a temporary file can be made");
-    fs::write(file.path(), kubeconfig("admin").to_string()).expect("a temporary file can be written");
+    fs::write(file.path(), kubeconfig("admin", SERVER).to_string()).expect("a temporary file can be written");
     let options = ClientOptions { kubeconfig: Some(file.path().to_owned()), ..ClientOptions::default() };
     let (client, _) = cluster::source::api::client(&options).await.expect("a client");
     client
@@ -227,7 +278,7 @@ async fn send(client: &Client, method: Method, path: &str, kind: &str, object: &
 }
 
 /// Returns the API path at which an object is created.
-pub(super) fn path_of(object: &Value) -> String {
+pub(crate) fn path_of(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     match object["kind"].as_str() {
         Some("Namespace") => "/api/v1/namespaces".to_owned(),

@@ -5,7 +5,7 @@
 //! configuration, with upstream's defaults for the times between syncs.
 
 pub(crate) mod changes;
-mod control_plane;
+pub(crate) mod control_plane;
 pub(crate) mod large;
 
 use std::io::Read as _;
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::cluster::manifests_of;
+use crate::figures::Point;
 use crate::measure::{cpu_time_with_children, permille};
 use crate::process::{delete_rules, memory};
 use crate::support::netns::{Namespace, run};
@@ -33,8 +34,8 @@ use crate::wait_for_idle;
 use control_plane::{ControlPlane, Garbage, NODE};
 
 /// The number of the first Service: the cluster IPs before it are left to the API server.
-const FIRST: u32 = 1_000;
-const ENDPOINTS: u32 = 10;
+pub(crate) const FIRST: u32 = 1_000;
+pub(crate) const ENDPOINTS: u32 = 10;
 /// The probed Service, and its two endpoints, of which it has one at a time.
 const FRONTEND: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 100), 80);
 const PODS: [Ipv4Addr; 2] = [Ipv4Addr::new(172, 30, 0, 1), Ipv4Addr::new(172, 30, 0, 2)];
@@ -75,6 +76,16 @@ impl Who {
             Self::Upstream => "upstream",
         }
     }
+
+    /// The name in plots.
+    const fn series(self) -> &'static str {
+        match self {
+            Self::Ours => "this program",
+            Self::Chains => "layout chains",
+            Self::ServiceChains => "chains of Services only",
+            Self::Upstream => "upstream nftables",
+        }
+    }
 }
 
 /// The measurements of a proxy.
@@ -113,7 +124,7 @@ pub(crate) fn rows(table: &mut Table, sizes: &[u32]) {
 }
 
 /// Returns the directory that `BENCH_PEER` names; panics if it lacks one of these programs.
-fn programs(names: &[&str]) -> PathBuf {
+pub(crate) fn programs(names: &[&str]) -> PathBuf {
     let programs = env::var_os("BENCH_PEER").expect("BENCH_PEER names a directory with the programs of Kubernetes");
     let programs = Path::new(&programs).canonicalize().expect("the directory of BENCH_PEER");
     for name in names {
@@ -123,7 +134,7 @@ fn programs(names: &[&str]) -> PathBuf {
 }
 
 /// Makes a namespace with the node's address on `lo`, and a route for cluster IPs.
-fn host() -> Namespace {
+pub(crate) fn host() -> Namespace {
     let node = Namespace::new("bench");
     node.ip(&[format!("addr add {NODE}/32 dev lo"), "route add default dev lo".to_owned()]);
     // A SYN that met no rules is tracked without NAT, and so is a later one from the same port until this time-out has passed.
@@ -143,11 +154,13 @@ fn print(table: &mut Table, services: u32, all: &[(Who, Figures)]) {
             _ => [""; 3],
         };
         let is_ours = *who != Who::Upstream;
-        table.time(&what("start to the first answered connection"), figures.start, start);
+        let point = |plot: &str| Some(Point { plot: plot.to_owned(), series: who.series().to_owned(), services });
+        table.time_at(point("start"), &what("start to the first answered connection"), figures.start, start);
         if is_ours {
             table.ratio("  upstream against that", upstream.start, figures.start, "");
         }
-        table.time(&what("one endpoint, from the API server's answer to a packet, median"), figures.change, change);
+        let named = what("one endpoint, from the API server's answer to a packet, median");
+        table.time_at(point("change"), &named, figures.change, change);
         if is_ours {
             table.ratio("  upstream against that", upstream.change, figures.change, "");
         }
@@ -241,7 +254,7 @@ fn endpoints(pods: &[Ipv4Addr]) -> Vec<Value> {
 }
 
 /// Returns the Services with these numbers and their slices, with the fields that a controller writes and a proxy ignores.
-fn objects(numbers: Range<u32>, endpoints: u32) -> Vec<Value> {
+pub(crate) fn objects(numbers: Range<u32>, endpoints: u32) -> Vec<Value> {
     let mut list = manifests_of(FIRST + numbers.start..FIRST + numbers.end, endpoints);
     let mut objects: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
     for object in &mut objects {

@@ -5,10 +5,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../../benches/figures/mod.rs"]
+mod bench_figures;
 mod chart;
 mod corpora;
 mod coverage;
 mod distributions;
+mod figures;
 mod golden;
 mod guests;
 mod image;

@@ -279,8 +279,15 @@ fn flags_of_help() -> BTreeSet<String> {
 }
 
 /// Flags that sentences name and that are of other programs, and in no command of the pages.
-const OTHERS_FLAGS: [&str; 6] =
-    ["--disable-kube-proxy", "--help", "--patches", "--record", "--field-selector", "--cluster-cidr"];
+const OTHERS_FLAGS: [&str; 7] = [
+    "--disable-kube-proxy",
+    "--help",
+    "--patches",
+    "--record",
+    "--field-selector",
+    "--cluster-cidr",
+    "--endpointslice-updates-batch-period",
+];
 
 /// The commands beside the proxy itself.
 const COMMANDS: [&str; 10] =

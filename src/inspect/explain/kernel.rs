@@ -4,7 +4,6 @@
 //! elements that the packet meets, so that the size of the tables hardly matters. All elements of a set are read only for a set of
 //! ranges, or when a part of the key is not known.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;

@@ -40,6 +40,11 @@ impl Confirmation {
 const MANY: usize = 10;
 
 impl KnownObjects {
+    /// Returns how many objects the model has.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
     /// Notes that a list begins. If the previous list was not complete, it has broken off.
     pub(super) fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);

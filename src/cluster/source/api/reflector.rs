@@ -29,7 +29,7 @@ use super::error::{Cause, End, Error};
 use super::known::{Confirmation, KnownObjects};
 use super::position::{Freshness, ListMethods, Position, Question};
 use super::resource::Resource;
-use super::retry::{Attempt, Backoff, FIRST, Outage, go_duration, is_away, probe_interval};
+use super::retry::{Attempt, Backoff, FIRST, Outage, go_duration, is_away, list_spread, probe_interval};
 use super::startup::ProgressSender;
 use super::{EventSender, Observer};
 use crate::source::convert::{ConvertOptions, Converted};
@@ -69,6 +69,8 @@ pub(super) struct Timing {
     pub(super) absent: Duration,
     /// The shortest wait after a first failure.
     pub(super) first_wait: Duration,
+    /// By how much each known object makes the random wait before another list longer ([`list_spread`]).
+    pub(super) per_object: Duration,
 }
 
 impl Default for Timing {
@@ -86,6 +88,7 @@ impl Default for Timing {
             confirmation: Duration::from_secs(120),
             absent: Duration::from_secs(180),
             first_wait: FIRST,
+            per_object: Duration::from_micros(500),
         }
     }
 }
@@ -186,11 +189,24 @@ impl<'a, O: Observer> Reflector<'a, O> {
                 () = wait => {}
                 // Another kind's success counts only after a failure that affects all kinds, and not if the server refuses only this kind
                 // or sent Retry-After.
-                _ = self.news.changed(), if is_of_all => {}
+                _ = self.news.changed(), if is_of_all => self.spread_list().await,
                 // A new token, certificate or CA in the files may end the failure.
                 () = self.connection.outdated(), if error.is_about_access() => {}
             }
         }
+    }
+
+    /// Waits for a random time if the next request is a list: the server is back for all nodes of the cluster at once.
+    async fn spread_list(&mut self) {
+        self.begin_attempt();
+        if matches!(self.position, Position::List(_)) {
+            sleep(self.list_wait()).await;
+        }
+    }
+
+    /// Returns a random wait before a list.
+    fn list_wait(&self) -> Duration {
+        list_spread(self.known.len(), self.shared.timing.per_object).mul_f64(rand::random())
     }
 
     fn begin_attempt(&mut self) {
@@ -258,7 +274,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         if matches!(error, Error::VersionLost) {
             self.lost_version(error);
         }
-        let wait = self.backoff.next(attempt, error.retry_after(), rand::random());
+        let spread = if attempt.end == End::ListNeeded { self.list_wait() } else { Duration::ZERO };
+        let wait = self.backoff.next(attempt, error.retry_after(), rand::random()).max(spread);
         match probe_interval(error.cause(), error.retry_after()).filter(|_| self.kind == PROBE) {
             Some(interval) => wait.min(interval.mul_f64(1.0 + rand::random::<f64>() / 2.0)),
             None => wait,

@@ -31,6 +31,9 @@ const PACE: Duration = Duration::from_millis(500);
 /// The longest random wait after a watch that the server ended without an error, or whose version is too old. It spreads the requests of
 /// the nodes: a server that shuts down ends the watches of all nodes at once, and a server that starts has no history for any node.
 const SPREAD: Duration = Duration::from_millis(200);
+/// The longest random wait before a list that replaces what is known already. A server needs some 20 us of processor time for each object
+/// of a list, so the lists of thousands of nodes at once would keep it busy for minutes.
+const LONGEST_SPREAD: Duration = Duration::from_secs(15);
 /// The wait after a watch that broke off, without jitter; jitter may double it.
 const SOON: Duration = Duration::from_millis(300);
 /// How many waits are short after watches that broke off within an event: enough for about a minute, because a change waits at the server.
@@ -167,6 +170,17 @@ pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Opt
         Cause::Refused(300..=399 | 401) => Some(PROBE_REFUSED),
         _ => None,
     }
+}
+
+/// Returns the longest random wait before a list that replaces `objects` known objects, with `per_object` for each: the nodes of a cluster
+/// list at the same moment, because the server was away for all of them or has lost its history. The more objects a list has, the longer is
+/// the time over which the lists spread. Without known objects the rules wait for the list, and the wait is zero.
+pub(super) fn list_spread(objects: usize, per_object: Duration) -> Duration {
+    let objects = u32::try_from(objects).unwrap_or(u32::MAX);
+    if objects == 0 {
+        return Duration::ZERO;
+    }
+    per_object.saturating_mul(objects).saturating_add(SPREAD).min(LONGEST_SPREAD)
 }
 
 /// The current outage of one kind; contains `None` while the kind can be listed and watched.
@@ -354,6 +368,13 @@ mod tests {
             assert_eq!(probe_interval(cause, None), expected, "{cause:?}");
             assert_eq!(probe_interval(cause, Some(Duration::from_secs(1))), None, "the server says when");
         }
+    }
+
+    #[test]
+    fn lists_of_many_nodes_spread_over_a_time_that_grows_with_their_size() {
+        let spread = |objects| list_spread(objects, Duration::from_micros(500)).as_millis();
+        assert_eq!([0, 1, 100, 1_000, 20_000].map(spread), [0, 200, 250, 700, 10_200]);
+        assert_eq!([100_000, usize::MAX].map(spread), [15_000, 15_000], "the rules may not be old for longer");
     }
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -160,6 +160,18 @@ fn a_server_that_is_back_for_one_kind_is_asked_for_all() {
 }
 
 #[test]
+fn lists_again_wait_for_a_random_time_that_grows_with_what_is_known() {
+    // The lists of all nodes would reach the server at once (O20).
+    let answer = |_: &Request| stream(vec![added(&web("8")), end("9"), gone()]);
+    let followed = follow("services", answer, Timing { per_object: Duration::from_secs(2), ..timing() });
+    followed.wait(|followed| followed.server.requests("services").len() > 6);
+    let asked = followed.server.requests("services");
+    let took = asked[6].at - asked[0].at;
+    // Six random waits of up to 2.2 s each; waits of a small cluster would be 1.2 s in total at most.
+    assert!(took > Duration::from_millis(1_700), "{took:?}");
+}
+
+#[test]
 fn a_server_that_asks_for_time_gets_it() {
     let answer = |request: &Request| match request.nth {
         0 => refusal(429, "Retry-After: 3\r\n"),
