@@ -145,6 +145,8 @@ fn service(n: u32) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         scheduler: None,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports: vec![port(80)],
     }

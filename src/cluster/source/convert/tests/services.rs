@@ -234,7 +234,7 @@ fn an_annotation_names_the_scheduler() {
     assert_eq!(named("maglev"), (Some(Scheduler::Maglev), vec![]));
     let (scheduler, problems) = named("mh");
     assert_eq!((scheduler, problems.len()), (None, 1));
-    assert!(problems[0].contains("\"mh\" is not random, source-hash or maglev; ignored"), "{problems:?}");
+    assert!(problems[0].contains("\"mh\" is unknown, known are: random, source-hash, maglev; ignored"), "{problems:?}");
     assert_eq!(service(web()).0.scheduler, None);
 }
 
