@@ -19,8 +19,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::endpoints::{allowed_sources, is_load_balancer};
 use crate::model::{
-    CloseConnections, Conditions, Destination, Endpoint, EndpointSlice, Family, Frontend, ObjectName, PortSlice, PortSlices,
-    Protocol, Ranges, Service, State,
+    CloseConnections, Conditions, Destination, Endpoint, EndpointSlice, Family, Frontend, ObjectName, PortSlice,
+    PortSlices, Protocol, Ranges, Service, State,
 };
 
 /// A flow that the kernel tracks.
@@ -112,9 +112,7 @@ pub fn loses_endpoints(before: &EndpointSlice, after: Option<&EndpointSlice>) ->
     let Some(after) = after.filter(|after| after.service == before.service) else { return endpoints.next().is_some() };
     // Nearly all endpoints keep their place in the list.
     let is_left = |(index, endpoint): (usize, &Endpoint)| {
-        let is_it = |other: &&Endpoint| {
-            other.address == endpoint.address && may_answer(other.conditions)
-        };
+        let is_it = |other: &&Endpoint| other.address == endpoint.address && may_answer(other.conditions);
         after.endpoints.get(index).filter(is_it).or_else(|| after.endpoints.iter().find(is_it)).is_some()
     };
     ports.any(|port| !after.ports.contains(port)) || !endpoints.all(is_left)
@@ -352,5 +350,110 @@ mod tests {
         let state = dns(&["10.244.0.1"]);
         assert!(Gathered::of(&state, &name("shop/dns")).has_udp_endpoints());
         assert!(!Gathered::of(&state, &name("shop/other")).has_udp_endpoints());
+    }
+
+    /// A Service with a TCP and an SCTP port on endpoint ports 8080 and 9090, and these endpoints.
+    fn web(endpoints: &[&str], close_connections: Option<CloseConnections>) -> State {
+        let mut web = testing::service("shop/web", &["10.96.0.11"]);
+        web.ports = vec![port("http", 80), port("sig/sctp", 90)];
+        web.ports[0].node_port = Some(30080);
+        web.close_connections = close_connections;
+        let ports = [slice_port("http", 8080), slice_port("sig/sctp", 9090)];
+        let slice = slice("shop/web-1", "shop/web", &ports, endpoints);
+        testing::state([Event::ServiceApplied(web), Event::SliceApplied(slice)])
+    }
+
+    /// Whether a TCP flow and an SCTP flow to the Service end.
+    fn ended(state: &State, endpoint: &str, is_unanswered: bool) -> [bool; 2] {
+        let node = ["192.168.0.2".parse().unwrap()];
+        let mut gone = Gone::default();
+        let mut examiner = Examiner::new(state, [], &mut gone, &node);
+        let flows = [
+            (Protocol::Tcp, "10.96.0.11:80", 8080),
+            (Protocol::Sctp, "10.96.0.11:90", 9090),
+            (Protocol::Tcp, "192.168.0.2:30080", 8080),
+        ];
+        let [tcp, sctp, node_port] = flows.map(|(protocol, to, port)| {
+            let flow = flow_of(protocol, to, &format!("{endpoint}:{port}"));
+            examiner.is_stale(&Flow { is_unanswered, ..flow })
+        });
+        assert_eq!(tcp, node_port, "{endpoint}");
+        [tcp, sctp]
+    }
+
+    // A flow that nobody answered ends unless its endpoint may answer still; an open connection stays (J9, J12).
+    #[test]
+    fn unanswered_connections_to_an_endpoint_that_cannot_answer_end() {
+        let endpoints = ["10.244.0.1", "10.244.0.2 terminating", "10.244.0.3 published", "10.244.0.4 dead"];
+        let state = web(&endpoints, None);
+        for (endpoint, ends) in [(1, false), (2, false), (3, false), (4, true), (9, true)] {
+            let endpoint = format!("10.244.0.{endpoint}");
+            assert_eq!(ended(&state, &endpoint, true), [ends; 2], "{endpoint}");
+            assert_eq!(ended(&state, &endpoint, false), [false; 2], "{endpoint}");
+        }
+        let mut gone = Gone::default();
+        let mut examiner = Examiner::new(&state, [], &mut gone, &[]);
+        for to in ["10.96.0.11:81", "10.96.0.12:80", "192.168.0.2:30080"] {
+            let other = Flow { is_unanswered: true, ..flow_of(Protocol::Tcp, to, "10.244.0.9:8080") };
+            assert!(!examiner.is_stale(&other), "{to}: no frontend of the Service");
+        }
+    }
+
+    // With the annotation an open connection ends once the address of its endpoint is in no slice, but is reset once only (J13).
+    #[test]
+    fn open_connections_end_with_the_address_of_their_endpoint() {
+        let endpoints = ["10.244.0.1", "10.244.0.2 dead", "10.244.0.3 unready"];
+        let state = web(&endpoints, Some(CloseConnections::EndpointGone));
+        for (endpoint, ends) in [(1, false), (2, false), (3, false), (9, true)] {
+            assert_eq!(ended(&state, &format!("10.244.0.{endpoint}"), false), [ends; 2], "{endpoint}");
+        }
+        let mut gone = Gone::default();
+        let mut examiner = Examiner::new(&state, [], &mut gone, &[]);
+        let mut ends = |by: &str| examiner.is_stale(&flow_of(Protocol::Tcp, "10.96.0.11:80", by));
+        assert!(!ends("10.244.0.1:8081"), "a former port of an endpoint that is there");
+        assert!(!ends("192.168.0.2:0"), "its reset is on the way");
+        assert!(ends("10.244.0.9:8080"));
+        let needs_reset = |protocol, is_unanswered| {
+            Flow { is_unanswered, ..flow_of(protocol, "10.96.0.11:80", "10.244.0.9:8080") }.needs_reset()
+        };
+        assert!(needs_reset(Protocol::Tcp, false) && !needs_reset(Protocol::Tcp, true));
+        assert!(!needs_reset(Protocol::Sctp, false));
+    }
+
+    // A flow stays with an endpoint that does not serve if the Service asks for it, but not with one that is in no slice (J3).
+    #[test]
+    fn flows_of_endpoints_that_do_not_serve_are_kept_on_demand() {
+        for keeps in [false, true] {
+            let mut state = dns(&["10.244.0.1 dead", "10.244.0.2 unready"]);
+            let mut service = state.service(&name("shop/dns")).unwrap().clone();
+            service.keeps_unready_udp_flows = keeps;
+            state.apply(Event::ServiceApplied(service));
+            for endpoint in ["10.244.0.1:5353", "10.244.0.2:5353"] {
+                assert_eq!(deleted(&state, flow("10.96.0.10:53", endpoint)), !keeps, "{endpoint}");
+            }
+            assert!(deleted(&state, flow("10.96.0.10:53", "10.244.0.9:5353")));
+        }
+    }
+
+    // A slice loses an endpoint that took TCP or SCTP connections by its address, its conditions, its port or its Service (J12).
+    #[test]
+    fn a_slice_that_loses_endpoints_is_noticed() {
+        let with = |port: &str, number, endpoints: &[&str]| {
+            slice("shop/web-1", "shop/web", &[slice_port(port, number)], endpoints)
+        };
+        let before = with("http", 80, &["10.244.0.1", "10.244.0.2"]);
+        assert!(loses_endpoints(&before, None));
+        assert!(!loses_endpoints(&with("dns/udp", 53, &["10.244.0.1"]), None));
+        assert!(!loses_endpoints(&with("http", 80, &["10.244.0.1 dead"]), None), "it took none before");
+        for (after, loses) in [
+            (with("http", 80, &["10.244.0.1", "10.244.0.2", "10.244.0.3"]), false),
+            (with("http", 80, &["10.244.0.2 terminating", "10.244.0.1"]), false),
+            (with("http", 80, &["10.244.0.1", "10.244.0.2 unready"]), true),
+            (with("http", 80, &["10.244.0.1", "10.244.0.3"]), true),
+            (with("http", 81, &["10.244.0.1", "10.244.0.2"]), true),
+            (EndpointSlice { service: name("shop/other"), ..before.clone() }, true),
+        ] {
+            assert_eq!(loses_endpoints(&before, Some(&after)), loses, "{after:?}");
+        }
     }
 }

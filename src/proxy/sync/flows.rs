@@ -303,7 +303,6 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::net::SocketAddr;
 
     use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
@@ -339,14 +338,32 @@ mod tests {
             unreachable!("flows are no business of nf_tables")
         }
 
-        fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+        fn flows(
+            &mut self,
+            family: Family,
+            listing: Listing,
+            is_wanted: &mut dyn FnMut(&Flow) -> bool,
+        ) -> io::Result<Vec<Flow>> {
+            if listing != Listing::Udp {
+                return Ok(Vec::new());
+            }
             self.listed.push(family);
             if self.fails {
                 return Err(io::Error::from_raw_os_error(1));
             }
             let to = if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" };
             let to: SocketAddr = to.parse().unwrap();
-            Ok(vec![Flow { client: to.ip(), original_destination: to, reply_source: to, handle: Vec::new() }])
+            let (protocol, handle) = (Protocol::Udp, Vec::new());
+            let flow = Flow {
+                protocol,
+                client: to,
+                original_destination: to,
+                reply_source: to,
+                is_unanswered: false,
+                timeout: 30,
+                handle,
+            };
+            Ok([flow].into_iter().filter(is_wanted).collect())
         }
 
         fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
@@ -372,6 +389,11 @@ mod tests {
         ])
     }
 
+    /// The flows of a process that has looked for what was there before it.
+    fn flows() -> Flows {
+        Flows { unanswered: false, ..Flows::default() }
+    }
+
     /// Notes a change of a Service; `fits` says whether the Service is within the limit of elements.
     fn changed(flows: &mut Flows, state: &State, service: &str, fits: bool) {
         let service = name(service);
@@ -385,7 +407,7 @@ mod tests {
     // UDP flows are listed once for each family, after a sync that changed a Service with a UDP port (B15, J1).
     #[test]
     fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
-        let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
+        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
         changed(&mut flows, &state, "shop/web", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
         assert_eq!(kernel.listed, [], "no UDP in it");
@@ -398,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_service_that_is_left_out_is_not_looked_at() {
-        let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
+        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
         changed(&mut flows, &state, "shop/dns", true);
         changed(&mut flows, &state, "shop/dns", false);
         flows.all_changed();
@@ -410,7 +432,7 @@ mod tests {
     // A flow that was made while other rules were in force may lead nowhere, so a repair has all flows examined (G10, J7).
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
-        let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
+        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
         changed(&mut flows, &state, "shop/dns", true);
         changed(&mut flows, &state, "shop/web", true);
         reconcile(&mut flows, &state, &mut kernel);
@@ -422,7 +444,7 @@ mod tests {
     // A failed listing is repeated after growing pauses until it works, without any further change of the cluster (J8).
     #[test]
     fn a_list_that_fails_is_repeated_until_it_works() {
-        let (state, mut flows) = (cluster(), Flows::default());
+        let (state, mut flows) = (cluster(), flows());
         let mut kernel = Tracker { fails: true, ..Tracker::default() };
         changed(&mut flows, &state, "shop/dns", true);
         let mut now = Instant::now();

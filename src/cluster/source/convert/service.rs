@@ -8,7 +8,9 @@ use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp}
 use crate::source::objects;
 use foldhash::HashSet;
 use ipnet::IpNet;
-use rules::model::{CloseConnections, ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy};
+use rules::model::{
+    CloseConnections, ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy,
+};
 
 /// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;

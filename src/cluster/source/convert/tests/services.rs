@@ -238,6 +238,26 @@ fn an_annotation_names_the_scheduler() {
     assert_eq!(service(web()).0.scheduler, None);
 }
 
+// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` have valid values; others are named (J3, J13).
+#[test]
+fn annotations_say_what_becomes_of_flows() {
+    use rules::model::CloseConnections;
+    let annotated = |name: &str, value: &str| {
+        let (service, problems) = service(with(web(), "/metadata/annotations", json!({name: value})));
+        (service.close_connections, service.keeps_unready_udp_flows, problems.join(""))
+    };
+    let close = |value| annotated("kube-proxy-nft/close-connections", value);
+    assert_eq!(close("endpoint-gone"), (Some(CloseConnections::EndpointGone), false, String::new()));
+    let both = Some(CloseConnections::EndpointOrServiceGone);
+    assert_eq!(close("endpoint-or-service-gone"), (both, false, String::new()));
+    let problem = "Service demo/web: metadata.annotations[kube-proxy-nft/close-connections]: \"true\" is unknown, known are: \
+                   endpoint-gone, endpoint-or-service-gone; ignored";
+    assert_eq!(close("true"), (None, false, problem.to_owned()));
+    assert_eq!(annotated("kube-proxy-nft/keep-udp-flows", "not-ready"), (None, true, String::new()));
+    let (_, keeps, problem) = annotated("kube-proxy-nft/keep-udp-flows", "always");
+    assert!(!keeps && problem.contains("\"always\" is unknown, known are: not-ready; ignored"), "{problem}");
+}
+
 #[test]
 fn affinity_has_a_default_and_a_range() {
     // The time-out of session affinity has the range and the default of the API (A11).
