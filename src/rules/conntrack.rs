@@ -100,26 +100,31 @@ fn frontends_of(flow: &Flow, node_addresses: &[IpAddr]) -> impl Iterator<Item = 
     destinations.map(move |destination| Frontend { destination, protocol, port: to.port() })
 }
 
-/// Whether a TCP or SCTP endpoint that takes connections in a slice no longer does in the slice's content `after`. An endpoint that is in
-/// another slice by now may be reported as well.
+/// Whether a TCP or SCTP endpoint that counts by its conditions in a slice no longer does in the slice's content `after`. An endpoint that
+/// is in another slice by now may be reported as well.
 #[must_use]
-pub fn loses_endpoints(before: &EndpointSlice, after: Option<&EndpointSlice>) -> bool {
+pub fn loses_endpoints(
+    before: &EndpointSlice,
+    after: Option<&EndpointSlice>,
+    counts: impl Fn(Conditions) -> bool,
+) -> bool {
     let mut ports = before.ports.iter().filter(|port| port.protocol != Protocol::Udp).peekable();
-    let mut endpoints = before.endpoints.iter().enumerate().filter(|(_, endpoint)| may_answer(endpoint.conditions));
+    let mut endpoints = before.endpoints.iter().enumerate().filter(|(_, endpoint)| counts(endpoint.conditions));
     if ports.peek().is_none() {
         return false;
     }
     let Some(after) = after.filter(|after| after.service == before.service) else { return endpoints.next().is_some() };
     // Nearly all endpoints keep their place in the list.
     let is_left = |(index, endpoint): (usize, &Endpoint)| {
-        let is_it = |other: &&Endpoint| other.address == endpoint.address && may_answer(other.conditions);
+        let is_it = |other: &&Endpoint| other.address == endpoint.address && counts(other.conditions);
         after.endpoints.get(index).filter(is_it).or_else(|| after.endpoints.iter().find(is_it)).is_some()
     };
     ports.any(|port| !after.ports.contains(port)) || !endpoints.all(is_left)
 }
 
 /// Whether an endpoint may answer the first packet of a connection.
-const fn may_answer(conditions: Conditions) -> bool {
+#[must_use]
+pub const fn may_answer(conditions: Conditions) -> bool {
     conditions.ready || conditions.serving
 }
 
@@ -442,6 +447,7 @@ mod tests {
             slice("shop/web-1", "shop/web", &[slice_port(port, number)], endpoints)
         };
         let before = with("http", 80, &["10.244.0.1", "10.244.0.2"]);
+        let loses_endpoints = |before: &_, after: Option<&_>| super::loses_endpoints(before, after, may_answer);
         assert!(loses_endpoints(&before, None));
         assert!(!loses_endpoints(&with("dns/udp", 53, &["10.244.0.1"]), None));
         assert!(!loses_endpoints(&with("http", 80, &["10.244.0.1 dead"]), None), "it took none before");
@@ -455,5 +461,9 @@ mod tests {
         ] {
             assert_eq!(loses_endpoints(&before, Some(&after)), loses, "{after:?}");
         }
+        // To open connections an endpoint is lost with its place in the slice.
+        let (dead, other) = (with("http", 80, &["10.244.0.1 dead"]), with("http", 80, &["10.244.0.2"]));
+        let loses_any = |before, after| super::loses_endpoints(before, Some(after), |_| true);
+        assert!(loses_any(&dead, &other) && !loses_any(&with("http", 80, &["10.244.0.1"]), &dead));
     }
 }

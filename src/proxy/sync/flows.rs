@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 use super::tables::{ChangedIn, Tables};
 use component::logging::duration;
 use node::kernel::Kernel;
-use rules::conntrack::{Examiner, Flow, Gone, Listing, loses_endpoints};
+use rules::conntrack::{Examiner, Flow, Gone, Listing, loses_endpoints, may_answer};
 use rules::diff::{Content, Entry};
 use rules::model::{Change, CloseConnections, Family, Frontend, ObjectName, Protocol, Service, State};
 use rules::ruleset::reading;
@@ -76,10 +76,9 @@ impl Flows {
                     self.gone.add_endpoints(before);
                 }
                 let Some(service) = state.service(&before.service) else { return };
-                if loses_endpoints(before, state.slice(name)) {
-                    self.unanswered = true;
-                    self.open |= service.close_connections.is_some();
-                }
+                let after = state.slice(name);
+                self.unanswered |= loses_endpoints(before, after, may_answer);
+                self.open |= service.close_connections.is_some() && loses_endpoints(before, after, |_| true);
             }
             Change::Service { name, before } => {
                 let wish = |service: &Service| service.close_connections;

@@ -346,10 +346,11 @@ pub fn flow(message: &[u8]) -> Option<Flow> {
     if protocol != Protocol::Udp {
         let status = number(number::STATUS);
         let state = attrs.find(number::PROTOINFO).and_then(walk::protocol_state);
-        if status & TRANSLATED == 0 || walk::phase(protocol.number(), status, state) == Phase::Ended {
+        is_unanswered = status & SEEN_REPLY == 0 && state.is_some_and(|state| is_first(protocol, state));
+        let is_over = !is_unanswered && walk::phase(protocol.number(), status, state) == Phase::Ended;
+        if status & TRANSLATED == 0 || is_over {
             return None;
         }
-        is_unanswered = status & SEEN_REPLY == 0 && state.is_some_and(|state| is_first(protocol, state));
     }
     let mut handle = Writer::default();
     handle.attr(number::TUPLE_ORIGINAL | NESTED, original.payload);
@@ -362,10 +363,10 @@ pub fn flow(message: &[u8]) -> Option<Flow> {
     Some(Flow { protocol, client, original_destination, reply_source, is_unanswered, timeout, handle })
 }
 
-/// Whether the kernel saw nothing but the first packet: `TCP_CONNTRACK_SYN_SENT`, `SCTP_CONNTRACK_COOKIE_WAIT`. A connection that the kernel
-/// took up in its middle, which may run, has another state.
+/// Whether the kernel saw nothing but the first packet: `TCP_CONNTRACK_SYN_SENT`, `SCTP_CONNTRACK_COOKIE_WAIT`, or for newer kernels
+/// `SCTP_CONNTRACK_CLOSED`. A connection that the kernel took up in its middle, which may run, has another state.
 const fn is_first(protocol: Protocol, state: u8) -> bool {
-    state == if matches!(protocol, Protocol::Tcp) { 1 } else { 2 }
+    state == 1 || state == 2 && matches!(protocol, Protocol::Sctp)
 }
 
 /// `NLA_F_NESTED`.

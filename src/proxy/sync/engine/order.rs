@@ -167,7 +167,8 @@ fn connections_are_listed_by_the_syncs_that_need_it() {
     }
     assert_eq!(listed(vec![web(Some(CloseConnections::EndpointGone))]), ["all flows"], "it asks now");
     assert_eq!(listed(vec![slice(&["10.244.0.1", "10.244.0.2"])]), [""; 0]);
-    assert_eq!(listed(vec![slice(&[])]), ["all flows"]);
+    assert_eq!(listed(vec![slice(&["10.244.0.1", "10.244.0.2 dead"])]), ["unanswered flows"]);
+    assert_eq!(listed(vec![slice(&["10.244.0.1"])]), ["all flows"], "it is in no slice");
     assert_eq!(listed(vec![Event::ServiceDeleted(name("shop/web"))]), [""; 0], "this is not asked for");
     assert_eq!(listed(vec![web(Some(CloseConnections::EndpointOrServiceGone))]), ["all flows"]);
     assert_eq!(listed(vec![Event::ServiceDeleted(name("shop/web"))]), ["all flows"]);
