@@ -307,7 +307,7 @@ impl Claims {
     pub(super) fn owner(&self, frontend: &Frontend) -> Option<(&ObjectName, usize)> {
         let owner = self.owners.get(frontend).filter(|owner| owner.rank.kind().is_some())?;
         let is_barred = owner.rank == Rank::ExternalIp && self.is_barred(frontend);
-        (!is_barred).then(|| (&owner.service, owner.port as usize))
+        (!is_barred).then_some((&owner.service, owner.port as usize))
     }
 
     /// The conflicts that arose since the last call and still exist, sorted by frontend, at most `most` for each frontend.
