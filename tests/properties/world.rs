@@ -85,8 +85,6 @@ fn a_service() -> impl Strategy<Value = Service> {
     let names = (select(&SERVICES[..]), 0..3_i64, cluster_ips);
     let addresses = (some::<IpAddr>(&EXTERNAL), some::<IpAddr>(&EXTERNAL), some::<IpNet>(&SOURCES));
     let scheduler = option::of(select(vec![Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev]));
- close_connections: None,
- keeps_unready_udp_flows: false,
     let policies = (a_policy(), a_policy(), option::of(Just(10_800)), scheduler);
     (names, addresses, policies, vec(a_port(), 1..3)).prop_map(|(names, addresses, policies, ports)| Service {
         ignores_external_ips: false,
@@ -104,6 +102,8 @@ fn a_service() -> impl Strategy<Value = Service> {
         external_policy: policies.1,
         affinity_seconds: policies.2,
         scheduler: policies.3,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports,
     })
