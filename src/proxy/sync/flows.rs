@@ -423,7 +423,8 @@ mod tests {
         changed(&mut flows, &state, "shop/dns", true);
         changed(&mut flows, &state, "shop/dns", false);
         flows.all_changed();
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0, 0], "the flows that nobody answered");
+        assert_eq!(kernel.listed, []);
         changed(&mut flows, &state, "shop/dns", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
