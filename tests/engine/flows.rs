@@ -173,7 +173,7 @@ fn a_walk_gives_counters_once_accounting_is_on() {
 fn listing_few_udp_flows_among_many() {
     // The UDP flows of a family are listed once after a sync (J1).
     let node = Namespace::new("many");
-    let tcp = (0..99_900).map(|n| line("tcp", false, n % 30_000, 1000 + n / 30_000));
+    let tcp = (0..99_900).map(|n| translated("tcp", false, n % 30_000, 1000 + n / 30_000));
     load(&node, &tcp.chain((0..100).map(|n| line("udp", false, n, 1000))).collect::<String>());
     node.enter(|| {
         let mut kernel = Netfilter::open().unwrap_or_else(|error| panic!("{error}"));
@@ -181,6 +181,11 @@ fn listing_few_udp_flows_among_many() {
             let start = Instant::now();
             assert_eq!(list(&mut kernel, Family::V4).len(), 100);
             println!("listed in {:?}", start.elapsed());
+            for listing in [Listing::Unanswered, Listing::Translated] {
+                let start = Instant::now();
+                let flows = kernel.flows(Family::V4, listing, &mut |_| false).unwrap_or_else(|error| panic!("{error}"));
+                println!("{listing:?}, of which {} are wanted: {:?}", flows.len(), start.elapsed());
+            }
         }
     });
 }

@@ -240,6 +240,29 @@ fn connections_to_an_endpoint_that_is_gone_are_closed_where_that_is_asked_for(la
     kept.iter().for_each(Client::assert_reset);
 }
 
+#[test]
+fn connections_are_closed_in_conntrack_zones() {
+    // With everything that arrives in one zone the endpoint that is left resets; with each client's packets in a zone of their own, whose
+    // answers are found in the common one, the node does (J13).
+    for (zones, left) in [("ct zone set 5", &[0][..]), ("iifname to-client ct original zone set 7", &[])] {
+        let world = World::new();
+        let rule = format!("chain raw {{ type filter hook prerouting priority raw; {zones}; }}");
+        nft::load(&world.node, &format!("table inet zones {{\n{rule}\n}}"));
+        let closing = annotated(web("web", 1), "close-connections", "endpoint-gone");
+        let objects = [vec![node(), service_cidr(), closing], slices("shop", "web", &[2], &PORTS)].concat();
+        let mut proxy = Proxy::start(&world.node, &config_in(Layout::Maps), &objects);
+        let connect = |family: Family| {
+            let (source, target) = (family.client(), SocketAddr::new(family.external_ip(1), 80));
+            Client::connect(&world.client, SocketAddr::new(source, 0), target, REPEATED)
+                .unwrap_or_else(|error| panic!("{zones}: {target}: {error}"))
+        };
+        let clients = Family::ALL.map(connect);
+        clients.iter().for_each(Client::assert_open);
+        proxy.apply(&slices_of("web", left));
+        clients.iter().for_each(Client::assert_reset);
+    }
+}
+
 /// The slices of a Service in both families, also without endpoints.
 fn slices_of(name: &str, which: &[u8]) -> Vec<Value> {
     let mut slices = slices("shop", name, &[0], &PORTS);

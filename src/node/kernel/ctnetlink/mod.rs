@@ -265,6 +265,9 @@ fn request_each(
 ) -> io::Result<()> {
     for chunk in flows.chunks(DELETIONS) {
         let requests: Vec<u8> = chunk.iter().flat_map(&request).collect();
+        if requests.is_empty() {
+            continue;
+        }
         socket.send(&requests)?;
         while let Some(bytes) = socket.receive_now()? {
             Messages::new(bytes).filter_map(decode::ack).for_each(|ack| answer(ack.errno));

@@ -6,11 +6,15 @@
 //! Deleting a flow alone resets a connection only where another endpoint is ready: without one the client gets ICMP errors, which end no
 //! connection, or nothing. The new flow belongs to an established connection, so the node's firewall lets packet and reset pass. It ends
 //! with the timeout of the old flow, and the client may use its port again at once.
+//!
+//! A flow in a conntrack zone for both directions is left alone: rules put arriving packets into such a zone, and those of this node's own
+//! sockets often not, so the reset would not be translated back. There another endpoint resets the connection.
 
 use std::io;
 use std::net::IpAddr;
 
 use nft::socket::{Bus, Socket};
+use nft::wire::Attrs;
 
 use super::super::connections::Ends;
 use super::{address, finished, message, number, request_each, tuple};
@@ -33,7 +37,10 @@ const TCP_FLAGS: u8 = 0x04 | 0x08;
 pub(in crate::kernel) fn reset(flows: &[Flow], at: IpAddr) -> io::Result<()> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let mut failure = None;
-    let request = |flow: &Flow| creation(flow, at);
+    let request = |flow: &Flow| {
+        let has_zone = Attrs::new(&flow.handle).find(number::ZONE).is_some();
+        if has_zone { Vec::new() } else { creation(flow, at) }
+    };
     request_each(&mut socket, flows, request, |errno| {
         failure = failure.or((errno != 0 && errno != EEXIST).then_some(errno));
     })?;
