@@ -72,6 +72,8 @@ impl Shape {
             internal_policy: TrafficPolicy::Cluster,
             affinity_seconds: self.affinity.then_some(10_800),
             scheduler: None,
+            close_connections: None,
+            keeps_unready_udp_flows: false,
             health_check_node_port: None,
             ports: vec![ServicePort {
                 name: "http".into(),

@@ -22,7 +22,7 @@ use crate::cluster::{Shape, address, cluster_ip};
 use crate::figures::Point;
 use crate::measure::{Bench, permille};
 use crate::peer::control_plane::{ControlPlane, Garbage, SERVER_ON_SWITCH, Switch};
-use crate::peer::{ENDPOINTS, FIRST, host, objects, programs};
+use crate::peer::{FIRST, host, objects, programs};
 use crate::support::netns::Namespace;
 use crate::support::plan::{CLUSTER_CIDR, Family, NODE};
 use crate::support::proxy::Proxy;

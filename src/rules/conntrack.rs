@@ -1,11 +1,14 @@
-//! Finds the UDP conntrack entries (flows) whose endpoint no longer serves.
+//! Finds the conntrack entries (flows) that lead nowhere: to an endpoint that no longer serves, or to a frontend that is gone.
 //!
-//! Takes the [`State`], the Services that changed and the flows that the kernel tracks; returns the flows to delete. Pure: crate `node`
-//! lists the flows of the kernel and deletes them. A UDP connection has no end: if its flow stayed, the packets of a client that keeps
-//! sending would go to a removed endpoint for as long as the client sends. TCP and SCTP flows are never deleted (J9).
+//! Takes the [`State`], what changed and the flows that the kernel tracks; says of each flow whether it is to end. Pure: crate `node`
+//! lists the flows of the kernel and ends them.
 //!
-//! Only Services that changed and removed frontends are examined: the flows of any other Service were checked when that Service last
-//! changed, and its endpoints are still the same.
+//! A UDP connection has no end: if its flow stayed, the packets of a client that keeps sending would go to a removed endpoint for as long
+//! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered (J12).
+//! Open connections end only where an annotation of the Service asks for it (J13).
+//!
+//! UDP flows are examined for Services that changed and removed frontends only: the flows of any other Service were checked when that
+//! Service last changed, and its endpoints are still the same. The others are examined for all Services, because few of them lead nowhere.
 //!
 //! Two differences from upstream kube-proxy. Flows of a service port without serving endpoints are deleted as well, so that the client
 //! gets a refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an
@@ -13,151 +16,216 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use crate::endpoints::{allowed_sources, is_load_balancer};
 use crate::model::{
-    Destination, EndpointSlice, Family, Frontend, ObjectName, PortSlice, PortSlices, Protocol, Ranges, Service, State,
+    CloseConnections, Conditions, Destination, Endpoint, EndpointSlice, Family, Frontend, ObjectName, PortSlice,
+    PortSlices, Protocol, Ranges, Service, State,
 };
 
-/// A UDP flow that the kernel tracks.
+/// A flow that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The source of the client's packets.
-    pub client: IpAddr,
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// The client's address and port.
+    pub client: SocketAddr,
     /// The destination of the client's packets.
     pub original_destination: SocketAddr,
     /// The source of the replies: the endpoint, or the original destination if the flow was never translated (J7).
     pub reply_source: SocketAddr,
-    /// The data that crate `node` needs to delete the flow; this module does not look into it.
+    /// Whether this is a TCP connection or SCTP association whose first packet nobody has answered.
+    pub is_unanswered: bool,
+    /// The seconds after which the kernel forgets the flow, unless a packet comes.
+    pub timeout: u32,
+    /// The data that crate `node` needs to end the flow; this module does not look into it.
     pub handle: Vec<u8>,
+}
+
+impl Flow {
+    /// Whether this is a TCP connection that an endpoint has answered: its client learns the end from a reset only.
+    #[must_use]
+    pub fn needs_reset(&self) -> bool {
+        self.protocol == Protocol::Tcp && !self.is_unanswered
+    }
+}
+
+/// The flows of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// UDP.
+    Udp,
+    /// TCP and SCTP flows with a translated destination that nobody answered.
+    Unanswered,
+    /// All TCP and SCTP flows with a translated destination.
+    Translated,
 }
 
 /// Frontends that were removed since flows were last examined, and the endpoints that they had.
 #[derive(Debug, Default)]
 pub struct Gone {
-    /// UDP frontends that no Service has any more.
+    /// Frontends that no Service has any more: those of UDP, and those whose Service asked to close connections to them.
     pub frontends: HashSet<Frontend>,
-    /// Endpoints of these frontends that the [`State`] no longer has.
+    /// UDP endpoints of these frontends that the [`State`] no longer has.
     pub endpoints: HashSet<SocketAddr>,
 }
 
 impl Gone {
     /// Adds the endpoints of a slice that is about to be replaced or deleted.
     pub fn add_endpoints(&mut self, slice: &EndpointSlice) {
-        self.endpoints.extend(serving_udp(slice));
+        let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Udp);
+        let addresses = || slice.endpoints.iter().map(|endpoint| endpoint.address);
+        self.endpoints.extend(ports.flat_map(|port| addresses().map(|address| SocketAddr::new(address, port.port))));
     }
 
-    /// Whether a flow went to one of `frontends` and was translated to one of `endpoints`. All other flows are left alone: another program
-    /// translated them, or none did.
+    /// Whether there are UDP frontends, or others.
+    #[must_use]
+    pub fn has_frontends(&self, udp: bool) -> bool {
+        self.frontends.iter().any(|frontend| (frontend.protocol == Protocol::Udp) == udp)
+    }
+
+    /// Whether a flow went to one of `frontends`. A UDP flow must also have been translated to one of `endpoints`: other UDP flows are left
+    /// alone, because another program translated them, or none did.
     fn has(&self, flow: &Flow, node_addresses: &[IpAddr]) -> bool {
-        let to = flow.original_destination;
-        let frontend = |destination| Frontend { destination, protocol: Protocol::Udp, port: to.port() };
-        let is_gone = |destination| self.frontends.contains(&frontend(destination));
-        let at_node_port = || node_addresses.contains(&to.ip()) && is_gone(Destination::NodePort(Family::of(to.ip())));
-        self.endpoints.contains(&flow.reply_source) && (is_gone(Destination::Address(to.ip())) || at_node_port())
+        let is_gone = frontends_of(flow, node_addresses).any(|frontend| self.frontends.contains(&frontend));
+        is_gone && (flow.protocol != Protocol::Udp || self.endpoints.contains(&flow.reply_source))
     }
 }
 
-/// Returns the flows to delete: each flow to a frontend of one of `services` if its endpoint does not serve the frontend's port or if its
-/// client is not in the allowed source ranges, and each flow to a frontend and endpoint in `gone`.
-///
-/// `node_addresses` are the addresses of this node. If `gone` has frontends, the endpoints of `services` are added to it.
-pub fn stale<'a>(
-    state: &State,
-    services: impl IntoIterator<Item = &'a ObjectName>,
-    gone: &mut Gone,
-    node_addresses: &[IpAddr],
-    flows: Vec<Flow>,
-) -> Vec<Flow> {
-    let mut targets = Targets::default();
-    for name in services {
-        state.service(name).into_iter().for_each(|service| targets.add(state, service));
+/// The frontends that a flow may have used: the Service address (J5), then the node port (J6).
+fn frontends_of(flow: &Flow, node_addresses: &[IpAddr]) -> impl Iterator<Item = Frontend> {
+    let (protocol, to) = (flow.protocol, flow.original_destination);
+    let node_port = node_addresses.contains(&to.ip()).then(|| Destination::NodePort(Family::of(to.ip())));
+    let destinations = [Some(Destination::Address(to.ip())), node_port].into_iter().flatten();
+    destinations.map(move |destination| Frontend { destination, protocol, port: to.port() })
+}
+
+/// Whether a TCP or SCTP endpoint that counts by its conditions in a slice no longer does in the slice's content `after`. An endpoint that
+/// is in another slice by now may be reported as well.
+#[must_use]
+pub fn loses_endpoints(
+    before: &EndpointSlice,
+    after: Option<&EndpointSlice>,
+    counts: impl Fn(Conditions) -> bool,
+) -> bool {
+    let mut ports = before.ports.iter().filter(|port| port.protocol != Protocol::Udp).peekable();
+    let mut endpoints = before.endpoints.iter().enumerate().filter(|(_, endpoint)| counts(endpoint.conditions));
+    if ports.peek().is_none() {
+        return false;
+    }
+    let Some(after) = after.filter(|after| after.service == before.service) else { return endpoints.next().is_some() };
+    // Nearly all endpoints keep their place in the list.
+    let is_left = |(index, endpoint): (usize, &Endpoint)| {
+        let is_it = |other: &&Endpoint| other.address == endpoint.address && counts(other.conditions);
+        after.endpoints.get(index).filter(is_it).or_else(|| after.endpoints.iter().find(is_it)).is_some()
+    };
+    ports.any(|port| !after.ports.contains(port)) || !endpoints.all(is_left)
+}
+
+/// Whether an endpoint may answer the first packet of a connection.
+#[must_use]
+pub const fn may_answer(conditions: Conditions) -> bool {
+    conditions.ready || conditions.serving
+}
+
+/// Says which flows are to end.
+pub struct Examiner<'a> {
+    state: &'a State,
+    /// The Services whose UDP flows are examined.
+    services: HashSet<&'a ObjectName>,
+    gone: &'a Gone,
+    node_addresses: &'a [IpAddr],
+    /// The frontends that flows were found to use.
+    targets: HashMap<Frontend, Target>,
+}
+
+impl<'a> Examiner<'a> {
+    /// Takes the Services whose UDP flows are examined, and what is gone. `node_addresses` are the addresses of this node. If `gone` has
+    /// frontends, the endpoints of `services` are added to it.
+    pub fn new(
+        state: &'a State,
+        services: impl IntoIterator<Item = &'a ObjectName>,
+        gone: &'a mut Gone,
+        node_addresses: &'a [IpAddr],
+    ) -> Self {
+        let services: HashSet<_> = services.into_iter().collect();
         if !gone.frontends.is_empty() {
-            state.slices_of(name).for_each(|slice| gone.add_endpoints(slice));
+            services.iter().flat_map(|name| state.slices_of(name)).for_each(|slice| gone.add_endpoints(slice));
+        }
+        Self { state, services, gone, node_addresses, targets: HashMap::new() }
+    }
+
+    /// Whether a flow leads nowhere: to a frontend of a Service but to no endpoint that may answer it, from a client that is not in the
+    /// allowed source ranges (UDP), or to a frontend that is gone.
+    pub fn is_stale(&mut self, flow: &Flow) -> bool {
+        let (state, services) = (self.state, &self.services);
+        let owned = frontends_of(flow, self.node_addresses)
+            .find_map(|frontend| state.owner(&frontend).map(|(service, port)| (frontend, service, port)));
+        match owned {
+            Some((frontend, service, port)) if flow.protocol != Protocol::Udp || services.contains(&service.name) => {
+                let target = self.targets.entry(frontend);
+                let target = target.or_insert_with(|| Target::new(state, service, port, &frontend));
+                !target.admits(flow)
+            }
+            // A reset is on its way already: no endpoint has port 0.
+            _ => flow.reply_source.port() != 0 && self.gone.has(flow, self.node_addresses),
         }
     }
-    let is_stale = |flow: &Flow| match targets.of(flow, node_addresses) {
-        Some(target) => !target.admits(flow),
-        None => gone.has(flow, node_addresses),
-    };
-    flows.into_iter().filter(is_stale).collect()
 }
 
 /// The endpoints and the clients that flows to one frontend may have.
-#[derive(Clone)]
 struct Target {
-    serving: Arc<HashSet<SocketAddr>>,
+    /// The endpoints of the service port in any slice.
+    endpoints: HashMap<SocketAddr, Conditions>,
     /// The client addresses that may connect (D17); `None` if all may.
-    sources: Option<Arc<Ranges>>,
+    sources: Option<Ranges>,
+    /// Whether a UDP flow stays as long as its endpoint is in a slice (J3).
+    keeps_unready: bool,
+    /// The addresses to which open connections stay: those in the Service's slices (J13); `None` if all stay.
+    open: Option<HashSet<IpAddr>>,
 }
 
 impl Target {
-    fn admits(&self, flow: &Flow) -> bool {
-        let is_within = |sources: &Arc<Ranges>| sources.contains(flow.client);
-        self.serving.contains(&flow.reply_source) && self.sources.as_ref().is_none_or(is_within)
-    }
-}
-
-/// The frontends of the Services that changed, each with its [`Target`].
-#[derive(Default)]
-struct Targets {
-    addresses: HashMap<SocketAddr, Target>,
-    node_ports: HashMap<(Family, u16), Target>,
-}
-
-impl Targets {
-    fn add(&mut self, state: &State, service: &Service) {
-        let slices = PortSlices::of(state.slices_of(&service.name));
-        let ranges = |family| Some(Arc::new(Ranges::from_iter(allowed_sources(service, family, state.node())?)));
-        let restricted = Family::BOTH.map(ranges);
-        let udp = service.ports.iter().enumerate().filter(|(_, port)| port.protocol == Protocol::Udp);
-        for (index, port) in udp {
-            for (family, sources) in Family::BOTH.into_iter().zip(&restricted) {
-                let serving = Arc::new(serving(slices.get(port, family)));
-                let owned = service.frontends(port, family).into_iter().map(|(_, frontend)| frontend);
-                for frontend in owned.filter(|frontend| state.owns(&service.name, index, frontend)) {
-                    let sources = sources.as_ref().filter(|_| is_load_balancer(service, &frontend)).cloned();
-                    let target = Target { serving: Arc::clone(&serving), sources };
-                    match frontend.destination {
-                        Destination::Address(ip) => {
-                            self.addresses.insert(SocketAddr::new(ip, frontend.port), target);
-                        }
-                        Destination::NodePort(family) => {
-                            self.node_ports.insert((family, frontend.port), target);
-                        }
-                    }
-                }
-            }
+    fn new(state: &State, service: &Service, port: usize, frontend: &Frontend) -> Self {
+        let family = frontend.family();
+        let slices = || state.slices_of(&service.name);
+        let endpoints = service.ports.get(port).map(|port| endpoints(PortSlices::of(slices()).get(port, family)));
+        let addresses = || slices().flat_map(|slice| slice.endpoints.iter().map(|endpoint| endpoint.address));
+        let restricted = frontend.protocol == Protocol::Udp && is_load_balancer(service, frontend);
+        let sources = restricted.then(|| allowed_sources(service, family, state.node())).flatten();
+        Self {
+            endpoints: endpoints.unwrap_or_default(),
+            sources: sources.map(Ranges::from_iter),
+            keeps_unready: service.keeps_unready_udp_flows,
+            open: service.close_connections.map(|_: CloseConnections| addresses().collect()),
         }
     }
 
-    /// Looks up the destination of a flow among the Service addresses (J5), then among the node ports (J6).
-    fn of(&self, flow: &Flow, node_addresses: &[IpAddr]) -> Option<&Target> {
-        let to = flow.original_destination;
-        let node_port = || {
-            let target = self.node_ports.get(&(Family::of(to.ip()), to.port()));
-            target.filter(|_| node_addresses.contains(&to.ip()))
-        };
-        self.addresses.get(&to).or_else(node_port)
+    fn admits(&self, flow: &Flow) -> bool {
+        let conditions = self.endpoints.get(&flow.reply_source);
+        if flow.protocol == Protocol::Udp {
+            let serves = conditions.is_some_and(|conditions| conditions.serving || self.keeps_unready);
+            return serves && self.sources.as_ref().is_none_or(|sources| sources.contains(flow.client.ip()));
+        }
+        if flow.is_unanswered {
+            return conditions.is_some_and(|conditions| may_answer(*conditions));
+        }
+        let answered_by = flow.reply_source;
+        answered_by.port() == 0 || self.open.as_ref().is_none_or(|open| open.contains(&answered_by.ip()))
     }
 }
 
-/// The endpoints of a service port with condition `serving`, whatever `ready` and `terminating` are (J3).
-fn serving(slices: &[PortSlice<'_>]) -> HashSet<SocketAddr> {
-    let mut endpoints = HashSet::new();
+/// The endpoints of a service port, each with the conditions that it has in any of the slices.
+fn endpoints(slices: &[PortSlice<'_>]) -> HashMap<SocketAddr, Conditions> {
+    let mut endpoints = HashMap::new();
     for PortSlice { slice, port, .. } in slices {
-        let serving = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.serving);
-        endpoints.extend(serving.map(|endpoint| SocketAddr::new(endpoint.address, *port)));
+        for endpoint in &slice.endpoints {
+            let known = endpoints.entry(SocketAddr::new(endpoint.address, *port)).or_insert(endpoint.conditions);
+            known.ready |= endpoint.conditions.ready;
+            known.serving |= endpoint.conditions.serving;
+        }
     }
     endpoints
-}
-
-/// The UDP endpoints of a slice that have condition `serving`.
-fn serving_udp(slice: &EndpointSlice) -> impl Iterator<Item = SocketAddr> {
-    let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Udp);
-    let serving = || slice.endpoints.iter().filter(|endpoint| endpoint.conditions.serving);
-    ports.flat_map(move |port| serving().map(|endpoint| SocketAddr::new(endpoint.address, port.port)))
 }
 
 #[cfg(test)]
@@ -167,13 +235,20 @@ mod tests {
     use crate::model::Event;
     use crate::model::testing::{self, name, port, slice, slice_port};
 
-    fn flow(to: &str, answered_by: &str) -> Flow {
+    fn flow_of(protocol: Protocol, to: &str, answered_by: &str) -> Flow {
         Flow {
-            client: "203.0.113.7".parse().unwrap(),
+            protocol,
+            client: "203.0.113.7:4000".parse().unwrap(),
             original_destination: to.parse().unwrap(),
             reply_source: answered_by.parse().unwrap(),
+            is_unanswered: false,
+            timeout: 30,
             handle: Vec::new(),
         }
+    }
+
+    fn flow(to: &str, answered_by: &str) -> Flow {
+        flow_of(Protocol::Udp, to, answered_by)
     }
 
     fn dns(endpoints: &[&str]) -> State {
@@ -189,7 +264,7 @@ mod tests {
 
     fn deleted(state: &State, flow: Flow) -> bool {
         let node = ["192.168.0.2".parse().unwrap()];
-        !stale(state, [&name("shop/dns")], &mut Gone::default(), &node, vec![flow]).is_empty()
+        Examiner::new(state, [&name("shop/dns")], &mut Gone::default(), &node).is_stale(&flow)
     }
 
     // Clients that source ranges exclude lose their flows to load balancer IPs, but not those to other frontends (J11).
@@ -221,7 +296,7 @@ mod tests {
         state.apply(Event::ServiceDeleted(name("shop/dns")));
         let node = ["192.168.0.2".parse().unwrap()];
         let mut deleted = |to: &str, answered_by: &str| {
-            !stale(&state, [&name("shop/dns")], &mut gone, &node, vec![flow(to, answered_by)]).is_empty()
+            Examiner::new(&state, [&name("shop/dns")], &mut gone, &node).is_stale(&flow(to, answered_by))
         };
         for to in ["10.96.0.10:53", "192.168.0.2:30053"] {
             assert!(deleted(to, "10.244.0.1:5353"), "{to}: an endpoint that its slices still have");
@@ -280,5 +355,115 @@ mod tests {
         let state = dns(&["10.244.0.1"]);
         assert!(Gathered::of(&state, &name("shop/dns")).has_udp_endpoints());
         assert!(!Gathered::of(&state, &name("shop/other")).has_udp_endpoints());
+    }
+
+    /// A Service with a TCP and an SCTP port on endpoint ports 8080 and 9090, and these endpoints.
+    fn web(endpoints: &[&str], close_connections: Option<CloseConnections>) -> State {
+        let mut web = testing::service("shop/web", &["10.96.0.11"]);
+        web.ports = vec![port("http", 80), port("sig/sctp", 90)];
+        web.ports[0].node_port = Some(30080);
+        web.close_connections = close_connections;
+        let ports = [slice_port("http", 8080), slice_port("sig/sctp", 9090)];
+        let slice = slice("shop/web-1", "shop/web", &ports, endpoints);
+        testing::state([Event::ServiceApplied(web), Event::SliceApplied(slice)])
+    }
+
+    /// Whether a TCP flow and an SCTP flow to the Service end.
+    fn ended(state: &State, endpoint: &str, is_unanswered: bool) -> [bool; 2] {
+        let node = ["192.168.0.2".parse().unwrap()];
+        let mut gone = Gone::default();
+        let mut examiner = Examiner::new(state, [], &mut gone, &node);
+        let flows = [
+            (Protocol::Tcp, "10.96.0.11:80", 8080),
+            (Protocol::Sctp, "10.96.0.11:90", 9090),
+            (Protocol::Tcp, "192.168.0.2:30080", 8080),
+        ];
+        let [tcp, sctp, node_port] = flows.map(|(protocol, to, port)| {
+            let flow = flow_of(protocol, to, &format!("{endpoint}:{port}"));
+            examiner.is_stale(&Flow { is_unanswered, ..flow })
+        });
+        assert_eq!(tcp, node_port, "{endpoint}");
+        [tcp, sctp]
+    }
+
+    // A flow that nobody answered ends unless its endpoint may answer still; an open connection stays (J9, J12).
+    #[test]
+    fn unanswered_connections_to_an_endpoint_that_cannot_answer_end() {
+        let endpoints = ["10.244.0.1", "10.244.0.2 terminating", "10.244.0.3 published", "10.244.0.4 dead"];
+        let state = web(&endpoints, None);
+        for (endpoint, ends) in [(1, false), (2, false), (3, false), (4, true), (9, true)] {
+            let endpoint = format!("10.244.0.{endpoint}");
+            assert_eq!(ended(&state, &endpoint, true), [ends; 2], "{endpoint}");
+            assert_eq!(ended(&state, &endpoint, false), [false; 2], "{endpoint}");
+        }
+        let mut gone = Gone::default();
+        let mut examiner = Examiner::new(&state, [], &mut gone, &[]);
+        for to in ["10.96.0.11:81", "10.96.0.12:80", "192.168.0.2:30080"] {
+            let other = Flow { is_unanswered: true, ..flow_of(Protocol::Tcp, to, "10.244.0.9:8080") };
+            assert!(!examiner.is_stale(&other), "{to}: no frontend of the Service");
+        }
+    }
+
+    // With the annotation an open connection ends once the address of its endpoint is in no slice, but is reset once only (J13).
+    #[test]
+    fn open_connections_end_with_the_address_of_their_endpoint() {
+        let endpoints = ["10.244.0.1", "10.244.0.2 dead", "10.244.0.3 unready"];
+        let state = web(&endpoints, Some(CloseConnections::EndpointGone));
+        for (endpoint, ends) in [(1, false), (2, false), (3, false), (9, true)] {
+            assert_eq!(ended(&state, &format!("10.244.0.{endpoint}"), false), [ends; 2], "{endpoint}");
+        }
+        let mut gone = Gone::default();
+        let mut examiner = Examiner::new(&state, [], &mut gone, &[]);
+        let mut ends = |by: &str| examiner.is_stale(&flow_of(Protocol::Tcp, "10.96.0.11:80", by));
+        assert!(!ends("10.244.0.1:8081"), "a former port of an endpoint that is there");
+        assert!(!ends("192.168.0.2:0"), "its reset is on the way");
+        assert!(ends("10.244.0.9:8080"));
+        let needs_reset = |protocol, is_unanswered| {
+            Flow { is_unanswered, ..flow_of(protocol, "10.96.0.11:80", "10.244.0.9:8080") }.needs_reset()
+        };
+        assert!(needs_reset(Protocol::Tcp, false) && !needs_reset(Protocol::Tcp, true));
+        assert!(!needs_reset(Protocol::Sctp, false));
+    }
+
+    // A flow stays with an endpoint that does not serve if the Service asks for it, but not with one that is in no slice (J3).
+    #[test]
+    fn flows_of_endpoints_that_do_not_serve_are_kept_on_demand() {
+        for keeps in [false, true] {
+            let mut state = dns(&["10.244.0.1 dead", "10.244.0.2 unready"]);
+            let mut service = state.service(&name("shop/dns")).unwrap().clone();
+            service.keeps_unready_udp_flows = keeps;
+            state.apply(Event::ServiceApplied(service));
+            for endpoint in ["10.244.0.1:5353", "10.244.0.2:5353"] {
+                assert_eq!(deleted(&state, flow("10.96.0.10:53", endpoint)), !keeps, "{endpoint}");
+            }
+            assert!(deleted(&state, flow("10.96.0.10:53", "10.244.0.9:5353")));
+        }
+    }
+
+    // A slice loses an endpoint that took TCP or SCTP connections by its address, its conditions, its port or its Service (J12).
+    #[test]
+    fn a_slice_that_loses_endpoints_is_noticed() {
+        let with = |port: &str, number, endpoints: &[&str]| {
+            slice("shop/web-1", "shop/web", &[slice_port(port, number)], endpoints)
+        };
+        let before = with("http", 80, &["10.244.0.1", "10.244.0.2"]);
+        let loses_endpoints = |before: &_, after: Option<&_>| super::loses_endpoints(before, after, may_answer);
+        assert!(loses_endpoints(&before, None));
+        assert!(!loses_endpoints(&with("dns/udp", 53, &["10.244.0.1"]), None));
+        assert!(!loses_endpoints(&with("http", 80, &["10.244.0.1 dead"]), None), "it took none before");
+        for (after, loses) in [
+            (with("http", 80, &["10.244.0.1", "10.244.0.2", "10.244.0.3"]), false),
+            (with("http", 80, &["10.244.0.2 terminating", "10.244.0.1"]), false),
+            (with("http", 80, &["10.244.0.1", "10.244.0.2 unready"]), true),
+            (with("http", 80, &["10.244.0.1", "10.244.0.3"]), true),
+            (with("http", 81, &["10.244.0.1", "10.244.0.2"]), true),
+            (EndpointSlice { service: name("shop/other"), ..before.clone() }, true),
+        ] {
+            assert_eq!(loses_endpoints(&before, Some(&after)), loses, "{after:?}");
+        }
+        // To open connections an endpoint is lost with its place in the slice.
+        let (dead, other) = (with("http", 80, &["10.244.0.1 dead"]), with("http", 80, &["10.244.0.2"]));
+        let loses_any = |before, after| super::loses_endpoints(before, Some(after), |_| true);
+        assert!(loses_any(&dead, &other) && !loses_any(&with("http", 80, &["10.244.0.1"]), &dead));
     }
 }

@@ -20,6 +20,7 @@
 //! # let service = Service { name: name.clone(), created: 0, cluster_ips, external_ips: vec![], ignores_external_ips: false,
 //! #     asks_for_hints: false, load_balancer_ips: vec![], source_ranges: vec![], external_policy: Cluster, internal_policy: Cluster,
 //! #     affinity_seconds: None, scheduler: None, health_check_node_port: None,
+//! #     close_connections: None, keeps_unready_udp_flows: false,
 //! #     ports: vec![ServicePort { name: "http".into(), protocol, port: 80, node_port: None }] };
 //! # let slice = EndpointSlice { name: ObjectName::new("shop", "web-1"), service: name.clone(), family: Family::V4,
 //! #     ports: vec![SlicePort { name: "http".into(), protocol, port: 8080 }], endpoints: vec![endpoint],

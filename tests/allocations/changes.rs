@@ -13,7 +13,7 @@ use crate::{count, turn};
 use kube_proxy::sync::{Engine, Report};
 use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
 use node::kernel::{ForeignWrites, Kernel};
-use rules::conntrack::Flow;
+use rules::conntrack::{Flow, Listing};
 use rules::model::{Event, Family};
 use rules::ruleset;
 
@@ -51,7 +51,7 @@ impl Kernel for Encoding {
         Ok(ForeignWrites::None)
     }
 
-    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+    fn flows(&mut self, _: Family, _: Listing, _: &mut dyn FnMut(&Flow) -> bool) -> io::Result<Vec<Flow>> {
         Ok(Vec::new())
     }
 

@@ -16,7 +16,7 @@ use crate::support::plan::NODE;
 use crate::support::proxy;
 use crate::{count, turn};
 use kube_proxy::sync::{Engine, LostReport};
-use rules::conntrack::{self, Flow, Gone};
+use rules::conntrack::{Examiner, Flow, Gone};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
     SlicePort, State, TrafficPolicy, TriggerTime,
@@ -145,6 +145,8 @@ fn service(n: u32) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         scheduler: None,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports: vec![port(80)],
     }
@@ -426,13 +428,20 @@ fn udp_flows_are_looked_up_among_source_ranges_in_a_time_that_hardly_grows_with_
         });
         // Each second client is not in a range.
         let flow = |n| Flow {
-            client: ip(172, n),
+            protocol: Protocol::Udp,
+            client: SocketAddr::new(ip(172, n), 4000),
             original_destination: SocketAddr::new(ip(192, 1), 80),
             reply_source: SocketAddr::new(ip(11, 1), 8080),
+            is_unanswered: false,
+            timeout: 30,
             handle: Vec::new(),
         };
         let flows: Vec<Flow> = (0..count).map(flow).collect();
-        let (work, stale) = measure(|| conntrack::stale(&state, [&name], &mut Gone::default(), &[], flows).len());
+        let (work, stale) = measure(|| {
+            let mut gone = Gone::default();
+            let mut examiner = Examiner::new(&state, [&name], &mut gone, &[]);
+            flows.iter().filter(|flow| examiner.is_stale(flow)).count()
+        });
         assert_eq!(stale, usize::try_from(count / 2).unwrap());
         work
     });

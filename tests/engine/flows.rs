@@ -1,13 +1,14 @@
 //! The kernel's table of flows, in a network namespace: what is listed, and what is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::support::netns::{Namespace, run, run_with_input};
 use node::kernel::connections::{Connection, Phase};
 use node::kernel::{self, Kernel as _, Netfilter};
-use rules::conntrack::Flow;
-use rules::model::Family;
+use rules::conntrack::{Flow, Listing};
+use rules::model::{Family, Protocol};
 
 /// A line of `conntrack --load-file`: a flow from client port `port` to a service, answered by an endpoint.
 fn line(protocol: &str, v6: bool, client: u32, port: u32) -> String {
@@ -28,7 +29,7 @@ fn load(node: &Namespace, lines: &str) {
 }
 
 fn list(kernel: &mut Netfilter, family: Family) -> Vec<Flow> {
-    kernel.udp_flows(family).unwrap_or_else(|error| panic!("{error}"))
+    kernel.flows(family, Listing::Udp, &mut |_| true).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -115,6 +116,48 @@ fn a_walk_meets_each_translated_connection_of_all_protocols_and_families_once() 
 }
 
 #[test]
+fn connections_are_listed_by_whether_they_were_answered_and_reset_at_this_node() {
+    // Only first packets that nobody answered are in the one list; none that is over or not translated is in any (J9, J12, J13).
+    let node = Namespace::new("open");
+    let mut lines = line("tcp", false, 7, 1) + &translated("udp", false, 7, 2);
+    let states =
+        [("SYN_SENT", "UNSET"), ("ESTABLISHED", "UNSET"), ("ESTABLISHED", "SEEN_REPLY"), ("TIME_WAIT", "SEEN_REPLY")];
+    for v6 in [false, true] {
+        for ((state, status), port) in states.iter().zip(10..) {
+            let line = translated("tcp", v6, 7, port).replace("ESTABLISHED", state);
+            lines += &line.replace("-u SEEN_REPLY", &format!("-u {status}"));
+        }
+    }
+    load(&node, &lines);
+    node.enter(|| {
+        let mut kernel = Netfilter::open().unwrap_or_else(|error| panic!("{error}"));
+        for family in Family::BOTH {
+            let mut listed = |listing| {
+                let flows = kernel.flows(family, listing, &mut |flow| flow.protocol != Protocol::Udp);
+                let mut flows = flows.unwrap_or_else(|error| panic!("{error}"));
+                flows.sort_by_key(|flow| flow.client.port());
+                flows
+            };
+            let ports = |flows: &[Flow]| flows.iter().map(|flow| flow.client.port()).collect::<Vec<_>>();
+            assert_eq!(ports(&listed(Listing::Unanswered)), [10], "{family}");
+            let all = listed(Listing::Translated);
+            assert_eq!(ports(&all), [10, 11, 12], "{family}");
+            assert_eq!(all.iter().map(Flow::needs_reset).collect::<Vec<_>>(), [false, true, true]);
+            assert_eq!(listed(Listing::Udp), []);
+            let at = if family == Family::V4 { "127.0.0.1" } else { "::1" };
+            let at = at.parse().unwrap_or_else(|error| panic!("{error}"));
+            kernel.delete_flows(&all).unwrap_or_else(|error| panic!("{error}"));
+            [1, 2].iter().for_each(|_| kernel.reset_flows(&all[2..], at).unwrap_or_else(|error| panic!("{error}")));
+            let left = kernel.flows(family, Listing::Translated, &mut |_| true);
+            let left = left.unwrap_or_else(|error| panic!("{error}"));
+            let found: Vec<_> = left.iter().map(|flow| (flow.client, flow.reply_source)).collect();
+            assert_eq!(found, [(all[2].client, SocketAddr::new(at, 0))], "in the place of the one that it deleted");
+            assert!(left[0].timeout.abs_diff(600) < 60, "{}", left[0].timeout);
+        }
+    });
+}
+
+#[test]
 fn a_walk_gives_counters_once_accounting_is_on() {
     let node = Namespace::new("acct");
     node.set_sysctl("netfilter/nf_conntrack_acct", "1");
@@ -130,7 +173,7 @@ fn a_walk_gives_counters_once_accounting_is_on() {
 fn listing_few_udp_flows_among_many() {
     // The UDP flows of a family are listed once after a sync (J1).
     let node = Namespace::new("many");
-    let tcp = (0..99_900).map(|n| line("tcp", false, n % 30_000, 1000 + n / 30_000));
+    let tcp = (0..99_900).map(|n| translated("tcp", false, n % 30_000, 1000 + n / 30_000));
     load(&node, &tcp.chain((0..100).map(|n| line("udp", false, n, 1000))).collect::<String>());
     node.enter(|| {
         let mut kernel = Netfilter::open().unwrap_or_else(|error| panic!("{error}"));
@@ -138,6 +181,11 @@ fn listing_few_udp_flows_among_many() {
             let start = Instant::now();
             assert_eq!(list(&mut kernel, Family::V4).len(), 100);
             println!("listed in {:?}", start.elapsed());
+            for listing in [Listing::Unanswered, Listing::Translated] {
+                let start = Instant::now();
+                let flows = kernel.flows(Family::V4, listing, &mut |_| false).unwrap_or_else(|error| panic!("{error}"));
+                println!("{listing:?}, of which {} are wanted: {:?}", flows.len(), start.elapsed());
+            }
         }
     });
 }

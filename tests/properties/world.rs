@@ -102,6 +102,8 @@ fn a_service() -> impl Strategy<Value = Service> {
         external_policy: policies.1,
         affinity_seconds: policies.2,
         scheduler: policies.3,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports,
     })

@@ -82,6 +82,8 @@ pub(crate) fn service(n: u16) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         scheduler: None,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports: vec![ServicePort {
             name: "http".into(),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use nft::decode::DecodeError;
 use nft::{Batch, Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
 use node::kernel::{ForeignWrites, Kernel};
-use rules::conntrack::Flow;
+use rules::conntrack::{Flow, Listing};
 use rules::model::Family;
 
 /// How a transaction or a read ends.
@@ -177,14 +177,22 @@ impl<K: Kernel> Kernel for Faulty<K> {
         self.inner.foreign_writes(tables, now)
     }
 
-    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+    fn flows(
+        &mut self,
+        family: Family,
+        listing: Listing,
+        is_wanted: &mut dyn FnMut(&Flow) -> bool,
+    ) -> io::Result<Vec<Flow>> {
+        if listing != Listing::Udp {
+            return Ok(Vec::new());
+        }
         let mut orders = self.orders.borrow_mut();
         orders.flow_lists += 1;
         if let Some(errno) = orders.flow_errors.pop_front() {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        let of_family = |flow: &&Flow| Family::of(flow.original_destination.ip()) == family;
-        Ok(orders.flows.iter().filter(of_family).cloned().collect())
+        let is_listed = |flow: &&Flow| Family::of(flow.original_destination.ip()) == family && is_wanted(flow);
+        Ok(orders.flows.iter().filter(is_listed).cloned().collect())
     }
 
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {

@@ -17,7 +17,7 @@ use nft::{
     Set, TableDump, TableName, Value, Verdict,
 };
 use node::kernel::{ForeignWrites, Kernel};
-use rules::conntrack::Flow;
+use rules::conntrack::{Flow, Listing};
 use rules::model::Family;
 
 /// The error numbers of refusals.
@@ -157,7 +157,7 @@ impl Kernel for Recorder {
         Ok(std::mem::take(&mut self.log.borrow_mut().foreign))
     }
 
-    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+    fn flows(&mut self, _: Family, _: Listing, _: &mut dyn FnMut(&Flow) -> bool) -> io::Result<Vec<Flow>> {
         Ok(Vec::new())
     }
 

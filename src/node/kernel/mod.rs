@@ -1,4 +1,4 @@
-//! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and deletes UDP flows.
+//! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and ends flows.
 //!
 //! Takes commands and returns an acknowledgement or a typed error. The caller decides when to try again. The sockets belong to the network
 //! namespace of the thread that opens them, and are used only by that thread; a commit blocks the thread. "Our tables" are the nf_tables
@@ -36,7 +36,7 @@ use address_watch::AddressWatch;
 use foreign_writes::Detector;
 use read_ahead::ReadAhead;
 use reconnect::{Reconnecting, is_broken};
-use rules::conntrack::Flow;
+use rules::conntrack::{Flow, Listing};
 use rules::model::Family;
 
 pub use address_watch::AddressNews;
@@ -100,17 +100,30 @@ pub trait Kernel {
         Ok(WriterLockState::Ours)
     }
 
-    /// Returns the UDP flows of a family that the kernel tracks.
+    /// Returns the flows of a family and listing that the kernel tracks and that are wanted.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
-    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>>;
+    fn flows(
+        &mut self,
+        family: Family,
+        listing: Listing,
+        is_wanted: &mut dyn FnMut(&Flow) -> bool,
+    ) -> io::Result<Vec<Flow>>;
 
     /// Deletes flows. Returns how many of them still existed.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
+
+    /// Has the clients of deleted TCP flows reset at their next packets, by this node's address `at`.
+    ///
+    /// # Errors
+    /// Returns the error that the kernel reports.
+    fn reset_flows(&mut self, _flows: &[Flow], _at: IpAddr) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Returns the addresses of all interfaces of this node.
     ///
@@ -271,12 +284,21 @@ impl Kernel for Netfilter {
         self.lock.as_mut().map_or(Ok(WriterLockState::Ours), Lock::take)
     }
 
-    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
-        ctnetlink::list(family)
+    fn flows(
+        &mut self,
+        family: Family,
+        listing: Listing,
+        is_wanted: &mut dyn FnMut(&Flow) -> bool,
+    ) -> io::Result<Vec<Flow>> {
+        ctnetlink::list(family, listing, is_wanted)
     }
 
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
         ctnetlink::delete(flows, || self.release_flows())
+    }
+
+    fn reset_flows(&mut self, flows: &[Flow], at: IpAddr) -> io::Result<()> {
+        ctnetlink::reset(flows, at)
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

@@ -1,11 +1,15 @@
-//! Deletes stale UDP conntrack flows after a sync: notes which Services to examine and which frontends the sync removed, and when to try
-//! again.
+//! Ends conntrack flows that lead nowhere after a sync: notes which flows to list, which Services to examine for UDP and which frontends the
+//! sync removed, and when to try again.
+//!
+//! UDP flows are listed when a Service with UDP endpoints changed (B15), flows of TCP and SCTP when one lost an endpoint, and the open ones
+//! among them only where an annotation of that Service asks for it (J12, J13). All other syncs list nothing.
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed
 //! between the two processes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -15,9 +19,9 @@ use super::tables::{ChangedIn, Tables};
 use component::logging::duration;
 use nft::packed::ValueRef;
 use node::kernel::Kernel;
-use rules::conntrack::{self, Gone};
+use rules::conntrack::{Examiner, Flow, Gone, Listing, loses_endpoints, may_answer};
 use rules::diff::{Content, Entry};
-use rules::model::{EndpointSlice, Family, Frontend, ObjectName, Protocol, State};
+use rules::model::{Change, CloseConnections, Family, Frontend, ObjectName, Protocol, Service, State};
 use rules::ruleset::reading;
 
 /// The pause after a listing or a deletion that failed; each further failure doubles it, up to the second value.
@@ -27,16 +31,30 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// this number end by their conntrack timeout.
 const MOST: usize = 1 << 16;
 
-/// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, and which frontends and
-/// endpoints are gone.
-#[derive(Debug, Default)]
-pub(super) struct UdpFlows {
+/// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, which frontends and endpoints are
+/// gone, and whether TCP and SCTP flows are to be listed.
+#[derive(Debug)]
+pub(super) struct Flows {
     known: HashSet<ObjectName>,
-    /// By name; the value says whether to examine the Service, which is `false` for one that is left out.
+    /// By name; the value says whether to examine the UDP flows of the Service, which is `false` for one that is left out.
     changed: BTreeMap<ObjectName, bool>,
     gone: Gone,
+    /// Whether flows may lead to an endpoint that does not answer the first packet (J12).
+    unanswered: bool,
+    /// Whether connections may be open to an endpoint that is gone from a Service that asks to close them (J13).
+    open: bool,
+    /// The changed Services that asked to close connections to frontends that they no longer have.
+    closing: BTreeSet<ObjectName>,
     /// When to try again after a failure, and the pause until then.
     retry: Option<(Instant, Duration)>,
+}
+
+impl Default for Flows {
+    /// Flows may have been left by a process before this one.
+    fn default() -> Self {
+        let (known, changed, closing) = Default::default();
+        Self { known, changed, gone: Gone::default(), unanswered: true, open: false, closing, retry: None }
+    }
 }
 
 /// The result of examining the flows of a family.
@@ -50,11 +68,28 @@ pub struct Reconciled {
     pub deleted: usize,
 }
 
-impl UdpFlows {
-    /// Notes that a slice with the content `before` changed or was deleted.
-    pub(super) fn slice_gone(&mut self, before: &EndpointSlice) {
-        if self.gone.endpoints.len() < MOST {
-            self.gone.add_endpoints(before);
+impl Flows {
+    /// Notes an event that changed the state.
+    pub(super) fn event(&mut self, state: &State, change: &Change) {
+        match change {
+            Change::Slice { name, before: Some(before) } => {
+                if self.gone.endpoints.len() < MOST {
+                    self.gone.add_endpoints(before);
+                }
+                let Some(service) = state.service(&before.service) else { return };
+                let after = state.slice(name);
+                self.unanswered |= loses_endpoints(before, after, may_answer);
+                self.open |= service.close_connections.is_some() && loses_endpoints(before, after, |_| true);
+            }
+            Change::Service { name, before } => {
+                let wish = |service: &Service| service.close_connections;
+                let (before, now) = (before.as_deref().and_then(wish), state.service(name).and_then(wish));
+                self.open |= now.is_some() && before.is_none();
+                if before == Some(CloseConnections::EndpointOrServiceGone) {
+                    self.closing.insert(name.clone());
+                }
+            }
+            _ => {}
         }
     }
 
@@ -76,26 +111,29 @@ impl UdpFlows {
         }
     }
 
-    /// Marks all Services with UDP endpoints as changed: flows may have been made under another program's rules, or to removed endpoints
-    /// because of session affinity.
+    /// Has the flows of all Services examined: flows may have been made under another program's rules, or to removed endpoints because of
+    /// session affinity.
     pub(super) fn all_changed(&mut self) {
+        self.unanswered = true;
         self.changed.extend(self.known.iter().map(|name| (name.clone(), true)));
     }
 
-    /// Notes which UDP frontends a transaction removed. Called after the kernel committed it, and before `tables` takes it over.
+    /// Notes which frontends a transaction removed. Called after the kernel committed it, and before `tables` takes it over.
     pub(super) fn committed(&mut self, tables: &Tables) {
-        let Self { changed, gone, .. } = self;
+        let Self { changed, gone, closing, .. } = self;
         let mut wanted = Vec::new();
-        if !changed.is_empty() {
+        if !changed.is_empty() || !closing.is_empty() {
             tables.each_changed(|_, name, table, _| {
-                if !changed.contains_key(name) {
-                    return;
-                }
+                let is_examined = |frontend: &Frontend| match frontend.protocol {
+                    Protocol::Udp => changed.contains_key(name),
+                    Protocol::Tcp | Protocol::Sctp => closing.contains(name),
+                };
                 let frontend = |entry| changed_frontend(table, entry);
-                gone.frontends.extend(table.changed.before_entries().filter_map(frontend));
+                gone.frontends.extend(table.changed.before_entries().filter_map(frontend).filter(is_examined));
                 wanted.extend(table.changed.entries().filter_map(frontend));
             });
         }
+        closing.clear();
         wanted.iter().for_each(|frontend| {
             gone.frontends.remove(frontend);
         });
@@ -104,7 +142,7 @@ impl UdpFlows {
             let more = gone.frontends.len() - MOST;
             warn!(
                 frontends = more,
-                "Too many frontends are gone whose UDP flows could not be examined; flows of some are left to end by themselves"
+                "Too many frontends are gone whose flows could not be examined; flows of some are left to end by themselves"
             );
             gone.frontends = std::mem::take(&mut gone.frontends).into_iter().take(MOST).collect();
         }
@@ -115,8 +153,8 @@ impl UdpFlows {
         self.retry.map(|(at, _)| at)
     }
 
-    /// Deletes the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10). A failure is logged and
-    /// tried again (J8).
+    /// Ends the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10, J12, J13). A failure is logged
+    /// and tried again (J8).
     pub(super) fn reconcile(
         &mut self,
         state: &State,
@@ -128,19 +166,21 @@ impl UdpFlows {
         if self.next_try().is_some_and(|at| now < at) {
             return Vec::new();
         }
-        let Self { changed, gone, .. } = self;
-        let examined = || changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
-        if examined().next().is_none() && gone.frontends.is_empty() {
+        let listings = self.listings();
+        if listings.is_empty() {
             self.done();
             return Vec::new();
         }
+        let examined = self.changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
+        let mut examiner = Examiner::new(state, examined, &mut self.gone, node_addresses);
         let (mut results, mut failure) = (Vec::new(), None);
         for family in families {
             let start = Instant::now();
-            let outcome = kernel.udp_flows(*family).and_then(|flows| {
-                let stale = conntrack::stale(state, examined(), gone, node_addresses, flows);
-                if stale.is_empty() { Ok(0) } else { kernel.delete_flows(&stale) }
-            });
+            let examine = |listing: &Listing| {
+                let stale = kernel.flows(*family, *listing, &mut |flow| examiner.is_stale(flow))?;
+                end(kernel, &stale, *family, node_addresses)
+            };
+            let outcome = listings.iter().map(examine).sum::<io::Result<usize>>();
             match outcome {
                 Ok(deleted) => {
                     let took = start.elapsed();
@@ -163,17 +203,48 @@ impl UdpFlows {
         self.retry = Some((now + pause, pause));
         warn!(
             err = %error, ipFamily = %family, retryAfter = %duration(pause),
-            "Cannot examine UDP flows; some may lead to endpoints that are gone until that works"
+            "Cannot examine flows; some may lead to endpoints that are gone until that works"
         );
         results
     }
 
+    /// What has to be listed.
+    fn listings(&self) -> Vec<Listing> {
+        let udp = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
+        let open = self.open || self.gone.has_frontends(false);
+        let others = if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) };
+        udp.then_some(Listing::Udp).into_iter().chain(others).collect()
+    }
+
     /// Forgets all changes, because all flows were examined.
     fn done(&mut self) {
-        self.changed.clear();
-        self.gone = Gone::default();
-        self.retry = None;
+        let Self { known, closing, .. } = std::mem::take(self);
+        *self = Self { known, closing, unanswered: false, ..Self::default() };
     }
+}
+
+/// Deletes flows of a family, and has the clients of open TCP connections among them reset. Returns how many flows still existed.
+fn end(kernel: &mut impl Kernel, flows: &[Flow], family: Family, node_addresses: &[IpAddr]) -> io::Result<usize> {
+    if flows.is_empty() {
+        return Ok(0);
+    }
+    let deleted = kernel.delete_flows(flows)?;
+    let open: Vec<Flow> = flows.iter().filter(|flow| flow.needs_reset()).cloned().collect();
+    let answers = |address: &&IpAddr| Family::of(**address) == family && has_route(**address);
+    match node_addresses.iter().find(answers) {
+        Some(at) if !open.is_empty() => kernel.reset_flows(&open, *at)?,
+        _ => {}
+    }
+    Ok(deleted)
+}
+
+/// Whether packets of any interface may go to an address of this node.
+fn has_route(address: IpAddr) -> bool {
+    !address.is_loopback()
+        && match address {
+            IpAddr::V4(address) => !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_unicast_link_local(),
+        }
 }
 
 /// Decodes a key of a set of frontends; `None` if the frontend is not UDP.
@@ -181,10 +252,10 @@ fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option
     set.frontend(family, key).filter(|frontend| frontend.protocol == Protocol::Udp)
 }
 
-/// Returns the UDP frontend that an element belongs to; `None` if `entry` is no element of a set of frontends, or its frontend is not UDP.
+/// Returns the frontend that an element belongs to; `None` if `entry` is no element of a set of frontends.
 fn changed_frontend(table: ChangedIn<'_>, entry: Entry<'_>) -> Option<Frontend> {
     let Content::Element(element) = entry.content else { return None };
-    udp_frontend(reading::frontend_set(table.set_name(entry))?, table.family, element.key())
+    reading::frontend_set(table.set_name(entry))?.frontend(table.family, element.key())
 }
 
 /// Adds the UDP frontends that the tables held when they were read and should not hold, with the endpoints to which those tables sent their
@@ -231,14 +302,12 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::net::SocketAddr;
 
     use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
 
     use super::*;
     use node::kernel::ForeignWrites;
-    use rules::conntrack::Flow;
     use rules::endpoints::Gathered;
     use rules::model::Event;
     use rules::model::testing::{self, name, port, slice, slice_port};
@@ -268,14 +337,32 @@ mod tests {
             unreachable!("flows are no business of nf_tables")
         }
 
-        fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+        fn flows(
+            &mut self,
+            family: Family,
+            listing: Listing,
+            is_wanted: &mut dyn FnMut(&Flow) -> bool,
+        ) -> io::Result<Vec<Flow>> {
+            if listing != Listing::Udp {
+                return Ok(Vec::new());
+            }
             self.listed.push(family);
             if self.fails {
                 return Err(io::Error::from_raw_os_error(1));
             }
             let to = if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" };
             let to: SocketAddr = to.parse().unwrap();
-            Ok(vec![Flow { client: to.ip(), original_destination: to, reply_source: to, handle: Vec::new() }])
+            let (protocol, handle) = (Protocol::Udp, Vec::new());
+            let flow = Flow {
+                protocol,
+                client: to,
+                original_destination: to,
+                reply_source: to,
+                is_unanswered: false,
+                timeout: 30,
+                handle,
+            };
+            Ok([flow].into_iter().filter(is_wanted).collect())
         }
 
         fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
@@ -301,20 +388,25 @@ mod tests {
         ])
     }
 
+    /// The flows of a process that has looked for what was there before it.
+    fn flows() -> Flows {
+        Flows { unanswered: false, ..Flows::default() }
+    }
+
     /// Notes a change of a Service; `fits` says whether the Service is within the limit of elements.
-    fn changed(flows: &mut UdpFlows, state: &State, service: &str, fits: bool) {
+    fn changed(flows: &mut Flows, state: &State, service: &str, fits: bool) {
         let service = name(service);
         flows.service_changed(&service, fits.then(|| Gathered::of(state, &service).has_udp_endpoints()));
     }
 
-    fn reconcile(flows: &mut UdpFlows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
+    fn reconcile(flows: &mut Flows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
         flows.reconcile(state, kernel, &Family::BOTH, &[], Instant::now()).iter().map(|done| done.deleted).collect()
     }
 
     // UDP flows are listed once for each family, after a sync that changed a Service with a UDP port (B15, J1).
     #[test]
     fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
-        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
         changed(&mut flows, &state, "shop/web", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
         assert_eq!(kernel.listed, [], "no UDP in it");
@@ -327,11 +419,12 @@ mod tests {
 
     #[test]
     fn a_service_that_is_left_out_is_not_looked_at() {
-        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
         changed(&mut flows, &state, "shop/dns", true);
         changed(&mut flows, &state, "shop/dns", false);
         flows.all_changed();
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
+        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0, 0], "the flows that nobody answered");
+        assert_eq!(kernel.listed, []);
         changed(&mut flows, &state, "shop/dns", true);
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
@@ -339,7 +432,7 @@ mod tests {
     // A flow that was made while other rules were in force may lead nowhere, so a repair has all flows examined (G10, J7).
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
-        let (state, mut flows, mut kernel) = (cluster(), UdpFlows::default(), Tracker::default());
+        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
         changed(&mut flows, &state, "shop/dns", true);
         changed(&mut flows, &state, "shop/web", true);
         reconcile(&mut flows, &state, &mut kernel);
@@ -351,7 +444,7 @@ mod tests {
     // A failed listing is repeated after growing pauses until it works, without any further change of the cluster (J8).
     #[test]
     fn a_list_that_fails_is_repeated_until_it_works() {
-        let (state, mut flows) = (cluster(), UdpFlows::default());
+        let (state, mut flows) = (cluster(), flows());
         let mut kernel = Tracker { fails: true, ..Tracker::default() };
         changed(&mut flows, &state, "shop/dns", true);
         let mut now = Instant::now();

@@ -34,7 +34,7 @@ fn longest(report: &Report, took: Duration) -> &'static str {
         (report.kernel_time, "the kernel's commit"),
         (reading, "reading the tables back"),
         (computing, "computing the rules"),
-        (flows, "examining UDP flows"),
+        (flows, "examining flows"),
         (took.saturating_sub(known), "other work, or waiting for a processor"),
     ];
     parts.into_iter().max_by_key(|(time, _)| *time).map_or("", |(_, part)| part)
@@ -113,7 +113,7 @@ mod tests {
         let none = Timing::default();
         assert_eq!(with(Timing { reading: seconds(3), ..none }, seconds(1)), "reading the tables back");
         assert_eq!(with(Timing { computing: seconds(3), ..none }, seconds(1)), "computing the rules");
-        assert_eq!(with(Timing { flows: seconds(3), ..none }, seconds(1)), "examining UDP flows");
+        assert_eq!(with(Timing { flows: seconds(3), ..none }, seconds(1)), "examining flows");
         assert_eq!(with(none, seconds(1)), "other work, or waiting for a processor");
     }
 }

@@ -1,5 +1,5 @@
 //! Passes on the effects of a Service once its rules are committed: to health-check node ports, node ports on loopback addresses, the count
-//! of ports without a local endpoint, and the examination of UDP flows.
+//! of ports without a local endpoint, and the examination of flows.
 //!
 //! Takes with each [plan](super::planned) the Service's [`Effects`], and keeps the effects until the kernel has committed the rules. So an
 //! observer always reflects the rules in force (G9): it learns nothing while syncs fail, and for a Service that the kernel refuses it keeps
@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use super::effects::{Committed, Effects};
-use super::flows::UdpFlows;
+use super::flows::Flows;
 use super::health::HealthChecks;
 use super::no_local_endpoints::NoLocalEndpoints;
 use super::tables::Tables;
 use crate::localhost::Feed;
-use rules::model::{Change, Family, ObjectName};
+use rules::model::{Family, ObjectName};
 
 /// All observers of commits; `open` holds the effects that are planned and not committed yet.
 #[derive(Default)]
@@ -21,19 +21,12 @@ pub(super) struct Observers {
     open: BTreeMap<ObjectName, Effects>,
     pub(super) health_checks: HealthChecks,
     pub(super) no_local_endpoints: NoLocalEndpoints,
-    pub(super) udp: UdpFlows,
+    pub(super) flows: Flows,
     /// The channel for the TCP node ports on loopback addresses, if these are served.
     pub(super) localhost: Option<Feed>,
 }
 
 impl Observers {
-    /// Notes an event that changed the state.
-    pub(super) fn changed(&mut self, change: &Change) {
-        if let Change::Slice { before: Some(before), .. } = change {
-            self.udp.slice_gone(before);
-        }
-    }
-
     /// Notes the new plan of a Service. A Service that has no effects now and had none before is not kept: most Services have neither
     /// health checks nor UDP ports.
     pub(super) fn planned(&mut self, name: &ObjectName, effects: Effects, families: &[Family]) {
@@ -47,7 +40,7 @@ impl Observers {
 
     fn knows(&self, name: &ObjectName, families: &[Family]) -> bool {
         self.localhost.is_some()
-            || self.udp.knows(name)
+            || self.flows.knows(name)
             || families
                 .iter()
                 .any(|family| self.health_checks.has(name, *family) || self.no_local_endpoints.has(name, *family))
@@ -57,12 +50,12 @@ impl Observers {
     /// old records beside the new ones. `deletes_clients`: whether the transaction deleted clients that session affinity remembered.
     pub(super) fn transaction(&mut self, tables: &Tables, deletes_clients: bool) {
         for (name, effects) in &self.open {
-            self.udp.service_changed(name, effects.has_udp_endpoints);
+            self.flows.service_changed(name, effects.has_udp_endpoints);
         }
-        self.udp.committed(tables);
+        self.flows.committed(tables);
         if deletes_clients {
             // Until now, session affinity could send a client to an endpoint that is gone, which makes a UDP flow to that endpoint.
-            self.udp.all_changed();
+            self.flows.all_changed();
         }
     }
 

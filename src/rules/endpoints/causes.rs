@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy};
+use crate::model::{CloseConnections, Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy};
 
 use super::categories::{self, Category, Entry, Lists, Uses};
 use super::topology::{NodeTopology, Topology};
@@ -29,6 +29,10 @@ pub struct Causes {
     pub zone: Option<Arc<str>>,
     /// Whether the Service asks for topology hints. Hints are used whether it does or not; see [`Service::asks_for_hints`].
     pub asks_for_hints: bool,
+    /// Which open connections the Service asks to close, if any (J13).
+    pub close_connections: Option<CloseConnections>,
+    /// Whether the Service asks to keep UDP flows to endpoints that are only not ready (J3).
+    pub keeps_unready_udp_flows: bool,
     /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
@@ -104,6 +108,8 @@ impl Gathered<'_> {
             ports: Vec::new(),
             zone: self.state.node().and_then(|node| node.zone.clone()),
             asks_for_hints: service.asks_for_hints,
+            close_connections: service.close_connections,
+            keeps_unready_udp_flows: service.keeps_unready_udp_flows,
             is_complete: true,
         };
         let mut left = MOST_WORK;

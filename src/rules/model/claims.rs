@@ -300,9 +300,14 @@ impl Claims {
 
     /// Whether a port of a Service owns a frontend.
     pub(super) fn owns(&self, service: &ObjectName, port: usize, frontend: &Frontend) -> bool {
-        let is_it = |owner: &Claim| number(port) == owner.port && owner.service == *service;
-        let owner = self.owners.get(frontend).filter(|owner| is_it(owner));
-        owner.is_some_and(|owner| owner.rank != Rank::ExternalIp || !self.is_barred(frontend))
+        self.owner(frontend).is_some_and(|(owner, index)| index == port && owner == service)
+    }
+
+    /// The Service that owns a frontend, and the index of its port; `None` when the API server does, or nobody.
+    pub(super) fn owner(&self, frontend: &Frontend) -> Option<(&ObjectName, usize)> {
+        let owner = self.owners.get(frontend).filter(|owner| owner.rank.kind().is_some())?;
+        let is_barred = owner.rank == Rank::ExternalIp && self.is_barred(frontend);
+        (!is_barred).then_some((&owner.service, owner.port as usize))
     }
 
     /// Whether another Service than this one, or the API server, owns a frontend.

@@ -34,5 +34,5 @@ pub use names::{Destination, Family, Frontend, ObjectName, Protocol};
 pub use node::Node;
 pub(crate) use port_slices::{PortSlice, PortSlices};
 pub use ranges::Ranges;
-pub use service::{ClusterIps, Scheduler, Service, ServicePort, TrafficPolicy};
+pub use service::{CloseConnections, ClusterIps, Scheduler, Service, ServicePort, TrafficPolicy};
 pub use state::{Dirty, State};

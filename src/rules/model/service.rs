@@ -41,6 +41,10 @@ pub struct Service {
     pub affinity_seconds: Option<u32>,
     /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
+    /// Which open connections an annotation of the Service asks to close, if any (J13).
+    pub close_connections: Option<CloseConnections>,
+    /// Whether an annotation of the Service asks to keep UDP flows to endpoints that are only not ready (J3).
+    pub keeps_unready_udp_flows: bool,
     /// `spec.healthCheckNodePort`; `None` unless the type is LoadBalancer and `external_policy` is `Local` (A13).
     pub health_check_node_port: Option<u16>,
     /// The ports, in the order of the Service object.
@@ -87,6 +91,15 @@ pub enum Scheduler {
     SourceHash,
     /// By a Maglev table and a hash of the client's address: few clients get another endpoint when endpoints are added or removed.
     Maglev,
+}
+
+/// Which open TCP connections and SCTP associations are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CloseConnections {
+    /// Those to an endpoint whose address is in no slice of the Service.
+    EndpointGone,
+    /// These, and those to an address or port that the Service no longer has, as after its deletion.
+    EndpointOrServiceGone,
 }
 
 /// One port of a Service. (namespace, name, port name, protocol) identifies it (A5).

@@ -251,6 +251,13 @@ impl State {
         frontends.filter(|frontend| !self.claims.is_anothers(&service.name, frontend))
     }
 
+    /// The Service that owns a frontend, and the index of its port.
+    #[must_use]
+    pub(crate) fn owner(&self, frontend: &Frontend) -> Option<(&Service, usize)> {
+        let (name, port_index) = self.claims.owner(frontend)?;
+        Some((self.service(name)?, port_index))
+    }
+
     fn set_service(&mut self, name: ObjectName, new: Option<Service>) -> Option<Change> {
         let old = self.known.get(&name).and_then(|known| known.service.as_deref());
         if old == new.as_ref() {

@@ -34,6 +34,8 @@ pub fn service(service_name: &str, cluster_ips: &[&str]) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         scheduler: None,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports: Vec::new(),
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nft::{Command, CommitError, Committed, Element, ReadError, Refusal, Set, TableDump, TableName};
 use node::kernel::{ForeignWrites, Kernel, Netfilter};
-use rules::conntrack::Flow;
+use rules::conntrack::{Flow, Listing};
 use rules::model::Family;
 
 /// Which kernel it is.
@@ -90,8 +90,13 @@ impl Kernel for Aged {
         self.inner.borrow_mut().foreign_writes(tables, now)
     }
 
-    fn udp_flows(&mut self, family: Family) -> io::Result<Vec<Flow>> {
-        self.inner.borrow_mut().udp_flows(family)
+    fn flows(
+        &mut self,
+        family: Family,
+        listing: Listing,
+        is_wanted: &mut dyn FnMut(&Flow) -> bool,
+    ) -> io::Result<Vec<Flow>> {
+        self.inner.borrow_mut().flows(family, listing, is_wanted)
     }
 
     fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {

@@ -250,9 +250,12 @@ fn udp_flows_that_cannot_be_listed_are_listed_again_without_any_change() {
     }
     engine.sync(false).expect("nothing is wrong yet");
     let to = |ip: IpAddr| Flow {
-        client: address(Family::V4, 7, 7),
+        protocol: Protocol::Udp,
+        client: SocketAddr::new(address(Family::V4, 7, 7), 4000),
         original_destination: SocketAddr::new(ip, 80),
         reply_source: SocketAddr::new(address(Family::V4, 1, 1), 8080),
+        is_unanswered: false,
+        timeout: 30,
         handle: Vec::new(),
     };
     // One more flow is no business of the Service.

@@ -103,6 +103,8 @@ fn events() -> [Event; 3] {
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: Some(300),
         scheduler: None,
+        close_connections: None,
+        keeps_unready_udp_flows: false,
         health_check_node_port: None,
         ports: vec![port(80)],
     };

@@ -5,6 +5,7 @@
 mod affinity;
 mod changes;
 mod claims;
+mod connections;
 mod counters;
 mod frontends;
 mod health;

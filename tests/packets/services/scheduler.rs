@@ -269,7 +269,7 @@ fn an_annotation_is_for_one_service(layout: Layout) {
     proxy.apply(&[annotated("lc")]);
     assert!(differ(twice()));
     let news = proxy.log()[log.len()..].to_owned();
-    assert!(news.contains("is not random, source-hash or maglev; ignored"), "{news}");
+    assert!(news.contains("is unknown, known are: random, source-hash, maglev; ignored"), "{news}");
 }
 
 // A client that session affinity remembers stays where it is; the scheduler chooses for the others (E13).

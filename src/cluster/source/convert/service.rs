@@ -8,7 +8,9 @@ use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp}
 use crate::source::objects;
 use foldhash::HashSet;
 use ipnet::IpNet;
-use rules::model::{ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy};
+use rules::model::{
+    CloseConnections, ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy,
+};
 
 /// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -79,7 +81,9 @@ impl Converter {
             external_policy,
             internal_policy: policy(&spec.internal_traffic_policy, "spec.internalTrafficPolicy", fields),
             affinity_seconds: affinity_seconds(spec, fields),
-            scheduler: scheduler(object, fields),
+            scheduler: choice(object, objects::SCHEDULER, &SCHEDULERS, fields),
+            close_connections: choice(object, objects::CLOSE_CONNECTIONS, &CLOSE_CONNECTIONS, fields),
+            keeps_unready_udp_flows: choice(object, objects::KEEP_UDP_FLOWS, &KEEP_UDP_FLOWS, fields).is_some(),
             health_check_node_port: health_check_node_port(spec, external_policy, assigns_health_check, fields),
             ports,
         })
@@ -315,18 +319,30 @@ fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>
     !spec.traffic_distribution.is_empty() || mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
 }
 
-/// Returns the scheduler that the Service's annotation names, which decides how an endpoint is chosen for a connection.
-fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<Scheduler> {
-    const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
-    match object.metadata.annotation(objects::SCHEDULER)? {
-        "random" => Some(Scheduler::Random),
-        "source-hash" => Some(Scheduler::SourceHash),
-        "maglev" => Some(Scheduler::Maglev),
-        other => {
-            fields.problem(FIELD, format!("{other:?} is not random, source-hash or maglev; ignored"));
-            None
-        }
+/// The words of the annotations with a fixed choice, each with its meaning (E12, J3, J13).
+const SCHEDULERS: [(&str, Scheduler); 3] =
+    [("random", Scheduler::Random), ("source-hash", Scheduler::SourceHash), ("maglev", Scheduler::Maglev)];
+const CLOSE_CONNECTIONS: [(&str, CloseConnections); 2] = [
+    ("endpoint-gone", CloseConnections::EndpointGone),
+    ("endpoint-or-service-gone", CloseConnections::EndpointOrServiceGone),
+];
+const KEEP_UDP_FLOWS: [(&str, ()); 1] = [("not-ready", ())];
+
+/// Returns what an annotation of the Service chooses; `None` without the annotation, and with a wrong word, which is a problem.
+fn choice<T: Copy>(
+    object: &objects::Service<'_>,
+    annotation: &str,
+    words: &[(&str, T)],
+    fields: &mut Fields<'_>,
+) -> Option<T> {
+    let given = object.metadata.annotation(annotation)?;
+    let chosen = words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning);
+    if chosen.is_none() {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let text = format!("{given:?} is unknown, known are: {}; ignored", words.join(", "));
+        fields.problem(format_args!("metadata.annotations[{annotation}]"), text);
     }
+    chosen
 }
 
 /// Returns the health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).

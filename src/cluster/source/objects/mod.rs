@@ -54,12 +54,27 @@ pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Annotation of a Service with the scheduler, which chooses an endpoint for each connection.
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
+/// Annotation of a Service that says which open connections are closed.
+pub(super) const CLOSE_CONNECTIONS: &str = "kube-proxy-nft/close-connections";
+/// Annotation of a Service that says which UDP flows are kept although their endpoint does not serve.
+pub(super) const KEEP_UDP_FLOWS: &str = "kube-proxy-nft/keep-udp-flows";
 /// Annotation of a Service: it asks for topology hints, if its value is `Auto`.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// The labels and annotations that are read; others are not kept.
-const USED: [&str; 8] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, TOPOLOGY_MODE, INITIAL_END];
+const USED: [&str; 10] = [
+    PROXY_NAME,
+    HEADLESS,
+    SERVICE_NAME,
+    ZONE,
+    TRIGGER_TIME,
+    SCHEDULER,
+    CLOSE_CONNECTIONS,
+    KEEP_UDP_FLOWS,
+    TOPOLOGY_MODE,
+    INITIAL_END,
+];
 
 impl Metadata<'_> {
     /// Returns `namespace/name`, or only the name if there is no namespace.

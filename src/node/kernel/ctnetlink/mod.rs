@@ -1,24 +1,29 @@
-//! Lists and deletes the UDP flows that the kernel tracks, over ctnetlink.
+//! Lists and deletes the flows that the kernel tracks, over ctnetlink.
 //!
-//! Linux 5.8 and later filter the list by protocol; for older kernels this module does. A flow is deleted by its original tuple, zone and
-//! id, so that a new flow with the same addresses stays.
+//! Linux 5.8 and later filter the list by protocol, and Linux 5.16 and later by status; for older kernels this module does. Memory is
+//! bounded by the flows that the caller wants. A flow is deleted by its original tuple, zone and id, so that a new flow with the same
+//! addresses stays.
 
+mod reset;
 mod walk;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
 use nft::wire::{Attr, Attrs, Writer};
 
+use super::connections::{Ends, Phase};
 use super::rtnetlink::ip;
 use crate::kernel::errno::{EBUSY, ENOENT};
-use rules::conntrack::Flow;
-use rules::model::Family;
+use rules::conntrack::{Flow, Listing};
+use rules::model::{Family, Protocol};
 
+pub(super) use reset::reset;
 pub use walk::find_connection;
+use walk::{SEEN_REPLY, TRANSLATED};
 pub use walk::{connection, each_connection};
 
 /// Constants of `linux/netfilter/nfnetlink_conntrack.h` and `linux/netlink.h`.
@@ -32,12 +37,15 @@ mod number {
     pub(super) const TUPLE_REPLY: u16 = 2;
     pub(super) const STATUS: u16 = 3;
     pub(super) const PROTOINFO: u16 = 4;
+    pub(super) const TIMEOUT: u16 = 7;
     pub(super) const MARK: u16 = 8;
     pub(super) const COUNTERS_ORIGINAL: u16 = 9;
     pub(super) const COUNTERS_REPLY: u16 = 10;
     pub(super) const ID: u16 = 12;
+    pub(super) const NAT_DESTINATION: u16 = 13;
     pub(super) const ZONE: u16 = 18;
     pub(super) const FILTER: u16 = 25;
+    pub(super) const STATUS_MASK: u16 = 26;
     pub(super) const FILTER_ORIGINAL_FLAGS: u16 = 1;
     /// `CTA_FILTER_FLAG(CTA_PROTO_NUM)`, in host order.
     pub(super) const BY_PROTOCOL: u32 = 1 << 3;
@@ -56,17 +64,24 @@ mod number {
     pub(super) const PROTOINFO_TCP: u16 = 1;
     pub(super) const PROTOINFO_SCTP: u16 = 3;
     pub(super) const PROTOCOL_STATE: u16 = 1;
+    pub(super) const TCP_FLAGS: [u16; 2] = [4, 5];
+    /// Attributes nested in `NAT_DESTINATION`.
+    pub(super) const NAT_IPV4: u16 = 1;
+    pub(super) const NAT_PORTS: u16 = 3;
+    pub(super) const NAT_IPV6: u16 = 4;
+    pub(super) const NAT_PORT: u16 = 1;
     pub(super) const PACKETS: u16 = 1;
     pub(super) const BYTES: u16 = 2;
 
     pub(super) const NLM_F_REQUEST: u16 = 1;
     pub(super) const NLM_F_ACK: u16 = 4;
     pub(super) const NLM_F_DUMP: u16 = 0x300;
+    /// `NLM_F_CREATE | NLM_F_EXCL`.
+    pub(super) const NLM_F_NEW: u16 = 0x600;
     /// The length of `nlmsghdr` and `nfgenmsg` together, in bytes.
     pub(super) const HEADERS: usize = 20;
 }
 
-const UDP: u8 = 17;
 /// How often the list is requested at most, if the kernel marks each answer as interrupted (`NLM_F_DUMP_INTR`), and thus incomplete (J8).
 const TRIES: usize = 5;
 /// The number of deletions that are sent before their answers are read: so few that the answers fit into the socket's receive buffer.
@@ -75,7 +90,7 @@ const DELETIONS: usize = 64;
 const RELEASE_TRIES: usize = 50;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where the list of flows is filtered for UDP.
+/// Where a list of UDP flows is filtered by protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
     /// In the kernel, by protocol only. Its filter by IPv6 address is not used, because it has a bug: it lists the flows that do not match.
@@ -88,16 +103,34 @@ enum Filter {
 /// not exist (N1).
 pub fn load_conntrack() {
     // Ignore the error: if the module is missing, writing the sysctls fails later with a better message.
-    let _ = list(Family::V4);
+    let _ = list(Family::V4, Listing::Udp, |_| false);
 }
 
-/// Returns the UDP flows of a family. After five interrupted lists it returns the last one, although it is incomplete (J8).
+/// Returns the flows of a family and a listing that are wanted. After five interrupted lists it returns the last one, although it is
+/// incomplete (J8).
 ///
 /// # Errors
 /// Returns the error that the kernel reports.
-pub(super) fn list(family: Family) -> io::Result<Vec<Flow>> {
+pub(super) fn list(
+    family: Family,
+    listing: Listing,
+    mut is_wanted: impl FnMut(&Flow) -> bool,
+) -> io::Result<Vec<Flow>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
-    with_fallback(|filter| until_complete(|flows| list_once(&mut socket, family, filter, flows)))
+    let mut is_wanted = |flow: &Flow| is_of(listing, flow) && is_wanted(flow);
+    with_fallback(|filter| {
+        let request = list_request(family, listing, filter);
+        until_complete(|flows| list_once(&mut socket, &request, &mut is_wanted, flows))
+    })
+}
+
+/// Whether a flow belongs into a list; the kernel may list others as well.
+fn is_of(listing: Listing, flow: &Flow) -> bool {
+    match listing {
+        Listing::Udp => flow.protocol == Protocol::Udp,
+        Listing::Unanswered => flow.protocol != Protocol::Udp && flow.is_unanswered,
+        Listing::Translated => flow.protocol != Protocol::Udp,
+    }
 }
 
 /// Calls `list` with the kernel's filter, and again without it if the kernel refuses the filter.
@@ -124,20 +157,38 @@ fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> i
     Ok(flows)
 }
 
-/// Requests the list once. Returns whether the list is complete.
-fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Vec<Flow>) -> io::Result<bool> {
+/// Returns the request for a list.
+fn list_request(family: Family, listing: Listing, filter: Filter) -> Vec<u8> {
     let mut request = message(number::GET, number::NLM_F_DUMP, family);
-    if filter == Filter::Kernel {
-        let tuple = request.open(number::TUPLE_ORIGINAL);
-        let proto = request.open(number::TUPLE_PROTO);
-        request.attr(number::PROTO_NUMBER, &[UDP]);
-        request.close(proto);
-        request.close(tuple);
-        let filter = request.open(number::FILTER);
-        request.attr(number::FILTER_ORIGINAL_FLAGS, &number::BY_PROTOCOL.to_ne_bytes());
-        request.close(filter);
+    match (listing, filter) {
+        (_, Filter::Here) => {}
+        (Listing::Udp, Filter::Kernel) => {
+            let tuple = request.open(number::TUPLE_ORIGINAL);
+            let proto = request.open(number::TUPLE_PROTO);
+            request.attr(number::PROTO_NUMBER, &[Protocol::Udp.number()]);
+            request.close(proto);
+            request.close(tuple);
+            let filter = request.open(number::FILTER);
+            request.attr(number::FILTER_ORIGINAL_FLAGS, &number::BY_PROTOCOL.to_ne_bytes());
+            request.close(filter);
+        }
+        (Listing::Unanswered, Filter::Kernel) => {
+            request.u32(number::STATUS, TRANSLATED);
+            request.u32(number::STATUS_MASK, TRANSLATED | SEEN_REPLY);
+        }
+        (Listing::Translated, Filter::Kernel) => request.u32(number::STATUS, TRANSLATED),
     }
-    socket.send(&finished(request))?;
+    finished(request)
+}
+
+/// Requests the list once. Returns whether the list is complete.
+fn list_once(
+    socket: &mut Socket,
+    request: &[u8],
+    is_wanted: &mut impl FnMut(&Flow) -> bool,
+    flows: &mut Vec<Flow>,
+) -> io::Result<bool> {
+    socket.send(request)?;
     let mut complete = true;
     loop {
         for message in Messages::new(socket.receive()?) {
@@ -145,7 +196,7 @@ fn list_once(socket: &mut Socket, family: Family, filter: Filter, flows: &mut Ve
             if let Some(errno) = decode::ack(message).map(|ack| ack.errno).or_else(|| decode::done(message)) {
                 return if errno == 0 { Ok(complete) } else { Err(io::Error::from_raw_os_error(errno)) };
             }
-            flows.extend(flow(message));
+            flows.extend(flow(message).filter(&mut *is_wanted));
         }
     }
 }
@@ -196,21 +247,33 @@ fn until_released(
 
 fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Deletions> {
     let mut outcome = Deletions::default();
+    request_each(socket, flows, deletion, |errno| match errno {
+        0 => outcome.deleted += 1,
+        ENOENT => {}
+        EBUSY => outcome.held = true,
+        errno => outcome.failure = outcome.failure.or(Some(errno)),
+    })?;
+    Ok(outcome)
+}
+
+/// Sends a request for each flow, and gives the number of the error (0: none) of each answer to `answer`.
+fn request_each(
+    socket: &mut Socket,
+    flows: &[Flow],
+    request: impl Fn(&Flow) -> Vec<u8>,
+    mut answer: impl FnMut(i32),
+) -> io::Result<()> {
     for chunk in flows.chunks(DELETIONS) {
-        let requests: Vec<u8> = chunk.iter().flat_map(deletion).collect();
+        let requests: Vec<u8> = chunk.iter().flat_map(&request).collect();
+        if requests.is_empty() {
+            continue;
+        }
         socket.send(&requests)?;
         while let Some(bytes) = socket.receive_now()? {
-            for ack in Messages::new(bytes).filter_map(decode::ack) {
-                match ack.errno {
-                    0 => outcome.deleted += 1,
-                    ENOENT => {}
-                    EBUSY => outcome.held = true,
-                    errno => outcome.failure = outcome.failure.or(Some(errno)),
-                }
-            }
+            Messages::new(bytes).filter_map(decode::ack).for_each(|ack| answer(ack.errno));
         }
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// Returns the request that deletes a flow.
@@ -245,7 +308,31 @@ fn finished(writer: Writer) -> Vec<u8> {
     bytes
 }
 
-/// Returns the UDP flow in a message; `None` for a message of another type, and for a flow of another protocol.
+/// Appends the tuple of packets with this source and destination.
+fn tuple(request: &mut Writer, kind: u16, protocol: u8, ends: Ends) {
+    let tuple = request.open(kind);
+    let ip = request.open(number::TUPLE_IP);
+    address(request, [number::IPV4_SOURCE, number::IPV6_SOURCE], ends.source.ip());
+    address(request, [number::IPV4_DESTINATION, number::IPV6_DESTINATION], ends.destination.ip());
+    request.close(ip);
+    let proto = request.open(number::TUPLE_PROTO);
+    request.attr(number::PROTO_NUMBER, &[protocol]);
+    request.attr(number::SOURCE_PORT, &ends.source.port().to_be_bytes());
+    request.attr(number::DESTINATION_PORT, &ends.destination.port().to_be_bytes());
+    request.close(proto);
+    request.close(tuple);
+}
+
+/// Appends an address as an attribute of the kind for IPv4 or for IPv6.
+fn address(request: &mut Writer, [v4, v6]: [u16; 2], address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => request.attr(v4, &address.octets()),
+        IpAddr::V6(address) => request.attr(v6, &address.octets()),
+    }
+}
+
+/// Returns the flow in a message; `None` for a message of another type, for another protocol than those of Services, and for a TCP
+/// connection or SCTP association that is over or has no translated destination.
 #[must_use]
 pub fn flow(message: &[u8]) -> Option<Flow> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
@@ -254,8 +341,20 @@ pub fn flow(message: &[u8]) -> Option<Flow> {
     }
     let attrs = Attrs::new(message.get(number::HEADERS..)?);
     let original = attrs.find(number::TUPLE_ORIGINAL)?;
-    let (client, original_destination) = udp_ends(original)?;
-    let (reply_source, _) = udp_ends(attrs.find(number::TUPLE_REPLY)?)?;
+    let (number, client, original_destination) = ends(original)?;
+    let protocol = Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)?;
+    let (_, reply_source, _) = ends(attrs.find(number::TUPLE_REPLY)?)?;
+    let number = |kind| attrs.find(kind).and_then(|attr| attr.u32()).unwrap_or_default();
+    let mut is_unanswered = false;
+    if protocol != Protocol::Udp {
+        let status = number(number::STATUS);
+        let state = attrs.find(number::PROTOINFO).and_then(walk::protocol_state);
+        is_unanswered = status & SEEN_REPLY == 0 && state.is_some_and(|state| is_first(protocol, state));
+        let is_over = !is_unanswered && walk::phase(protocol.number(), status, state) == Phase::Ended;
+        if status & TRANSLATED == 0 || is_over {
+            return None;
+        }
+    }
     let mut handle = Writer::default();
     handle.attr(number::TUPLE_ORIGINAL | NESTED, original.payload);
     for kind in [number::ZONE, number::ID] {
@@ -263,16 +362,18 @@ pub fn flow(message: &[u8]) -> Option<Flow> {
             handle.attr(kind, attr.payload);
         }
     }
-    Some(Flow { client: client.ip(), original_destination, reply_source, handle: handle.into_bytes() })
+    let (timeout, handle) = (number(number::TIMEOUT), handle.into_bytes());
+    Some(Flow { protocol, client, original_destination, reply_source, is_unanswered, timeout, handle })
+}
+
+/// Whether the kernel saw nothing but the first packet: `TCP_CONNTRACK_SYN_SENT`, `SCTP_CONNTRACK_COOKIE_WAIT`, or for newer kernels
+/// `SCTP_CONNTRACK_CLOSED`. A connection that the kernel took up in its middle, which may run, has another state.
+const fn is_first(protocol: Protocol, state: u8) -> bool {
+    state == 1 || state == 2 && matches!(protocol, Protocol::Sctp)
 }
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
-
-/// Returns source and destination of a tuple; `None` unless its protocol is UDP.
-fn udp_ends(tuple: Attr<'_>) -> Option<(SocketAddr, SocketAddr)> {
-    ends(tuple).filter(|(protocol, ..)| *protocol == UDP).map(|(_, source, destination)| (source, destination))
-}
 
 /// Returns protocol number, source and destination of a tuple; `None` for a protocol without ports, such as ICMP.
 fn ends(tuple: Attr<'_>) -> Option<(u8, SocketAddr, SocketAddr)> {
@@ -294,7 +395,15 @@ mod tests {
 
     fn any_flow() -> Flow {
         let end: SocketAddr = (Ipv4Addr::LOCALHOST, 53).into();
-        Flow { client: end.ip(), original_destination: end, reply_source: end, handle: Vec::new() }
+        Flow {
+            protocol: Protocol::Udp,
+            client: end,
+            original_destination: end,
+            reply_source: end,
+            is_unanswered: false,
+            timeout: 0,
+            handle: Vec::new(),
+        }
     }
 
     /// Returns the number of attempts and the number of listed flows, when `end(n)` is the result of attempt `n`.
@@ -390,7 +499,7 @@ mod tests {
             tuple(&mut entry, number::TUPLE_REPLY, protocol);
             finished(entry)
         };
-        let udp = flow(&entry(UDP)).unwrap();
+        let udp = flow(&entry(17)).unwrap();
         assert_eq!(
             (udp.original_destination, udp.reply_source),
             (([10, 0, 0, 2], 53).into(), ([10, 0, 0, 1], 1).into())

@@ -7,7 +7,6 @@
 //! be given twice if the kernel changes the size of its hash table.
 
 use std::io;
-use std::net::IpAddr;
 
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
@@ -16,12 +15,12 @@ use nft::wire::{Attr, Attrs};
 use super::super::connections::{Connection, Counters, Ends, Phase};
 use crate::kernel::errno::ENOENT;
 
-use super::{ends, finished, message, message_about, number};
+use super::{ends, finished, message, message_about, number, tuple};
 use rules::model::Family;
 
 /// `IPS_SEEN_REPLY` and `IPS_DST_NAT` (`linux/netfilter/nf_conntrack_common.h`).
-const SEEN_REPLY: u32 = 1 << 1;
-const TRANSLATED: u32 = 1 << 5;
+pub(super) const SEEN_REPLY: u32 = 1 << 1;
+pub(super) const TRANSLATED: u32 = 1 << 5;
 
 const TCP: u8 = 6;
 const SCTP: u8 = 132;
@@ -57,26 +56,10 @@ pub fn each_connection(mut each: impl FnMut(&Connection)) -> io::Result<()> {
 pub fn find_connection(protocol: u8, ends: Ends) -> io::Result<Option<Connection>> {
     let mut socket = Socket::open(Bus::Netfilter)?;
     let mut request = message(number::GET, 0, Family::of(ends.destination.ip()));
-    let tuple = request.open(number::TUPLE_ORIGINAL);
-    let addresses = request.open(number::TUPLE_IP);
-    match (ends.source.ip(), ends.destination.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            request.attr(number::IPV4_SOURCE, &source.octets());
-            request.attr(number::IPV4_DESTINATION, &destination.octets());
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            request.attr(number::IPV6_SOURCE, &source.octets());
-            request.attr(number::IPV6_DESTINATION, &destination.octets());
-        }
-        _ => return Ok(None),
+    if Family::of(ends.source.ip()) != Family::of(ends.destination.ip()) {
+        return Ok(None);
     }
-    request.close(addresses);
-    let proto = request.open(number::TUPLE_PROTO);
-    request.attr(number::PROTO_NUMBER, &[protocol]);
-    request.attr(number::SOURCE_PORT, &ends.source.port().to_be_bytes());
-    request.attr(number::DESTINATION_PORT, &ends.destination.port().to_be_bytes());
-    request.close(proto);
-    request.close(tuple);
+    tuple(&mut request, number::TUPLE_ORIGINAL, protocol, ends);
     socket.send(&finished(request))?;
     loop {
         for message in Messages::new(socket.receive()?) {
@@ -127,7 +110,7 @@ pub fn connection(message: &[u8]) -> Option<Connection> {
     })
 }
 
-fn phase(protocol: u8, status: u32, state: Option<u8>) -> Phase {
+pub(super) fn phase(protocol: u8, status: u32, state: Option<u8>) -> Phase {
     match (protocol, state) {
         (TCP, Some(state)) if TCP_ENDED.contains(&state) => Phase::Ended,
         (SCTP, Some(state)) if SCTP_ENDED.contains(&state) => Phase::Ended,
@@ -137,7 +120,7 @@ fn phase(protocol: u8, status: u32, state: Option<u8>) -> Phase {
 }
 
 /// Returns the state of a TCP or SCTP connection, as the kernel numbers the states of the protocol.
-fn protocol_state(attr: Attr<'_>) -> Option<u8> {
+pub(super) fn protocol_state(attr: Attr<'_>) -> Option<u8> {
     let of_protocol =
         attr.nested().find(number::PROTOINFO_TCP).or_else(|| attr.nested().find(number::PROTOINFO_SCTP))?;
     of_protocol.nested().find(number::PROTOCOL_STATE)?.u8()

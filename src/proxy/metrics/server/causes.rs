@@ -10,7 +10,7 @@ use component::http::{self, JSON, PLAIN, Response};
 use inspect::services::causes::{Cause, Counts, Hints, Page, PortCauses, Taken};
 use rules::endpoints::causes::{self, Causes, PortCause};
 use rules::endpoints::{Category, Hint, Ignored, Topology};
-use rules::model::{ObjectName, TrafficPolicy};
+use rules::model::{CloseConnections, ObjectName, Protocol, TrafficPolicy};
 
 /// The paths of these pages begin with this.
 pub(super) const PATH: &str = "/debug/endpoints/";
@@ -86,6 +86,7 @@ fn cause(causes: &Causes, port: &PortCause, field: &str, policy: TrafficPolicy) 
             hints(topology)
         }
     };
+    texts.extend(flows_text(causes, port).map(str::to_owned));
     let taken =
         |taken: causes::Taken| Taken { count: taken.count, terminating: taken.category == Category::Terminating };
     Cause {
@@ -96,6 +97,20 @@ fn cause(causes: &Causes, port: &PortCause, field: &str, policy: TrafficPolicy) 
         local: local.map(taken),
         hints,
         texts,
+    }
+}
+
+/// What the Service's annotations say about the flows of a port.
+fn flows_text(causes: &Causes, port: &PortCause) -> Option<&'static str> {
+    match (port.protocol, causes.close_connections) {
+        (Protocol::Udp, _) => {
+            causes.keeps_unready_udp_flows.then_some("UDP flows: kept while their endpoint is not ready")
+        }
+        (_, Some(CloseConnections::EndpointGone)) => Some("connections: closed when their endpoint is gone"),
+        (_, Some(CloseConnections::EndpointOrServiceGone)) => {
+            Some("connections: closed when their endpoint or the Service is gone")
+        }
+        (_, None) => None,
     }
 }
 
@@ -282,6 +297,25 @@ mod tests {
         assert_eq!(internal, ["topology: hints not used: the Service asks for them, but no endpoint has any"]);
         let terminating = texts(web(), "http", &["1 terminating", "2 terminating"]);
         assert_eq!(terminating[0], ["served by 2 terminating pods: none is ready"]);
+    }
+
+    // What the annotations ask for is said of the ports that it is about (J3, J13).
+    #[test]
+    fn what_becomes_of_flows_is_said() {
+        let said = |protocol, close_connections| {
+            let port = ServicePort { protocol, ..web().ports.remove(0) };
+            let web = Service { close_connections, keeps_unready_udp_flows: true, ports: vec![port], ..web() };
+            let slice_port = if protocol == Protocol::Udp { "http/udp" } else { "http" };
+            texts(web, slice_port, &["1"]).concat()
+        };
+        assert_eq!(said(Protocol::Tcp, None), [""; 0]);
+        assert_eq!(said(Protocol::Udp, None), ["UDP flows: kept while their endpoint is not ready"; 2]);
+        let (gone, both) = (CloseConnections::EndpointGone, CloseConnections::EndpointOrServiceGone);
+        assert_eq!(said(Protocol::Tcp, Some(gone)), ["connections: closed when their endpoint is gone"; 2]);
+        assert_eq!(
+            said(Protocol::Tcp, Some(both)),
+            ["connections: closed when their endpoint or the Service is gone"; 2]
+        );
     }
 
     #[test]

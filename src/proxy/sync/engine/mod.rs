@@ -42,7 +42,7 @@ use component::logging::once::Once;
 use inspect::history::TriggerKind;
 use inspect::running::{Problem, ProblemKind};
 use node::kernel::{ForeignWrites, Kernel};
-use rules::conntrack::Flow;
+use rules::conntrack::{Flow, Listing};
 use rules::model::{Change, Dirty, Event, Family, ObjectName, State};
 use rules::ruleset::{Layout, NodeFacts};
 
@@ -106,7 +106,7 @@ pub struct Report {
     pub repaired: bool,
     /// For each changed slice with a trigger time: how long it waited until it was programmed.
     pub programmed: Vec<(Family, Duration)>,
-    /// The results of examining UDP flows after the commit, by family.
+    /// The results of examining flows after the commit, by family.
     pub flows: Vec<Reconciled>,
 }
 
@@ -117,7 +117,7 @@ pub struct Timing {
     pub reading: Duration,
     /// Computing what the tables should hold, and the commands that bring this about.
     pub computing: Duration,
-    /// Examining UDP flows.
+    /// Examining flows.
     pub flows: Duration,
 }
 
@@ -178,7 +178,7 @@ impl<K: Kernel> Engine<K> {
                 // The event did not have the family of a deleted slice. Now it is known, and the node does not serve it.
                 counted = None;
             }
-            self.observers.changed(&change);
+            self.observers.flows.event(&self.state, &change);
         }
         Taken { counted, asks_for_sync: self.state.is_complete() && self.state.is_dirty() }
     }
@@ -203,8 +203,8 @@ impl<K: Kernel> Engine<K> {
     /// Brings the kernel's tables up to date: plans the Services that changed, and commits the difference. `after_pause` says that the last
     /// sync was at least a second ago: then the chains that it emptied are deleted (F8).
     ///
-    /// Order: the Services that the kernel refuses are found before the observers are informed, because their old rules stay in force. UDP
-    /// flows are examined last, because the old rules would make a flow again that is deleted before the new rules are in force. When a
+    /// Order: the Services that the kernel refuses are found before the observers are informed, because their old rules stay in force. Flows
+    /// are examined last, because the old rules would make a flow again that is deleted before the new rules are in force. When a
     /// sync fails, no observer is informed.
     ///
     /// # Errors
@@ -223,7 +223,7 @@ impl<K: Kernel> Engine<K> {
         self.observers.committed(&held_back, &families);
         // The flag stays set after a failure, because the retry also repairs what another program changed before it.
         if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
-            self.observers.udp.all_changed();
+            self.observers.flows.all_changed();
         }
         let start = Instant::now();
         report.flows = self.reconcile_flows(start);
@@ -256,10 +256,10 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
-    /// Deletes the UDP flows that lead to no endpoint any more.
+    /// Ends the flows that lead to no endpoint any more.
     fn reconcile_flows(&mut self, now: Instant) -> Vec<Reconciled> {
         let families: Vec<Family> = self.families().collect();
-        self.observers.udp.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, now)
+        self.observers.flows.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, now)
     }
 
     /// Plans the Services that changed. Returns their number, and the Service when it is only one.
@@ -543,7 +543,7 @@ impl Kernel for NoKernel {
         Ok(ForeignWrites::None)
     }
 
-    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
+    fn flows(&mut self, _: Family, _: Listing, _: &mut dyn FnMut(&Flow) -> bool) -> io::Result<Vec<Flow>> {
         Ok(Vec::new())
     }
 

@@ -11,9 +11,9 @@ use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, T
 use super::Engine;
 use component::config::Invocation;
 use node::kernel::{ForeignWrites, Kernel};
-use rules::conntrack::Flow;
-use rules::model::testing::{port, service, slice, slice_port};
-use rules::model::{Event, Family, TrafficPolicy};
+use rules::conntrack::{Flow, Listing};
+use rules::model::testing::{name, port, service, slice, slice_port};
+use rules::model::{CloseConnections, Event, Family, Service, TrafficPolicy};
 use rules::ruleset::Layout;
 
 /// A kernel that holds nothing, notes each call, and fails each commit on demand.
@@ -54,8 +54,12 @@ impl Kernel for Recorder {
         Ok(ForeignWrites::None)
     }
 
-    fn udp_flows(&mut self, _: Family) -> io::Result<Vec<Flow>> {
-        self.note("flows");
+    fn flows(&mut self, _: Family, listing: Listing, _: &mut dyn FnMut(&Flow) -> bool) -> io::Result<Vec<Flow>> {
+        self.note(match listing {
+            Listing::Udp => "UDP flows",
+            Listing::Unanswered => "unanswered flows",
+            Listing::Translated => "all flows",
+        });
         Ok(Vec::new())
     }
 
@@ -100,12 +104,12 @@ fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order
     let mut engine = engine(kernel.clone());
     assert_eq!(healthy(&engine), [0; 0], "nothing is told before a commit");
     engine.sync(true).expect("the kernel takes everything");
-    assert_eq!(kernel.take(), ["read", "addresses", "commit", "flows"]);
+    assert_eq!(kernel.take(), ["read", "addresses", "commit", "UDP flows", "unanswered flows"]);
     assert_eq!(healthy(&engine), [1]);
 
     engine.apply(dns_slice(&["10.244.0.1 @here", "10.244.0.2 @here"]));
     engine.sync(true).expect("the kernel takes everything");
-    assert_eq!(kernel.take(), ["commit", "flows"], "a small sync reads nothing");
+    assert_eq!(kernel.take(), ["commit", "UDP flows"], "a small sync reads nothing");
     assert_eq!(healthy(&engine), [2]);
 }
 
@@ -120,11 +124,52 @@ fn after_a_refusal_no_observer_is_told_and_no_flow_is_examined() {
     engine.apply(dns_slice(&[]));
     *kernel.fails.borrow_mut() = true;
     engine.sync(true).expect_err("the kernel has no memory");
-    assert!(!kernel.take().contains(&"flows"));
+    assert!(!kernel.take().contains(&"UDP flows"));
     assert_eq!(healthy(&engine), [1], "the rules still have its endpoint");
 
     *kernel.fails.borrow_mut() = false;
     engine.sync(true).expect("the kernel takes everything");
-    assert_eq!(kernel.take(), ["read", "commit", "flows"], "after a failure everything is compared");
+    assert_eq!(kernel.take(), ["read", "commit", "UDP flows"], "after a failure everything is compared");
     assert_eq!(healthy(&engine), [0]);
+}
+
+// A sync lists the flows of TCP and SCTP once, and only when a Service lost an endpoint; the open ones only for a Service that asks for it
+// (J12, J13).
+#[test]
+fn connections_are_listed_by_the_syncs_that_need_it() {
+    let kernel = Recorder::default();
+    let mut engine = engine(kernel.clone());
+    let mut listed = |events: Vec<Event>| {
+        events.into_iter().for_each(|event| {
+            engine.apply(event);
+        });
+        engine.sync(true).expect("the kernel takes everything");
+        kernel.take().into_iter().filter(|call| call.ends_with("flows")).collect::<Vec<_>>()
+    };
+    let web = |close_connections| {
+        let mut web = service("shop/web", &["10.96.0.11"]);
+        web.ports = vec![port("http", 80)];
+        Event::ServiceApplied(Service { close_connections, ..web })
+    };
+    let slice =
+        |endpoints: &[&str]| Event::SliceApplied(slice("shop/web-1", "shop/web", &[slice_port("http", 80)], endpoints));
+    let start = listed(vec![web(None), slice(&["10.244.0.1", "10.244.0.2"])]);
+    assert_eq!(start, ["UDP flows", "unanswered flows"], "what a process before this one left");
+    for (endpoints, needs) in [
+        (&["10.244.0.1", "10.244.0.2", "10.244.0.3"][..], &[][..]),
+        (&["10.244.0.3", "10.244.0.2", "10.244.0.1"], &[]),
+        (&["10.244.0.3 terminating", "10.244.0.2", "10.244.0.1"], &[]),
+        (&["10.244.0.3 dead", "10.244.0.2", "10.244.0.1"], &["unanswered flows"]),
+        (&["10.244.0.2", "10.244.0.1"], &[]),
+        (&["10.244.0.1"], &["unanswered flows"]),
+    ] {
+        assert_eq!(listed(vec![slice(endpoints)]), needs, "{endpoints:?}");
+    }
+    assert_eq!(listed(vec![web(Some(CloseConnections::EndpointGone))]), ["all flows"], "it asks now");
+    assert_eq!(listed(vec![slice(&["10.244.0.1", "10.244.0.2"])]), [""; 0]);
+    assert_eq!(listed(vec![slice(&["10.244.0.1", "10.244.0.2 dead"])]), ["unanswered flows"]);
+    assert_eq!(listed(vec![slice(&["10.244.0.1"])]), ["all flows"], "it is in no slice");
+    assert_eq!(listed(vec![Event::ServiceDeleted(name("shop/web"))]), [""; 0], "this is not asked for");
+    assert_eq!(listed(vec![web(Some(CloseConnections::EndpointOrServiceGone))]), ["all flows"]);
+    assert_eq!(listed(vec![Event::ServiceDeleted(name("shop/web"))]), ["all flows"]);
 }

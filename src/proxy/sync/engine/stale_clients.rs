@@ -178,12 +178,12 @@ impl<K: Kernel> Engine<K> {
 
     /// Reads the maps that are due, and deletes their clients of endpoints that are gone. Such clients exist if a packet was on its way
     /// when the endpoint was removed, or if the client could not be deleted together with the endpoint. If it deleted any client, or if
-    /// examining UDP flows failed before, examines the flows. Returns `None` when there was nothing to do. A failure is logged and tried
+    /// examining flows failed before, examines the flows. Returns `None` when there was nothing to do. A failure is logged and tried
     /// again; it does not fail a sync, and says nothing about a Service.
     pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
         self.read_due_maps(now, &mut report);
-        if report.removed == 0 && self.observers.udp.next_try().is_none_or(|at| now < at) {
+        if report.removed == 0 && self.observers.flows.next_try().is_none_or(|at| now < at) {
             return None;
         }
         report.flows = self.reconcile_flows(now);
@@ -192,7 +192,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Returns when [`Engine::check_clients`] next has a map to read, or flows to examine again; `None` if neither is planned.
     pub fn next_client_check(&self) -> Option<Instant> {
-        self.tables.next_check().into_iter().chain(self.observers.udp.next_try()).min()
+        self.tables.next_check().into_iter().chain(self.observers.flows.next_try()).min()
     }
 
     fn read_due_maps(&mut self, now: Instant, report: &mut Report) {
@@ -205,7 +205,7 @@ impl<K: Kernel> Engine<K> {
         if report.removed > 0 {
             // Until now, session affinity could send the deleted clients to an endpoint that is gone, which makes a UDP flow to that
             // endpoint.
-            self.observers.udp.all_changed();
+            self.observers.flows.all_changed();
         }
     }
 

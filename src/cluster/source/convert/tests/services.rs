@@ -234,8 +234,28 @@ fn an_annotation_names_the_scheduler() {
     assert_eq!(named("maglev"), (Some(Scheduler::Maglev), vec![]));
     let (scheduler, problems) = named("mh");
     assert_eq!((scheduler, problems.len()), (None, 1));
-    assert!(problems[0].contains("\"mh\" is not random, source-hash or maglev; ignored"), "{problems:?}");
+    assert!(problems[0].contains("\"mh\" is unknown, known are: random, source-hash, maglev; ignored"), "{problems:?}");
     assert_eq!(service(web()).0.scheduler, None);
+}
+
+// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` have valid values; others are named (J3, J13).
+#[test]
+fn annotations_say_what_becomes_of_flows() {
+    use rules::model::CloseConnections;
+    let annotated = |name: &str, value: &str| {
+        let (service, problems) = service(with(web(), "/metadata/annotations", json!({name: value})));
+        (service.close_connections, service.keeps_unready_udp_flows, problems.join(""))
+    };
+    let close = |value| annotated("kube-proxy-nft/close-connections", value);
+    assert_eq!(close("endpoint-gone"), (Some(CloseConnections::EndpointGone), false, String::new()));
+    let both = Some(CloseConnections::EndpointOrServiceGone);
+    assert_eq!(close("endpoint-or-service-gone"), (both, false, String::new()));
+    let problem = "Service demo/web: metadata.annotations[kube-proxy-nft/close-connections]: \"true\" is unknown, known are: \
+                   endpoint-gone, endpoint-or-service-gone; ignored";
+    assert_eq!(close("true"), (None, false, problem.to_owned()));
+    assert_eq!(annotated("kube-proxy-nft/keep-udp-flows", "not-ready"), (None, true, String::new()));
+    let (_, keeps, problem) = annotated("kube-proxy-nft/keep-udp-flows", "always");
+    assert!(!keeps && problem.contains("\"always\" is unknown, known are: not-ready; ignored"), "{problem}");
 }
 
 #[test]
