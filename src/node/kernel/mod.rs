@@ -12,6 +12,7 @@ pub mod families;
 mod flowtables;
 mod foreign_writes;
 pub mod leftovers;
+pub mod local_ports;
 mod lock;
 mod own_writes;
 pub mod probe;

@@ -138,6 +138,11 @@ impl Reporter {
         self.proxy.lock().node(eligible);
     }
 
+    /// Sets whether an operator drains the node: `/healthz` and the health-check node ports then answer 503 (L10).
+    pub(crate) fn drained(&self, drained: bool) {
+        self.proxy.lock().drained(drained);
+    }
+
     /// Notes that syncs succeed: the rules are those that the cluster asks for.
     pub(crate) fn ready(&self) {
         self.proxy.lock().ready(None);

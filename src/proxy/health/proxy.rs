@@ -22,12 +22,17 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The reason that `/readyz` gives until the first sync.
 const NO_SYNC_YET: &str = "the first sync has not been done";
 
+/// The reason that `/healthz` gives while an operator drains the node.
+const DRAINED: &str = "the node is drained: its Node has the mark that nftables.drainOn (--drain-on) names";
+
 /// The state of the sync loop and of the node.
 #[derive(Clone, Debug)]
 pub(super) struct ProxyHealth {
     timeout: Duration,
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
+    /// Whether an operator drains the node (L10).
+    drained: bool,
     /// Why the rules are not those that the cluster asks for; `None` when they are.
     not_ready: Option<String>,
     quarantined: Vec<String>,
@@ -59,6 +64,7 @@ impl ProxyHealth {
             timeout,
             families: BTreeMap::new(),
             eligible: false,
+            drained: false,
             not_ready,
             quarantined: Vec::new(),
             oversized: Vec::new(),
@@ -102,6 +108,16 @@ impl ProxyHealth {
     /// Sets whether the node is eligible for traffic; an unknown node is not (L5).
     pub(super) fn node(&mut self, eligible: Option<bool>) {
         self.eligible = eligible.unwrap_or(false);
+    }
+
+    /// Sets whether an operator drains the node (L10).
+    pub(super) fn drained(&mut self, drained: bool) {
+        self.drained = drained;
+    }
+
+    /// Returns whether an operator drains the node (L10).
+    pub(super) const fn is_drained(&self) -> bool {
+        self.drained
     }
 
     /// Sets why the rules are not those that the cluster asks for; `None` when they are.
@@ -164,12 +180,13 @@ impl ProxyHealth {
         (good, Body { ready: Some(good), reason, ..self.body(good, now, clock) }.text())
     }
 
-    /// Returns whether the status of `/healthz` is 200, and the body of the response (L4).
+    /// Returns whether the status of `/healthz` is 200, and the body of the response (L4, L10).
     #[must_use]
     pub(super) fn healthz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
-        let good = self.is_healthy(now) && self.eligible;
-        let body =
-            Body { node_eligible: Some(self.eligible), reason: self.blocked_by(now), ..self.body(good, now, clock) };
+        let eligible = self.eligible && !self.drained;
+        let good = self.is_healthy(now) && eligible;
+        let reason = self.blocked_by(now).or_else(|| self.drained.then(|| DRAINED.to_owned()));
+        let body = Body { node_eligible: Some(eligible), reason, ..self.body(good, now, clock) };
         (good, body.text())
     }
 
