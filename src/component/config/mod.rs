@@ -34,7 +34,7 @@ pub use cli::{ManifestArgs, ProxyArgs, RenderArgs};
 pub use duration::GoDuration;
 pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 pub use node_mark::{MarkKind, NodeMark};
-pub use port_ranges::PortRanges;
+pub use port_ranges::{DEFAULT_NODE_PORTS, PortRanges};
 
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;

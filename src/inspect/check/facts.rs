@@ -15,9 +15,10 @@ use crate::is_about_rights;
 use crate::other_proxy::{self, OtherProxy};
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
-use component::config::{Config, ProxyArgs};
+use component::config::{Config, PortRanges, ProxyArgs};
 use node::configured::{NoSettings, Origin, Settings};
 use node::kernel::leftovers::{self, Left};
+use node::kernel::local_ports::LocalPorts;
 use node::kernel::probe::{ProbeError, probe};
 use node::kernel::process::{self, SKIP_VERSION_CHECK};
 use node::kernel::sysctl::{self, Setting};
@@ -59,6 +60,8 @@ pub(super) struct OfConfig {
     /// A note about the proxy mode in the configuration, which is not a problem.
     pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
+    /// The ports that a start reserves.
+    pub(super) reserves: PortRanges,
     pub(super) source: Source,
     /// The servers that a proxy starts, and whether a program listens on their ports already.
     pub(super) ports: Vec<(&'static str, SocketAddr, bool)>,
@@ -87,6 +90,8 @@ pub(super) struct Kernel {
     pub(super) values: Vec<(&'static str, String)>,
     /// Whether the node has a bridge interface.
     pub(super) has_bridge: bool,
+    /// The ephemeral ports; `None` if they cannot be read.
+    pub(super) local_ports: Option<LocalPorts>,
 }
 
 /// The capabilities of this process; `None` if the kernel does not report them.
@@ -143,13 +148,15 @@ fn chain(error: &anyhow::Error) -> String {
 impl OfConfig {
     fn of(settings: Settings, proc: &Path) -> Self {
         let Settings { config, origin, elsewhere } = settings;
-        let listening = listening(proc);
-        let port = |name, address: SocketAddr| (name, address, listening.contains(&address.port()));
+        let listening = process::listening(proc);
+        let is_used = |port| listening.iter().any(|socket| socket.address.port() == port);
+        let port = |name, address: SocketAddr| (name, address, is_used(address.port()));
         let healthz = config.healthz_bind_address.map(|address| port("healthz", address));
         Self {
             origin,
             layout: config.ruleset_layout.to_string(),
             sysctls: sysctl::look(&config.conntrack),
+            reserves: config.reserve_node_ports.clone(),
             source: elsewhere.map_or_else(|| Source::look(&config), Source::Elsewhere),
             ports: healthz.into_iter().chain([port("metrics", config.metrics_bind_address)]).collect(),
             node_name: config.node_name,
@@ -198,6 +205,7 @@ impl Kernel {
             families: families::supported().into_iter().map(tried).collect(),
             values: VALUES.into_iter().filter_map(value).collect(),
             has_bridge: has_bridge(Path::new("/sys/class/net")),
+            local_ports: LocalPorts::read().ok(),
         }
     }
 }
@@ -239,40 +247,9 @@ fn nft_version() -> Option<String> {
     text.lines().next().map(str::to_owned).filter(|_| output.status.success())
 }
 
-/// The TCP ports on which programs of this network namespace listen.
-fn listening(proc: &Path) -> Vec<u16> {
-    const LISTEN: &str = "0A";
-    let files =
-        ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
-    let port = |line: &str| {
-        // "0: 0100007F:2809 00000000:0000 0A ...": number, local address and port, remote address and port, state.
-        let mut words = line.split_whitespace().skip(1);
-        let (own, state) = (words.next()?, words.nth(1)?);
-        let (_, port) = own.rsplit_once(':').filter(|_| state == LISTEN)?;
-        u16::from_str_radix(port, 16).ok()
-    };
-    files.iter().flat_map(|text| text.lines()).filter_map(port).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_that_are_listened_on_are_read_in_both_families() {
-        let proc = tempfile::tempdir().unwrap();
-        let net = proc.path().join("thread-self/net");
-        fs::create_dir_all(&net).unwrap();
-        let v4 = "  sl  local_address rem_address   st\n   0: 0100007F:2809 00000000:0000 0A 0\n   1: 0100007F:1F90 0100007F:0050 01 0\n";
-        fs::write(net.join("tcp"), v4).unwrap();
-        fs::write(
-            net.join("tcp6"),
-            "h\n 0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A\n",
-        )
-        .unwrap();
-        assert_eq!(listening(proc.path()), [10249, 10256]);
-        assert_eq!(listening(Path::new("/nowhere")), [0_u16; 0]);
-    }
 
     #[test]
     fn a_bridge_is_an_interface_with_its_folder() {

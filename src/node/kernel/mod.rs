@@ -39,6 +39,7 @@ use rules::conntrack::Flow;
 use rules::model::Family;
 
 pub use address_watch::AddressNews;
+pub use ctnetlink::ConntrackLoad;
 pub use ctnetlink::each_connection;
 pub use ctnetlink::find_connection;
 pub use ctnetlink::load_conntrack;

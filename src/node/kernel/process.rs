@@ -1,8 +1,9 @@
 //! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
-//! limit of file descriptors. Also finds the process that has a socket open.
+//! limit of file descriptors. Also lists the sockets that listen, and finds the process that has a socket open.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -51,6 +52,34 @@ fn check_release(release: &str, skip: Option<&OsStr>) -> Result<(), KernelTooOld
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// A TCP socket that listens in this network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its inode.
+    pub inode: String,
+}
+
+/// Returns the TCP sockets that listen in the network namespace of this thread; none if `proc` does not show them.
+pub fn listening(proc: &Path) -> Vec<Listening> {
+    let text = |name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default();
+    ["tcp", "tcp6"].map(text).iter().flat_map(|text| text.lines()).filter_map(listening_socket).collect()
+}
+
+/// Reads a line such as `0: 0100007F:2809 00000000:0000 0A ...`: number, local address and port, remote ones, state; the inode comes tenth.
+fn listening_socket(line: &str) -> Option<Listening> {
+    const LISTEN: &str = "0A";
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (ip, port) = fields.get(1)?.split_once(':').filter(|_| fields.get(3) == Some(&LISTEN))?;
+    // Words of four bytes in the byte order of this machine.
+    let words = ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
+    let bytes = words.map(|word| word.map(u32::to_ne_bytes)).collect::<Option<Vec<_>>>()?.concat();
+    let ip = <[u8; 4]>::try_from(&*bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    let address = SocketAddr::new(ip.ok()?, u16::from_str_radix(port, 16).ok()?);
+    Some(Listening { address, inode: (*fields.get(9)?).to_owned() })
 }
 
 /// Returns the directory below `proc` of the first process that has the socket with this inode open, of those that `counts` admits. A process
@@ -110,6 +139,26 @@ pub fn raise_open_files() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_that_listen_are_read_in_both_families() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(listening(proc.path()), []);
+        let net = proc.path().join("thread-self/net");
+        fs::create_dir_all(&net).unwrap();
+        let line =
+            |address: &str, state: &str, inode: u32| format!(" 0: {address} 0:0 {state} 0:0 00:0 0 0 0 {inode} 1\n");
+        let words = |ip: &[u32]| ip.iter().map(|word| format!("{:08X}", word.to_be())).collect::<String>();
+        let v4 = words(&[u32::from(std::net::Ipv4Addr::LOCALHOST)]);
+        let text =
+            format!("  sl  local_address\n{}{}", line(&format!("{v4}:2809"), "0A", 7), line("0100007F:1F90", "01", 8));
+        fs::write(net.join("tcp"), text).unwrap();
+        let v6 = words(&[0xfd00_0000, 0, 0, 1]);
+        fs::write(net.join("tcp6"), line(&format!("{v6}:2810"), "0A", 9)).unwrap();
+        let socket =
+            |address: &str, inode: &str| Listening { address: address.parse().unwrap(), inode: inode.to_owned() };
+        assert_eq!(listening(proc.path()), [socket("127.0.0.1:10249", "7"), socket("[fd00::1]:10256", "9")]);
+    }
 
     // Kernels before 5.13 are refused (O4).
     #[test]

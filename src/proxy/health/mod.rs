@@ -181,6 +181,21 @@ impl Reporter {
         self.proxy.lock().api_server(problem);
     }
 
+    /// Sets the number of claims on frontends that Services do not get.
+    pub(crate) fn lost_claims(&self, claims: usize) {
+        self.proxy.lock().lost_claims(claims);
+    }
+
+    /// Notes that the API server sent something about a kind of objects (L11).
+    pub(crate) fn received(&self, kind: &'static str, now: Instant, clock: SystemTime) {
+        self.proxy.lock().received(kind, now, clock);
+    }
+
+    /// Notes that the API server does not let this process follow a kind of objects any more (L11).
+    pub(crate) fn disconnected(&self, kind: &'static str) {
+        self.proxy.lock().disconnected(kind);
+    }
+
     /// Notes that a sync succeeded, and sets the health checks (K1). Servers that could not listen try again, even if no health check
     /// changed (K4).
     pub(crate) fn services(&self, snapshot: Arc<Snapshot>) {

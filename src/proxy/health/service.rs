@@ -241,6 +241,14 @@ mod tests {
         Shared(Arc::new(Mutex::new(ProxyHealth::new(Duration::from_secs(60)))))
     }
 
+    // While the node is drained, the port answers 503 and says so, whatever the number of endpoints is (L10).
+    #[test]
+    fn a_drained_node_answers_503() {
+        let service = ObjectName::new("ns", "web");
+        let respond = |drained| response(&service, Some(2), NodeState { healthy: true, drained });
+        assert_eq!([false, true].map(|drained| respond(drained).status().as_u16()), [200, 503]);
+    }
+
     fn unhealthy() -> Shared {
         let mut health = ProxyHealth::new(Duration::ZERO);
         health.synced(Family::V4, SystemTime::now());

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::rates::{Budget, Rate};
-use component::config::PortRanges;
+use component::config::{DEFAULT_NODE_PORTS, PortRanges};
 use node::kernel::local_ports::LocalPorts;
 use rules::model::{ObjectName, Service};
 
@@ -17,8 +17,6 @@ use rules::model::{ObjectName, Service};
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
 /// The most ports that a sentence names.
 const NAMED: usize = 5;
-/// The node ports that an API server gives by default. All are to be reserved if one of them has to be.
-const DEFAULT: (u16, u16) = (30_000, 32_767);
 
 /// The node ports that were found and not reported yet, and those that were reported.
 #[derive(Debug)]
@@ -74,7 +72,7 @@ impl EphemeralPorts {
             found.iter().take(NAMED).map(|(port, service)| format!("{port} ({service})")).collect();
         let more = found.len().saturating_sub(NAMED);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        let ports = PortRanges::of(found.keys().map(|port| if is_default(*port) { DEFAULT } else { (*port, *port) }));
+        let ports = PortRanges::of(found.keys().map(|port| range_of(*port)));
         self.told.extend(found.into_keys());
         Some(Finding {
             ports: format!("{}{more}", named.join(", ")),
@@ -91,8 +89,10 @@ impl EphemeralPorts {
     }
 }
 
-fn is_default(port: u16) -> bool {
-    (DEFAULT.0..=DEFAULT.1).contains(&port)
+/// Returns the range to reserve for a node port: that of all default node ports if it is one of them.
+fn range_of(port: u16) -> (u16, u16) {
+    let (first, last) = DEFAULT_NODE_PORTS;
+    if (first..=last).contains(&port) { (first, last) } else { (port, port) }
 }
 
 #[cfg(test)]

@@ -99,6 +99,7 @@ impl<K: Kernel> Sync<K> {
     pub(super) fn report_lost_claims(&mut self) {
         let lost = self.engine.lost_claims();
         self.metrics.lost_claims(lost);
+        self.health.lost_claims(lost);
         let report = self.engine.take_lost_claims();
         // Only notes the claims: each change of a claim leads to a sync, and the sync puts the claims on the health pages.
         self.lost_frontends.note(lost, !report.frontends.is_empty());
