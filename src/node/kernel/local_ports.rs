@@ -119,12 +119,18 @@ fn reserve_below(ports: &PortRanges, proc_sys: &Path) -> Result<Option<PortRange
 }
 
 /// Reads a sysctl with one system call: the kernel cuts a list of ports at the end of the buffer, and gives nothing in the next read.
-fn text(path: &Path) -> Result<String, LocalPortsError> {
-    let failed = |error| LocalPortsError::Read { path: path.to_owned(), error };
+///
+/// # Errors
+/// The error of the kernel, or that the value is no text.
+pub fn whole(path: &Path) -> io::Result<String> {
     let mut bytes = vec![0; LONGEST];
-    let length = File::open(path).and_then(|mut file| file.read(&mut bytes)).map_err(failed)?;
+    let length = File::open(path)?.read(&mut bytes)?;
     bytes.truncate(length);
-    String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn text(path: &Path) -> Result<String, LocalPortsError> {
+    whole(path).map_err(|error| LocalPortsError::Read { path: path.to_owned(), error })
 }
 
 #[cfg(test)]
