@@ -503,11 +503,12 @@ mod tests {
         let names = [ObjectName::new("shop", "a"), ObjectName::new("shop", "b")];
         let before = [health.livez(now, clock(0)), health.healthz(now, clock(0))];
         health.quarantined(names.iter());
-        for ((_, without), (good, body)) in
-            before.iter().zip([health.livez(now, clock(0)), health.healthz(now, clock(0))])
+        let counts = ["", r#","leftOut":{"services":2,"frontends":0}"#];
+        for (((_, without), (good, body)), count) in
+            before.iter().zip([health.livez(now, clock(0)), health.healthz(now, clock(0))]).zip(counts)
         {
             let open = without.strip_suffix('}').unwrap();
-            let named = format!(r#"{open},"quarantinedServices":["shop/a","shop/b"]}}"#);
+            let named = format!(r#"{open},"quarantinedServices":["shop/a","shop/b"]{count}}}"#);
             assert!(good);
             assert_eq!(body, named);
         }
