@@ -13,5 +13,9 @@ pub fn client(config: &Config) -> ClientOptions {
 
 /// Returns the options for converting objects.
 pub fn options(config: &Config) -> ConvertOptions {
-    ConvertOptions { allow_external_ips: config.allow_service_external_ips, ..ConvertOptions::default() }
+    ConvertOptions {
+        allow_external_ips: config.allow_service_external_ips,
+        drain_on: config.drain_on.clone(),
+        ..ConvertOptions::default()
+    }
 }

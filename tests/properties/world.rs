@@ -175,6 +175,7 @@ fn a_node() -> impl Strategy<Value = Node> {
             ips,
             pod_cidrs,
             eligible: true,
+            drained: false,
         },
     )
 }

@@ -40,7 +40,14 @@ pub(crate) fn config_from(configuration: &Value) -> Config {
 /// The node under test, in a zone or in none.
 pub(crate) fn node(zone: Option<&str>) -> Event {
     let ips = vec!["192.0.2.2".parse().expect("an address"), "2001:db8::2".parse().expect("an address")];
-    let node = Node { name: NODE.into(), zone: zone.map(Into::into), ips, pod_cidrs: Vec::new(), eligible: true };
+    let node = Node {
+        name: NODE.into(),
+        zone: zone.map(Into::into),
+        ips,
+        pod_cidrs: Vec::new(),
+        eligible: true,
+        drained: false,
+    };
     Event::NodeApplied(node)
 }
 

@@ -45,6 +45,7 @@ pub(super) fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
         ReportedEvent::Starting
         | ReportedEvent::AnotherProxy
         | ReportedEvent::Mode(_)
+        | ReportedEvent::EphemeralNodePorts(_)
         | ReportedEvent::HealthzFailed(_)
         | ReportedEvent::MetricsFailed(_) => ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -73,6 +74,7 @@ fn reason(event: &ReportedEvent) -> &'static str {
         ReportedEvent::MetricsFailed(_) => "FailedToStartMetricServer",
         ReportedEvent::AnotherProxy => "AnotherKubeProxy",
         ReportedEvent::Mode(_) => "ProxyModeIsNftables",
+        ReportedEvent::EphemeralNodePorts(_) => "NodePortIsEphemeral",
         ReportedEvent::ServiceHealthCheckFailed { .. } => "FailedToStartServiceHealthcheck",
         ReportedEvent::ServiceNotProgrammed { .. } => "ServiceNotProgrammed",
         ReportedEvent::FrontNotProgrammed { .. } => "FrontNotProgrammed",
@@ -83,6 +85,7 @@ fn action(event: &ReportedEvent) -> &'static str {
     match event {
         ReportedEvent::ServiceHealthCheckFailed { .. } => "Listen",
         ReportedEvent::AnotherProxy
+        | ReportedEvent::EphemeralNodePorts(_)
         | ReportedEvent::ServiceNotProgrammed { .. }
         | ReportedEvent::FrontNotProgrammed { .. } => "Program",
         // Upstream has this action in its warning about mode ipvs.
@@ -99,6 +102,7 @@ fn note(node: &str, event: &ReportedEvent) -> String {
                 "another kube-proxy, in mode nftables, writes to the same tables of node {node}: end one of the two"
             )
         }
+        ReportedEvent::EphemeralNodePorts(text) => format!("node {node}: {text}"),
         ReportedEvent::Mode(text) | ReportedEvent::HealthzFailed(text) | ReportedEvent::MetricsFailed(text) => {
             text.clone()
         }
@@ -165,6 +169,18 @@ mod tests {
         assert_eq!(
             (event.action.as_deref(), event.note.as_deref()),
             (Some("ProxyModeCheck"), Some("mode is \"ipvs\""))
+        );
+        assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
+    }
+
+    // Node ports that other programs may get are reported as a warning about the node (N6).
+    #[test]
+    fn ephemeral_node_ports_are_a_warning_of_the_node() {
+        let event = object("node-1", &ReportedEvent::EphemeralNodePorts("node ports 30080".to_owned()), at(1));
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some("NodePortIsEphemeral")));
+        assert_eq!(
+            (event.action.as_deref(), event.note.as_deref()),
+            (Some("Program"), Some("node node-1: node ports 30080"))
         );
         assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some("Node"));
     }

@@ -51,6 +51,8 @@ pub enum ReportedEvent {
     MetricsFailed(String),
     /// The configured proxy mode is not `nftables`. Contains the text of the warning.
     Mode(String),
+    /// Node ports are ephemeral ports of the node (N6). Contains the text of the warning.
+    EphemeralNodePorts(String),
     /// Another kube-proxy writes to the tables that this process programs.
     AnotherProxy,
     /// The health check of a Service cannot listen on its port (K4).
@@ -82,9 +84,12 @@ impl ReportedEvent {
     /// Returns the Service that the event is about, unless it is about the node.
     const fn service(&self) -> Option<&ObjectName> {
         match self {
-            Self::Starting | Self::HealthzFailed(_) | Self::MetricsFailed(_) | Self::Mode(_) | Self::AnotherProxy => {
-                None
-            }
+            Self::Starting
+            | Self::HealthzFailed(_)
+            | Self::MetricsFailed(_)
+            | Self::Mode(_)
+            | Self::EphemeralNodePorts(_)
+            | Self::AnotherProxy => None,
             Self::ServiceHealthCheckFailed { service, .. }
             | Self::ServiceNotProgrammed { service, .. }
             | Self::FrontNotProgrammed { service, .. } => Some(service),

@@ -14,7 +14,9 @@ mod change;
 mod cli;
 mod duration;
 pub mod file;
+mod node_mark;
 mod output;
+mod port_ranges;
 mod validate;
 
 use std::ffi::OsString;
@@ -31,6 +33,8 @@ pub use change::ConfigFile;
 pub use cli::{ManifestArgs, ProxyArgs, RenderArgs};
 pub use duration::GoDuration;
 pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
+pub use node_mark::{MarkKind, NodeMark};
+pub use port_ranges::{DEFAULT_NODE_PORTS, PortRanges};
 
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;
@@ -136,6 +140,10 @@ pub struct Config {
     /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more.
     /// `u64::MAX` stands for no limit.
     pub service_elements_limit: u64,
+    /// The ports that a start keeps from being given to programs as ephemeral ports, beside those that are reserved already (N5).
+    pub reserve_node_ports: PortRanges,
+    /// The mark of this node's Node with which an operator drains the node; `None` if there is no such mark (L10).
+    pub drain_on: Option<NodeMark>,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on by default).
     pub allow_service_external_ips: bool,
     /// Whether the rules handle packets to node ports on loopback addresses, that is, serve or refuse them (feature gate

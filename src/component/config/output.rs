@@ -151,7 +151,8 @@ mod tests {
             "--ipvs-exclude-cidrs=10.0.0.0/8",
             &long,
         ]);
-        for line in ["  qps: 0.1\n", "  relistRemovalLimit: 75\n  rulesetLayout: maps\n", "  serviceElementsLimit: 0\n"]
+        for line in
+            ["  qps: 0.1\n", "  relistRemovalLimit: 75\n  reserveNodePorts: \"\"\n", "  serviceElementsLimit: 0\n"]
         {
             assert!(first.contains(line), "{first}");
         }

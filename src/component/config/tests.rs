@@ -65,6 +65,8 @@ fn defaults_without_file_or_flags() {
         own_tables: false,
         relist_removal_limit: 90,
         service_elements_limit: 100_000,
+        reserve_node_ports: PortRanges::default(),
+        drain_on: None,
         allow_service_external_ips: true,
         client: Client {
             kubeconfig: None,

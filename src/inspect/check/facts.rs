@@ -16,10 +16,11 @@ use crate::other_proxy::{self, OtherProxy, Program};
 use crate::running::Running;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
-use component::config::{Config, ProxyArgs};
+use component::config::{Config, PortRanges, ProxyArgs};
 use node::configured::{NoSettings, Origin, Settings};
 use node::kernel::families;
 use node::kernel::leftovers::{self, Left};
+use node::kernel::local_ports::LocalPorts;
 use node::kernel::probe::{ProbeError, probe};
 use node::kernel::process::{self, SKIP_VERSION_CHECK};
 use node::kernel::sysctl::{self, Setting};
@@ -60,6 +61,8 @@ pub(super) struct OfConfig {
     /// A note about the proxy mode in the configuration, which is not a problem.
     pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
+    /// The ports that a start reserves.
+    pub(super) reserves: PortRanges,
     pub(super) source: Source,
     /// The servers that a proxy starts, and whether a program listens on their ports already.
     pub(super) ports: Vec<(&'static str, SocketAddr, bool)>,
@@ -96,6 +99,8 @@ pub(super) struct Kernel {
     pub(super) values: Vec<(&'static str, String)>,
     /// Whether the node has a bridge interface.
     pub(super) has_bridge: bool,
+    /// The ephemeral ports; `None` if they cannot be read.
+    pub(super) local_ports: Option<LocalPorts>,
 }
 
 /// The capabilities of this process; `None` if the kernel does not report them.
@@ -155,13 +160,14 @@ impl OfConfig {
     fn of(settings: Settings, proc: &Path) -> Self {
         let Settings { config, origin, elsewhere } = settings;
         let listening = process::listening(proc);
-        let is_taken = |port: u16| listening.iter().any(|(address, _)| address.port() == port);
-        let port = |name, address: SocketAddr| (name, address, is_taken(address.port()));
+        let is_used = |port| listening.iter().any(|socket| socket.address.port() == port);
+        let port = |name, address: SocketAddr| (name, address, is_used(address.port()));
         let healthz = config.healthz_bind_address.map(|address| port("healthz", address));
         Self {
             origin,
             layout: config.ruleset_layout.to_string(),
             sysctls: sysctl::look(&config.conntrack),
+            reserves: config.reserve_node_ports.clone(),
             source: elsewhere.map_or_else(|| Source::look(&config), Source::Elsewhere),
             ports: healthz.into_iter().chain([port("metrics", config.metrics_bind_address)]).collect(),
             node_name: config.node_name,
@@ -214,6 +220,7 @@ impl Kernel {
             families: families::supported().into_iter().map(tried).collect(),
             values: VALUES.into_iter().filter_map(value).collect(),
             has_bridge: has_bridge(Path::new("/sys/class/net")),
+            local_ports: LocalPorts::read().ok(),
         }
     }
 }

@@ -11,10 +11,12 @@ use super::{Line, Verdict};
 use crate::other_proxy::{OtherProxy, Program};
 use cluster::source::api::{Access, Allowed, ServerReport};
 use cluster::source::{NODE_REMEDY, no_such_node};
+use component::config::{DEFAULT_NODE_PORTS, PortRanges};
 use component::redact::redact;
 use node::configured::NoSettings;
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
+use node::kernel::local_ports::LocalPorts;
 use node::kernel::sysctl::{self, NoValue};
 use rules::model::Family;
 
@@ -179,8 +181,23 @@ fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool, privileges: P
             ));
         }
     }
+    lines.extend(kernel.local_ports.as_ref().map(|local| node_ports(local, config, runs)));
     lines.extend(conntrack_room(value("netfilter/nf_conntrack_count"), value("netfilter/nf_conntrack_max")));
     lines
+}
+
+/// Judges whether the kernel may give node ports to programs of the node (N6): those to reserve, or the default ones.
+fn node_ports(local: &LocalPorts, config: Option<&OfConfig>, runs: bool) -> Line {
+    const AREA: &str = "sysctls";
+    let reserves = config.map(|config| &config.reserves).filter(|ports| !ports.is_empty());
+    let ports = reserves.cloned().unwrap_or_else(|| PortRanges::of([DEFAULT_NODE_PORTS]));
+    let given = local.given_of(&ports);
+    let text = format!("of the node ports {ports} a program that asks for any free port may get {given}");
+    match (given.is_empty(), reserves) {
+        (true, _) => ok(AREA, format_args!("no program gets a node port ({ports}) when it asks for any free port")),
+        (false, Some(_)) if !runs => ok(AREA, format_args!("{text}: a start reserves them")),
+        _ => warning(AREA, text, &format!("set {}, and keep it in /etc/sysctl.d", local.line(&ports))),
+    }
 }
 
 fn conntrack_room(count: Option<&str>, max: Option<&str>) -> Option<Line> {

@@ -13,8 +13,10 @@ use super::*;
 use crate::other_proxy::{OtherProxy, Program};
 use crate::output::Output;
 use cluster::source::api::{Access, Allowed, Reached, ServerReport};
+use component::config::PortRanges;
 use node::configured::{NoSettings, Origin};
 use node::kernel::leftovers::Left;
+use node::kernel::local_ports::LocalPorts;
 use node::kernel::sysctl::{NoValue, Setting, Writable};
 use rules::model::Family;
 
@@ -52,6 +54,7 @@ fn good() -> Facts {
         layout: "maps".to_owned(),
         warnings: Vec::new(),
         mode_note: None,
+        reserves: PortRanges::default(),
         sysctls: vec![setting("nf_conntrack_max", 262_144, Ok(262_144), Writable::Yes)],
         source: Source::Api(Ok(look())),
         ports: vec![("metrics", "127.0.0.1:10249".parse().unwrap(), true)],
@@ -64,6 +67,7 @@ fn good() -> Facts {
             families: Family::BOTH.map(|family| (family, Ok(()))).to_vec(),
             values: vec![("ipv4/ip_forward", "1".to_owned()), ("ipv6/conf/all/forwarding", "1".to_owned())],
             has_bridge: false,
+            local_ports: Some(local_ports("32768-60999")),
         },
         privileges: Privileges { net_admin: Some(true), net_bind_service: Some(true) },
         programs: Programs {
@@ -80,6 +84,10 @@ fn good() -> Facts {
 fn setting(name: &str, wanted: u64, present: Result<u64, String>, writable: Writable) -> Setting {
     let (path, present) = (PathBuf::from("/proc/sys/net/netfilter").join(name), present.map_err(NoValue::Missing));
     Setting { path, wanted, at_least: false, present, writable }
+}
+
+fn local_ports(ephemeral: &str) -> LocalPorts {
+    LocalPorts { ephemeral: ephemeral.parse().unwrap(), reserved: "8080".parse().unwrap() }
 }
 
 fn chain(family: &str, table: &str, hook: Hook, kind: &str, priority: i32) -> HookedChain {
@@ -375,4 +383,23 @@ fn chains_of_others_count_where_they_come_before_ours() {
     closed.outline.drops = true;
     assert!(of(closed)[0].1.contains("drops what its rules do not accept"));
     assert_eq!(of(with(chain("inet", "kube-proxy-flowtable", Hook::Forward, "filter", -5), drops)), []);
+}
+
+// Node ports that programs may get are a warning with the line to set, unless a start reserves them (N6).
+#[test]
+fn node_ports_that_programs_may_get_are_a_warning_with_the_line_to_set() {
+    let wide = |facts: &mut Facts| facts.kernel.local_ports = Some(local_ports("32000-60999"));
+    let text = "of the node ports 30000-32767 a program that asks for any free port may get 32000-32767".to_owned();
+    assert_eq!(troubles(wide), [(Verdict::Warning, text)]);
+    let mut facts = good();
+    wide(&mut facts);
+    let remedy = lines(&facts).into_iter().find_map(|line| line.remedy).unwrap();
+    assert_eq!(remedy, "set net.ipv4.ip_local_reserved_ports = 8080,30000-32767, and keep it in /etc/sysctl.d");
+    // A proxy that runs should have reserved what its configuration names; one that starts does.
+    config(&mut facts).reserves = "40000".parse().unwrap();
+    let warnings = |facts: &Facts| lines(facts).into_iter().filter(|line| line.result != Verdict::Ok).count();
+    assert_eq!(warnings(&facts), 1);
+    facts.programs.proxy = Ok(None);
+    config(&mut facts).ports.clear();
+    assert_eq!(warnings(&facts), 0);
 }

@@ -50,8 +50,8 @@ pub(crate) fn listener(target: SocketAddr) -> Option<Listener> {
     let ips = if target.is_ipv4() { &[target.ip(), all, all_v6][..] } else { &[target.ip(), all_v6] };
     let sockets = listening(Path::new("/proc"));
     ips.iter().find_map(|ip| {
-        let (address, inode) = sockets.iter().find(|(known, _)| *known == SocketAddr::new(*ip, target.port()))?;
-        Some(Listener { address: *address, program: program_with(inode) })
+        let socket = sockets.iter().find(|socket| socket.address == SocketAddr::new(*ip, target.port()))?;
+        Some(Listener { address: socket.address, program: program_with(&socket.inode) })
     })
 }
 

@@ -12,6 +12,7 @@ pub mod families;
 mod flowtables;
 mod foreign_writes;
 pub mod leftovers;
+pub mod local_ports;
 mod lock;
 mod own_writes;
 pub mod probe;
@@ -40,6 +41,7 @@ use rules::conntrack::{Flow, Listing};
 use rules::model::Family;
 
 pub use address_watch::AddressNews;
+pub use ctnetlink::ConntrackLoad;
 pub use ctnetlink::each_connection;
 pub use ctnetlink::find_connection;
 pub use ctnetlink::load_conntrack;

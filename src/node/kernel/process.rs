@@ -62,6 +62,34 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
+/// A TCP socket that listens in this network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its inode.
+    pub inode: String,
+}
+
+/// Returns the TCP sockets that listen in the network namespace of this thread; none if `proc` does not show them.
+pub fn listening(proc: &Path) -> Vec<Listening> {
+    let text = |name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default();
+    ["tcp", "tcp6"].map(text).iter().flat_map(|text| text.lines()).filter_map(listening_socket).collect()
+}
+
+/// Reads a line such as `0: 0100007F:2809 00000000:0000 0A ...`: number, local address and port, remote ones, state; the inode comes tenth.
+fn listening_socket(line: &str) -> Option<Listening> {
+    const LISTEN: &str = "0A";
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (ip, port) = fields.get(1)?.split_once(':').filter(|_| fields.get(3) == Some(&LISTEN))?;
+    // Words of four bytes in the byte order of this machine.
+    let words = ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
+    let bytes = words.map(|word| word.map(u32::to_ne_bytes)).collect::<Option<Vec<_>>>()?.concat();
+    let ip = <[u8; 4]>::try_from(&*bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    let address = SocketAddr::new(ip.ok()?, u16::from_str_radix(port, 16).ok()?);
+    Some(Listening { address, inode: (*fields.get(9)?).to_owned() })
+}
+
 /// Returns the directory below `proc` of the first process that has the socket with this inode open, of those that `counts` admits. A process
 /// whose open files this one may not see is not found.
 pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
@@ -166,34 +194,6 @@ fn has_sync_thread(process: &Path) -> bool {
     !has_name(process) && threads.any(|thread| has_name(&thread.path()))
 }
 
-/// The TCP sockets that listen in the network namespace of the calling thread: the address of each, and the number of its inode. Reads
-/// `thread-self/net` below `proc`; a list that cannot be read counts as empty.
-pub fn listening(proc: &Path) -> Vec<(SocketAddr, String)> {
-    const LISTEN: &str = "0A";
-    let files =
-        ["tcp", "tcp6"].map(|name| fs::read_to_string(proc.join("thread-self/net").join(name)).unwrap_or_default());
-    let socket = |line: &str| {
-        // "0: 0100007F:2809 00000000:0000 0A ...": number, own address, the other one, state, queues, timer, retransmissions, user,
-        // timeout, inode.
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let inode = fields.get(9).filter(|_| fields[3] == LISTEN)?;
-        Some((socket_address(fields[1])?, (*inode).to_owned()))
-    };
-    files.iter().flat_map(|text| text.lines()).filter_map(socket).collect()
-}
-
-/// An address as `/proc/net/tcp` has it: words of four bytes in the byte order of this machine, and the port.
-fn socket_address(text: &str) -> Option<SocketAddr> {
-    let (address, port) = text.rsplit_once(':')?;
-    let words = address.as_bytes().chunks(8).map(|word| u32::from_str_radix(str::from_utf8(word).ok()?, 16).ok());
-    let bytes: Vec<u8> = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
-    let address = match bytes.len() {
-        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
-        _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
-    };
-    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
-}
-
 /// Sets this process's `oom_score_adj`, -1000 to 1000. When memory runs out, the kernel kills processes with a higher score first. A
 /// failure is only logged (O6).
 pub fn set_oom_score(score: i32) {
@@ -238,6 +238,26 @@ pub fn raise_open_files() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_that_listen_are_read_in_both_families() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(listening(proc.path()), []);
+        let net = proc.path().join("thread-self/net");
+        fs::create_dir_all(&net).unwrap();
+        let line =
+            |address: &str, state: &str, inode: u32| format!(" 0: {address} 0:0 {state} 0:0 00:0 0 0 0 {inode} 1\n");
+        let words = |ip: &[u32]| ip.iter().map(|word| format!("{:08X}", word.to_be())).collect::<String>();
+        let v4 = words(&[u32::from(std::net::Ipv4Addr::LOCALHOST)]);
+        let text =
+            format!("  sl  local_address\n{}{}", line(&format!("{v4}:2809"), "0A", 7), line("0100007F:1F90", "01", 8));
+        fs::write(net.join("tcp"), text).unwrap();
+        let v6 = words(&[0xfd00_0000, 0, 0, 1]);
+        fs::write(net.join("tcp6"), line(&format!("{v6}:2810"), "0A", 9)).unwrap();
+        let socket =
+            |address: &str, inode: &str| Listening { address: address.parse().unwrap(), inode: inode.to_owned() };
+        assert_eq!(listening(proc.path()), [socket("127.0.0.1:10249", "7"), socket("[fd00::1]:10256", "9")]);
+    }
 
     // Kernels before 5.13 are refused (O4).
     #[test]
@@ -334,27 +354,6 @@ mod tests {
         add("16", here, (proxy, "sync\n", "0000000000003000"));
         assert_eq!(running_proxy(proc.path()), Some(proc.path().join("16")));
         assert_eq!(running_proxy(Path::new("/nowhere")), None);
-    }
-
-    #[test]
-    fn sockets_that_listen_are_read_in_both_families_with_their_inodes() {
-        let proc = tempfile::tempdir().unwrap();
-        let net = proc.path().join("thread-self/net");
-        fs::create_dir_all(&net).unwrap();
-        let row = |own: &str, state: &str, inode: u32| {
-            format!(
-                "   0: {own} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 1\n"
-            )
-        };
-        let word = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
-        let [loopback, zeros, one] = [[127, 0, 0, 1], [0; 4], [0, 0, 0, 1]].map(word);
-        let v4 = [row(&format!("{loopback}:2809"), "0A", 4711), row(&format!("{loopback}:1F90"), "01", 4712)].concat();
-        fs::write(net.join("tcp"), format!("  sl  local_address rem_address   st\n{v4}")).unwrap();
-        fs::write(net.join("tcp6"), row(&format!("{zeros}{zeros}{zeros}{one}:2810"), "0A", 4713)).unwrap();
-        let socket = |address: &str, inode: &str| (address.parse().unwrap(), inode.to_owned());
-        let expected = [socket("127.0.0.1:10249", "4711"), socket("[::1]:10256", "4713")];
-        assert_eq!(listening(proc.path()), expected);
-        assert_eq!(listening(Path::new("/nowhere")), []);
     }
 
     // The OOM score is written, and a failure is not fatal (O6).

@@ -12,7 +12,7 @@ use component::logging::list;
 use component::privileges::{self, Needs};
 use node::kernel::probe::probe;
 use node::kernel::process::{SKIP_VERSION_CHECK, check_kernel, set_oom_score};
-use node::kernel::{families, load_conntrack, sysctl};
+use node::kernel::{families, load_conntrack, local_ports, sysctl};
 
 /// An environment variable of this program: the value `off` keeps the privileges, to debug a running process.
 const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
@@ -29,7 +29,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
     source::check(config)
 }
 
-/// Sets the connection-tracking sysctls (N1 to N4) and the OOM score (O6).
+/// Sets the connection-tracking sysctls (N1 to N4), reserves node ports if that is configured (N5), and sets the OOM score (O6).
 ///
 /// # Errors
 /// When a sysctl cannot be set.
@@ -44,6 +44,9 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
         // conntrack limit cannot be set.
         Err(error) if config.manifests.is_some() => warn!(err = %error, "Connection tracking stays as it is"),
         Err(error) => return Err(error.into()),
+    }
+    if let Some(value) = local_ports::reserve(&config.reserve_node_ports)? {
+        info!(entry = "net/ipv4/ip_local_reserved_ports", %value, "Set sysctl");
     }
     set_oom_score(config.oom_score_adj);
     Ok(())

@@ -16,6 +16,7 @@ use component::config::{Config, KUBERNETES_MINOR, Stage};
 use component::http::{self, ConnectionLimit};
 use component::logging::{self, Verbosity};
 use component::supervise::Supervisor;
+use node::kernel::ConntrackLoad;
 
 /// File descriptors for everything but servers: manifests, netlink sockets, connections to the API server, and files below `/proc`.
 const OTHER_FILES: usize = 128;
@@ -41,7 +42,7 @@ pub(super) fn check_ports(config: &Config) -> Result<(), (ReportedEvent, io::Err
 
 /// Makes the metrics of this process, with the version, the feature gates and the number of log lines that were dropped.
 pub(super) fn metrics(config: &Config) -> Metrics {
-    let metrics = Metrics::new();
+    let metrics = Metrics::with_conntrack(ConntrackLoad::read);
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

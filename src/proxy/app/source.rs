@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 
@@ -124,6 +124,9 @@ impl ApiObserver {
 impl api::Observer for ApiObserver {
     fn connected(&self, kind: &'static str, is: bool) {
         self.metrics.source_connected(kind, is);
+        if !is {
+            self.health.disconnected(kind);
+        }
     }
 
     fn answered(&self, request: api::Answered<'_>) {
@@ -135,6 +138,7 @@ impl api::Observer for ApiObserver {
 
     fn received(&self, kind: &'static str, at: SystemTime) {
         self.metrics.source_received(kind, at);
+        self.health.received(kind, Instant::now(), at);
     }
 
     fn lost(&self, kind: &'static str, why: &str) {

@@ -99,7 +99,7 @@ impl SyncLoop {
             let recorder = recorder.clone();
             move |event| recorder.record(event)
         };
-        let (refused, lost, another) = (record(&recorder), record(&recorder), record(&recorder));
+        let [refused, lost, another, ephemeral] = [(); 4].map(|()| record(&recorder));
         Sync::new(engine, schedule, metrics, reporter, check_node)
             .telling(changes)
             .answering(questions)
@@ -109,6 +109,7 @@ impl SyncLoop {
             .on_lost_claims(Box::new(move |LostClaims { service, reason }| {
                 lost(ReportedEvent::FrontNotProgrammed { service, reason });
             }))
+            .on_ephemeral_ports(Box::new(move |text| ephemeral(ReportedEvent::EphemeralNodePorts(text))))
             .on_other_proxy(Box::new(move || another(ReportedEvent::AnotherProxy)))
             .after_first_sync(after_first_sync(first_sync, clean_up))
             .run(events)

@@ -138,6 +138,11 @@ impl Reporter {
         self.proxy.lock().node(eligible);
     }
 
+    /// Sets whether an operator drains the node: `/healthz` and the health-check node ports then answer 503 (L10).
+    pub(crate) fn drained(&self, drained: bool) {
+        self.proxy.lock().drained(drained);
+    }
+
     /// Notes that syncs succeed: the rules are those that the cluster asks for.
     pub(crate) fn ready(&self) {
         self.proxy.lock().ready(None);
@@ -179,6 +184,21 @@ impl Reporter {
     /// Sets the problem that the API server does not answer; `None` when it answers again.
     pub(crate) fn api_server(&self, problem: Option<Problem>) {
         self.proxy.lock().api_server(problem);
+    }
+
+    /// Sets the number of claims on frontends that Services do not get.
+    pub(crate) fn lost_claims(&self, claims: usize) {
+        self.proxy.lock().lost_claims(claims);
+    }
+
+    /// Notes that the API server sent something about a kind of objects (L11).
+    pub(crate) fn received(&self, kind: &'static str, now: Instant, clock: SystemTime) {
+        self.proxy.lock().received(kind, now, clock);
+    }
+
+    /// Notes that the API server does not let this process follow a kind of objects any more (L11).
+    pub(crate) fn disconnected(&self, kind: &'static str) {
+        self.proxy.lock().disconnected(kind);
     }
 
     /// Notes that a sync succeeded, and sets the health checks (K1). Servers that could not listen try again, even if no health check

@@ -22,26 +22,44 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The reason that `/readyz` gives until the first sync.
 const NO_SYNC_YET: &str = "the first sync has not been done";
 
+/// The reason that `/healthz` gives while an operator drains the node.
+const DRAINED: &str = "the node is drained: its Node has the mark that nftables.drainOn (--drain-on) names";
+
 /// The state of the sync loop and of the node.
 #[derive(Clone, Debug)]
 pub(super) struct ProxyHealth {
     timeout: Duration,
     families: BTreeMap<Family, FamilyHealth>,
     eligible: bool,
+    /// Whether an operator drains the node (L10).
+    drained: bool,
     /// Why the rules are not those that the cluster asks for; `None` when they are.
     not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
+    /// Claims on frontends that Services do not get.
+    lost_claims: usize,
     /// The problems that the sync loop found.
     problems: Vec<Problem>,
     /// The problem that the proxy waits for its first objects, while that lasts.
     waiting: Option<Problem>,
     /// The problem that the API server does not answer, while that lasts.
     api_server: Option<Problem>,
+    /// The kinds of objects that the API server has given, with what it said of each.
+    followed: BTreeMap<&'static str, Followed>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
     /// Why another program keeps this one from syncing, if one does.
     held_back: Option<String>,
+}
+
+/// What the API server said of a kind of objects.
+#[derive(Clone, Copy, Debug)]
+struct Followed {
+    /// Whether it lets this process follow the kind now.
+    connected: bool,
+    /// When it last sent anything about the kind, bookmarks included, on both clocks.
+    received: (Instant, SystemTime),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,12 +79,15 @@ impl ProxyHealth {
             timeout,
             families: BTreeMap::new(),
             eligible: false,
+            drained: false,
             not_ready,
             quarantined: Vec::new(),
             oversized: Vec::new(),
+            lost_claims: 0,
             problems: Vec::new(),
             waiting: None,
             api_server: None,
+            followed: BTreeMap::new(),
             busy_since: None,
             held_back: None,
         }
@@ -107,6 +128,16 @@ impl ProxyHealth {
         self.eligible = eligible.unwrap_or(false);
     }
 
+    /// Sets whether an operator drains the node (L10).
+    pub(super) fn drained(&mut self, drained: bool) {
+        self.drained = drained;
+    }
+
+    /// Returns whether an operator drains the node (L10).
+    pub(super) const fn is_drained(&self) -> bool {
+        self.drained
+    }
+
     /// Sets why the rules are not those that the cluster asks for; `None` when they are.
     pub(super) fn ready(&mut self, not_ready: Option<String>) {
         self.not_ready = not_ready;
@@ -135,6 +166,21 @@ impl ProxyHealth {
     /// Sets the problem that the API server does not answer; `None` when it answers again.
     pub(super) fn api_server(&mut self, problem: Option<Problem>) {
         self.api_server = problem;
+    }
+
+    /// Sets the number of claims on frontends that Services do not get.
+    pub(super) fn lost_claims(&mut self, claims: usize) {
+        self.lost_claims = claims;
+    }
+
+    /// Notes that the API server sent something about a kind of objects.
+    pub(super) fn received(&mut self, kind: &'static str, now: Instant, clock: SystemTime) {
+        self.followed.insert(kind, Followed { connected: true, received: (now, clock) });
+    }
+
+    /// Notes that the API server does not let this process follow a kind of objects any more.
+    pub(super) fn disconnected(&mut self, kind: &'static str) {
+        self.followed.entry(kind).and_modify(|followed| followed.connected = false);
     }
 
     /// Returns whether every family keeps up, and the sync thread is not stuck (L3).
@@ -169,15 +215,17 @@ impl ProxyHealth {
         let good = self.is_healthy(now) && self.held_back.is_none() && self.not_ready.is_none();
         let late = || "a sync that was requested has not been done in time".to_owned();
         let reason = self.blocked_by(now).or_else(|| self.not_ready.clone()).or_else(|| (!good).then(late));
-        (good, Body { ready: Some(good), reason, ..self.body(good, now, clock) }.text())
+        let body = Body { ready: Some(good), reason, ..self.detailed_body(good, now, clock) };
+        (good, body.text())
     }
 
-    /// Returns whether the status of `/healthz` is 200, and the body of the response (L4).
+    /// Returns whether the status of `/healthz` is 200, and the body of the response (L4, L10).
     #[must_use]
     pub(super) fn healthz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
-        let good = self.is_healthy(now) && self.eligible;
-        let body =
-            Body { node_eligible: Some(self.eligible), reason: self.blocked_by(now), ..self.body(good, now, clock) };
+        let eligible = self.eligible && !self.drained;
+        let good = self.is_healthy(now) && eligible;
+        let reason = self.blocked_by(now).or_else(|| self.drained.then(|| DRAINED.to_owned()));
+        let body = Body { node_eligible: Some(eligible), reason, ..self.detailed_body(good, now, clock) };
         (good, body.text())
     }
 
@@ -185,6 +233,20 @@ impl ProxyHealth {
     fn blocked_by(&self, now: Instant) -> Option<String> {
         let stuck = self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()));
         stuck.or_else(|| self.held_back.clone())
+    }
+
+    /// Returns the fields of `/healthz` and `/readyz`: those of all responses, how old the API server's word is, and what is left out (L11).
+    fn detailed_body(&self, good: bool, now: Instant, clock: SystemTime) -> Body<'_> {
+        let oldest = self.followed.values().map(|followed| followed.received).min_by_key(|(at, _)| *at);
+        let word = oldest.map(|(at, shown)| ApiServerBody {
+            connected: self.followed.values().all(|followed| followed.connected),
+            last_received: rfc3339(shown),
+            age_seconds: now.saturating_duration_since(at).as_secs(),
+        });
+        let left_out =
+            LeftOutBody { services: self.quarantined.len() + self.oversized.len(), frontends: self.lost_claims };
+        let left_out = Some(left_out).filter(|left_out| left_out.services + left_out.frontends > 0);
+        Body { api_server: word, left_out, ..self.body(good, now, clock) }
     }
 
     /// Returns the fields that all responses have. `lastUpdated` is the present time with status 200, else the time of the last sync.
@@ -205,6 +267,8 @@ impl ProxyHealth {
             quarantined_services: &self.quarantined,
             oversized_services: &self.oversized,
             problems: self.waiting.iter().chain(&self.api_server).chain(&self.problems).collect(),
+            api_server: None,
+            left_out: None,
         }
     }
 }
@@ -223,7 +287,7 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<String, FamilyBody>,
-    /// Upstream does not have this field and the next three; each is left out when it is empty.
+    /// Upstream does not have this field and those after it; each is left out when it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -233,6 +297,29 @@ struct Body<'a> {
     /// The problems, in the words in which commands such as `kube-proxy check` print them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<&'a Problem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_server: Option<ApiServerBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOutBody>,
+}
+
+/// How old the API server's word is; for the kind of objects of which nothing came for the longest time.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiServerBody {
+    /// Whether the API server lets this process follow all kinds.
+    connected: bool,
+    last_received: String,
+    age_seconds: u64,
+}
+
+/// How much is left out of the rules.
+#[derive(Serialize)]
+struct LeftOutBody {
+    /// Services that the kernel refuses, or that are too large.
+    services: usize,
+    /// Addresses with a port, and node ports, that a Service claims and does not get.
+    frontends: usize,
 }
 
 impl Body<'_> {
@@ -361,6 +448,49 @@ mod tests {
         assert_eq!(body, expected);
     }
 
+    // A drained node is not eligible: `/healthz` answers 503 with the reason, the other pages answer what they answered (L10).
+    #[test]
+    fn only_healthz_asks_whether_the_node_is_drained() {
+        let (mut health, now) = registered(&[Family::V4]);
+        health.ready(None);
+        health.drained(true);
+        let (good, body) = health.healthz(now, clock(0));
+        assert!(!good && body.contains(r#""nodeEligible":false"#) && body.contains(DRAINED), "{body}");
+        assert!(health.livez(now, clock(0)).0 && health.readyz(now, clock(0)).0);
+        health.drained(false);
+        assert!(health.healthz(now, clock(0)).0);
+    }
+
+    // `/healthz` and `/readyz` say how old the API server's word is, of the kind that is silent for the longest time, and how much is left out
+    // (L11).
+    #[test]
+    fn the_age_of_the_api_servers_word_and_what_is_left_out_are_fields() {
+        let (mut health, start) = registered(&[Family::V4]);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let fields = |health: &ProxyHealth, now| {
+            let pages =
+                [health.healthz(now, clock(0)).1, health.readyz(now, clock(0)).1, health.livez(now, clock(0)).1];
+            let [healthz, readyz, livez] = pages.map(|body| serde_json::from_str::<serde_json::Value>(&body).unwrap());
+            assert_eq!((&healthz["apiServer"], &healthz["leftOut"]), (&readyz["apiServer"], &readyz["leftOut"]));
+            assert!(livez["apiServer"].is_null() && livez["leftOut"].is_null(), "{livez}");
+            (healthz["apiServer"].clone(), healthz["leftOut"].clone())
+        };
+        let nothing = serde_json::Value::Null;
+        assert_eq!(fields(&health, start), (nothing.clone(), nothing.clone()));
+        health.disconnected("Node");
+        health.received("Node", after(0), clock(0));
+        health.received("Service", after(5), clock(5000));
+        let word = |connected, at: &str, age| serde_json::json!({"connected": connected, "lastReceived": at, "ageSeconds": age});
+        assert_eq!(fields(&health, after(30)), (word(true, "2026-01-01T00:00:00Z", 30), nothing));
+        health.received("Node", after(40), clock(40_000));
+        health.disconnected("Service");
+        health.lost_claims(3);
+        health.quarantined([ObjectName::new("a", "b")].iter());
+        health.oversized([ObjectName::new("a", "c")].iter());
+        let left_out = serde_json::json!({"services": 2, "frontends": 3});
+        assert_eq!(fields(&health, after(605)), (word(false, "2026-01-01T00:00:05Z", 600), left_out));
+    }
+
     // Only `/healthz` asks whether the node is eligible (L4, L5).
     #[test]
     fn only_healthz_asks_whether_the_node_is_eligible() {
@@ -381,11 +511,12 @@ mod tests {
         let names = [ObjectName::new("shop", "a"), ObjectName::new("shop", "b")];
         let before = [health.livez(now, clock(0)), health.healthz(now, clock(0))];
         health.quarantined(names.iter());
-        for ((_, without), (good, body)) in
-            before.iter().zip([health.livez(now, clock(0)), health.healthz(now, clock(0))])
+        let counts = ["", r#","leftOut":{"services":2,"frontends":0}"#];
+        for (((_, without), (good, body)), count) in
+            before.iter().zip([health.livez(now, clock(0)), health.healthz(now, clock(0))]).zip(counts)
         {
             let open = without.strip_suffix('}').unwrap();
-            let named = format!(r#"{open},"quarantinedServices":["shop/a","shop/b"]}}"#);
+            let named = format!(r#"{open},"quarantinedServices":["shop/a","shop/b"]{count}}}"#);
             assert!(good);
             assert_eq!(body, named);
         }

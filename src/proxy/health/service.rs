@@ -181,8 +181,11 @@ impl ServiceServers {
     fn start(&self, listener: TcpListener, service: &ObjectName, count: &Arc<Count>) -> http::Server {
         let (service, count, health) = (service.clone(), Arc::clone(count), self.health.clone());
         http::Server::start(listener, self.limits.clone(), move |_| {
-            let healthy = health.lock().is_healthy(Instant::now());
-            let response = response(&service, count.get(), healthy);
+            let state = {
+                let health = health.lock();
+                NodeState { healthy: health.is_healthy(Instant::now()), drained: health.is_drained() }
+            };
+            let response = response(&service, count.get(), state);
             async { response }
         })
     }
@@ -194,15 +197,28 @@ fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketA
     of_family.map(|ip: &IpAddr| SocketAddr::new(*ip, port)).collect()
 }
 
-/// Returns the response to every path and method (K3); an empty one when the Service was deleted, as upstream does.
-fn response(service: &ObjectName, local_endpoints: Option<usize>, healthy: bool) -> Response {
+/// What a response says of the node.
+#[derive(Clone, Copy, Debug)]
+struct NodeState {
+    /// Whether the proxy keeps up (L3).
+    healthy: bool,
+    /// Whether an operator drains the node (L10).
+    drained: bool,
+}
+
+/// Returns the response to every path and method (K3, L10); an empty one when the Service was deleted, as upstream does.
+fn response(service: &ObjectName, local_endpoints: Option<usize>, state: NodeState) -> Response {
+    let NodeState { healthy, drained } = state;
     let Some(local_endpoints) = local_endpoints else { return Response::default() };
     let (namespace, name) = (&service.namespace, &service.name);
+    // Upstream does not have this field.
+    let mark = if drained { ",\n\t\"nodeDrained\": true" } else { "" };
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
-         \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
+         \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}{mark}\n}}"
     );
-    let mut response = http::response(http::status(local_endpoints > 0 && healthy), http::JSON, body);
+    let is_good = local_endpoints > 0 && healthy && !drained;
+    let mut response = http::response(http::status(is_good), http::JSON, body);
     response.headers_mut().insert(WEIGHT, HeaderValue::from(local_endpoints));
     response
 }
@@ -223,6 +239,14 @@ mod tests {
 
     fn health() -> Shared {
         Shared(Arc::new(Mutex::new(ProxyHealth::new(Duration::from_secs(60)))))
+    }
+
+    // While the node is drained, the port answers 503 and says so, whatever the number of endpoints is (L10).
+    #[test]
+    fn a_drained_node_answers_503() {
+        let service = ObjectName::new("ns", "web");
+        let respond = |drained| response(&service, Some(2), NodeState { healthy: true, drained });
+        assert_eq!([false, true].map(|drained| respond(drained).status().as_u16()), [200, 503]);
     }
 
     fn unhealthy() -> Shared {

@@ -8,6 +8,7 @@
 //! Left out: most `go_*` metrics, because this is no Go program, and the `rest_client_*` metrics that describe parts of upstream's client
 //! library (its rate limiter, retries, transports and DNS look-ups). `deploy/METRICS.md` lists them.
 
+mod conntrack;
 mod families;
 mod process;
 pub(crate) mod server;
@@ -69,6 +70,14 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         Self { inner: Arc::new(Families::new()) }
+    }
+
+    /// Makes the metrics, and adds those of connection tracking, which are read at each scrape.
+    #[must_use]
+    pub(crate) fn with_conntrack(read: conntrack::Read) -> Self {
+        let mut families = Families::new();
+        families.registry.register_collector(Box::new(conntrack::Conntrack(read)));
+        Self { inner: Arc::new(families) }
     }
 
     /// Notes that a sync of a family was requested, or that the sync loop of the family starts.

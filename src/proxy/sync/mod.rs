@@ -13,6 +13,7 @@ mod conflicts;
 mod effects;
 mod engine;
 mod entries;
+mod ephemeral_ports;
 mod failure;
 mod flows;
 mod health;
@@ -62,7 +63,9 @@ use cleanup::Cleanup;
 use component::logging::once::Once;
 use component::logging::{duration, list};
 use conflicts::RecentReports;
+use ephemeral_ports::EphemeralPorts;
 use inspect::history::Program;
+use node::kernel::local_ports::LocalPorts;
 use node::kernel::{Kernel, WriterLockState};
 use problems::LostFrontends;
 use repairs::Repairs;
@@ -101,11 +104,15 @@ pub struct Sync<K> {
     lost_frontends: LostFrontends,
     /// Whether it was logged that there is no Node of this name.
     node_is_missing: bool,
+    /// Whether an operator drains the node, as the health pages say it.
+    is_drained: bool,
     /// Called with each Service that is left out.
     on_refused_service: Option<OnRefusedService>,
     /// Called with each Service that does not get a frontend that it claims.
     on_lost_claims: Option<OnLostClaims>,
     recent_reports: RecentReports,
+    /// The search for node ports that the kernel may give to other programs, if somebody is to be told.
+    ephemeral_ports: Option<(EphemeralPorts, OnEphemeralPorts)>,
     /// The work that waits for the first successful sync.
     cleanup: Cleanup,
     /// Called when another kube-proxy is found to write to the same tables.
@@ -125,6 +132,9 @@ pub(crate) type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
 /// Reports a Service that the kernel refuses, or that is too large.
 pub(crate) type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
+
+/// Reports node ports that the kernel may give to programs of this node.
+pub(crate) type OnEphemeralPorts = Box<dyn Fn(String) + Send>;
 
 /// Reports that another kube-proxy, which does not use the writer lock, writes to the same tables.
 pub(crate) type OnOtherProxy = Box<dyn Fn() + Send>;
@@ -162,9 +172,11 @@ impl<K: Kernel> Sync<K> {
             on_node: Some(on_node),
             lost_frontends: LostFrontends::default(),
             node_is_missing: false,
+            is_drained: false,
             on_refused_service: None,
             on_lost_claims: None,
             recent_reports: RecentReports::default(),
+            ephemeral_ports: None,
             cleanup: Cleanup::default(),
             on_other_proxy: None,
             writer_lock: WriterLock::default(),
@@ -209,6 +221,13 @@ impl<K: Kernel> Sync<K> {
         self
     }
 
+    /// Searches for node ports that the kernel may give to programs of this node (N6), and sets the callback for those that are found.
+    #[must_use]
+    pub(crate) fn on_ephemeral_ports(mut self, on_ephemeral_ports: OnEphemeralPorts) -> Self {
+        self.ephemeral_ports = Some((EphemeralPorts::new(LocalPorts::default()), on_ephemeral_ports));
+        self
+    }
+
     /// Sets the callback for another kube-proxy that writes to the same tables.
     #[must_use]
     pub(crate) fn on_other_proxy(mut self, on_other_proxy: OnOtherProxy) -> Self {
@@ -244,6 +263,7 @@ impl<K: Kernel> Sync<K> {
             self.answer_question();
             let eligible = self.node_eligible();
             self.health.node(eligible);
+            self.report_drained();
         }
         info!("No more events; the rules stay in force");
         Ok(())
@@ -369,6 +389,9 @@ impl<K: Kernel> Sync<K> {
     }
 
     fn take(&mut self, event: Event) {
+        if let (Event::ServiceApplied(service), Some((ports, _))) = (&event, &mut self.ephemeral_ports) {
+            ports.service(service);
+        }
         let Taken { counted, asks_for_sync } = self.engine.apply(event);
         match counted {
             Some(Counted::Service) => self.metrics.service_change(self.engine.tables.families().count()),
@@ -496,6 +519,7 @@ impl<K: Kernel> Sync<K> {
                 if is_first {
                     self.log_first(took);
                 }
+                self.report_ephemeral_ports(report.full);
             }
             Err(error) => {
                 self.health.not_ready(format!("the last sync failed: {error}"));

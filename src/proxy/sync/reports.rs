@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 
 use super::conflicts::LostReport;
+use super::ephemeral_ports::Finding;
 use super::no_local_endpoints::Counts;
 use super::repairs::Unlogged;
 use super::{LostFrontend, RefusedService, Report, Sync};
@@ -15,6 +16,7 @@ use cluster::source::{NODE_REMEDY, no_such_node};
 use component::logging::{duration, list};
 use inspect::history::CommitOutcome;
 use node::kernel::Kernel;
+use node::kernel::local_ports::LocalPorts;
 use rules::ruleset::reading;
 
 impl<K: Kernel> Sync<K> {
@@ -72,6 +74,21 @@ impl<K: Kernel> Sync<K> {
         self.node_is_missing = true;
     }
 
+    /// Passes on whether an operator drains the node, and logs when that begins and ends (L10).
+    pub(super) fn report_drained(&mut self) {
+        let is_drained = self.engine.state.node().is_some_and(|node| node.drained);
+        if is_drained != self.is_drained {
+            let answer = if is_drained { "503" } else { "what they say without the mark" };
+            info!(
+                drained = is_drained,
+                answer,
+                "The mark of the Node that drains this node changed: /healthz and health-check node ports answer"
+            );
+            self.health.drained(is_drained);
+        }
+        self.is_drained = is_drained;
+    }
+
     /// Sets the problems that the health pages show.
     fn report_problems(&mut self) {
         let mut problems = self.engine.left_out();
@@ -82,6 +99,7 @@ impl<K: Kernel> Sync<K> {
     pub(super) fn report_lost_claims(&mut self) {
         let lost = self.engine.lost_claims();
         self.metrics.lost_claims(lost);
+        self.health.lost_claims(lost);
         let report = self.engine.take_lost_claims();
         // Only notes the claims: each change of a claim leads to a sync, and the sync puts the claims on the health pages.
         self.lost_frontends.note(lost, !report.frontends.is_empty());
@@ -102,6 +120,23 @@ impl<K: Kernel> Sync<K> {
                 numFrontends = left_out,
                 "Further Services do not get an address or a node port; kubeproxy_nft_lost_claims has the number of such claims"
             );
+        }
+    }
+
+    /// Reports node ports that the kernel may give to programs of this node (N6). With a full comparison the sysctls are read again.
+    pub(super) fn report_ephemeral_ports(&mut self, full: bool) {
+        let Some((ports, report)) = &mut self.ephemeral_ports else { return };
+        if full {
+            match LocalPorts::read() {
+                Ok(local) => ports.sysctls(local, self.engine.state.services_unordered()),
+                Err(error) => {
+                    debug!(err = %error, "It is not known which node ports the kernel may give to programs of this node")
+                }
+            }
+        }
+        if let Some(Finding { ports, reason, remedy }) = ports.report(Instant::now()) {
+            warn!(nodePorts = ports, reason, remedy, "Node ports are ephemeral ports of this node");
+            report(format!("node ports {ports} are ephemeral ports of this node: {reason}; {remedy}"));
         }
     }
 

@@ -42,6 +42,7 @@ fn cluster(endpoints: &[&str]) -> Vec<Event> {
         name: "here".into(),
         ips: vec!["192.0.2.2".parse().unwrap(), "2001:db8::2".parse().unwrap()],
         eligible: true,
+        drained: false,
         ..Node::default()
     };
     let web = Service {

@@ -21,6 +21,8 @@ pub struct Node {
     pub pod_cidrs: Vec<IpNet>,
     /// Whether load balancers may send traffic here: the Node has neither a deletion timestamp nor the cluster autoscaler's taint (L5).
     pub eligible: bool,
+    /// Whether an operator drains the node: the Node has the mark that the configuration names (L10).
+    pub drained: bool,
 }
 
 impl Node {

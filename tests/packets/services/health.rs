@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::judge::{FEW, Source, assert_reaches, endpoints};
+use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::netns::{Namespace, run};
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::{Family, NODE};
-use crate::support::probe::Proto;
-use crate::support::proxy::{Proxy, config};
+use crate::support::probe::{Connection, Flow, Proto};
+use crate::support::proxy::{Proxy, config, config_in};
 use crate::support::world::World;
 
 const PORTS: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
@@ -170,4 +172,51 @@ fn a_health_check_node_port_in_use_at_one_address_is_served_at_the_others() {
     wait_for(&world.client, first, 32_101, 200);
     assert!(proxy.log().contains("Started healthcheck that had failed"), "{}", proxy.log());
     assert_eq!(ask(&world.client, second, 32_101), 200, "of {NODE}");
+}
+
+/// The Node with a label or without.
+fn labelled(labels: &Value) -> Value {
+    let mut node = node();
+    node["metadata"]["labels"] = labels.clone();
+    node
+}
+
+fn drained(layout: Layout) {
+    // The mark of the configuration drains the node: `/healthz` and health-check node ports answer 503; `/livez`, `/readyz` and all traffic
+    // go on (L10).
+    let world = World::new();
+    let mut config = config_in(layout);
+    config["nodePortAddresses"] = json!(["192.0.2.0/24", "2001:db8::/32"]);
+    config["healthzBindAddress"] = json!("[::]:10256");
+    config["nftables"]["drainOn"] = json!("label:example.com/drain=yes");
+    let unmarked = labelled(&json!({ "example.com/drain": "no" }));
+    let objects = [vec![unmarked.clone(), service_cidr()], checked("web", 1, 32_101)].concat();
+    let proxy = Proxy::start(&world.node, &config, &objects);
+    let balanced = |family: Family| Flow::new(Proto::Tcp, family.client(), family.load_balancer_ip(1), 80);
+    let held = Family::ALL.map(|family| Connection::open(&world.client, balanced(family)));
+    let marked = labelled(&json!({ "example.com/drain": "yes" }));
+    for (node, status) in [(&unmarked, 200), (&marked, 503), (&unmarked, 200)] {
+        proxy.manifests().apply(node);
+        for family in Family::ALL {
+            wait_for(&world.client, family.node(), 32_101, status);
+            let to = endpoints(family, &[0], 8080);
+            assert_reaches(&world.client, balanced(family), &to, Source::Kept, FEW);
+        }
+        let pages = |path: &str| proxy_status(&proxy.get("127.0.0.1:10256", path));
+        assert_eq!(["/healthz", "/livez", "/readyz"].map(pages), [status, 200, 200], "{layout:?}");
+        for (connection, first) in &held {
+            assert_eq!(connection.ask(), *first, "{layout:?}: an open connection goes on");
+        }
+        let healthz = proxy.get("127.0.0.1:10256", "/healthz");
+        assert_eq!(healthz.contains("the node is drained"), status == 503, "{healthz}");
+    }
+    let log = proxy.log();
+    assert_eq!(log.matches("The mark of the Node that drains this node changed").count(), 2, "{log}");
+}
+
+test_in_each_layout!(drained);
+
+/// The status of an answer.
+fn proxy_status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }

@@ -11,6 +11,7 @@ mod hangs;
 mod kubeadm;
 mod listings;
 mod mistakes;
+mod node;
 mod outages;
 mod proxies;
 mod restored;

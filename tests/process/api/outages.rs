@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cluster::{Cluster, base, sent, served};
 use crate::support::apiserver::fault::{Command, Ending};
@@ -182,6 +182,12 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end(format: Format) 
     let later = |now: &[f64]| now.len() == 4 && now.iter().zip(&received).all(|(now, before)| now > before);
     wait_for("bookmarks to count", || later(&proxy.series(RECEIVED)).then_some(()));
 
+    // A probe reads how old the API server's word is from fields of the health pages (L11).
+    let word = |path: &str| api_servers_word(&proxy, path);
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(word(path)["connected"], true, "{path}");
+        assert!(word(path)["ageSeconds"].as_u64().is_some_and(|age| age < 60), "{path}: {}", word(path));
+    }
     cluster.server.close();
     wait_for("no kind connected", || all_connected(0.0));
     let (received, url) = (proxy.series(RECEIVED), cluster.server.url());
@@ -201,6 +207,10 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end(format: Format) 
         assert!(found[0].contains(&url) && found[0].contains("refused"), "{found:?}");
     }
     assert_eq!((proxy.series(RECEIVED), proxy.series(CONNECTED)), (received, vec![0.0; 4]));
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(word(path)["connected"], false, "{path}");
+        assert!(word(path)["ageSeconds"].as_u64().is_some_and(|age| age >= outage.as_secs()), "{path}: {}", word(path));
+    }
 
     let asked = cluster.server.requests().len();
     cluster.server.open();
@@ -212,6 +222,13 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end(format: Format) 
     assert!(first.at.elapsed() < Duration::from_secs(1), "{:?} after the first answer", first.at.elapsed());
     wait_for("four kinds connected", || all_connected(1.0));
     assert!(!proxy.log().contains("kube_client"), "the library logs too: {}", proxy.log());
+}
+
+/// The field `apiServer` of a health page.
+fn api_servers_word(proxy: &Proxy<'_>, path: &str) -> Value {
+    let answer = proxy.get("127.0.0.1:10256", path);
+    let (_, body) = answer.split_once("\r\n\r\n").expect("an answer has a head and a body");
+    serde_json::from_str::<Value>(body).expect("a page of health is JSON")["apiServer"].clone()
 }
 
 test_in_each_format!(a_watch_that_breaks_and_goes_on_is_one_line_in_the_log);

@@ -175,7 +175,7 @@ async fn run(
     let (progress, seen) = tokio::sync::watch::channel(Progress::default());
     let shared = Shared {
         node_name: &options.node_name,
-        convert: options.convert,
+        convert: options.convert.clone(),
         removal_limit: options.removal_limit,
         events: &events,
         observer: &observer,

@@ -147,7 +147,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
             kind,
             shared,
             connection,
-            decoder: Decoder::new(kind, shared.convert),
+            decoder: Decoder::new(kind, shared.convert.clone()),
             list_methods: ListMethods::default(),
             known: KnownObjects::default(),
             position: Position::List(Freshness::Any),

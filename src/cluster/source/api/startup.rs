@@ -158,6 +158,7 @@ mod tests {
             ips: vec![[10, 0, 0, 1].into(); ips],
             pod_cidrs: vec!["10.244.0.0/24".parse().unwrap(); pod_cidrs],
             eligible: true,
+            drained: false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::{Converted, Converter, Fields};
 use crate::source::objects;
+use component::config::{MarkKind, NodeMark};
 use rules::model::{Event, Family, Node};
 
 /// The taint that the cluster autoscaler sets on a Node that it is about to delete (L5).
@@ -23,6 +24,7 @@ impl Converter {
             ips: raw_ips(object, &mut fields),
             pod_cidrs: fields.cidrs("spec.podCIDRs", &object.spec.pod_cidrs),
             eligible: is_eligible(object),
+            drained: self.options.drain_on.as_ref().is_some_and(|mark| has(object, mark)),
         };
         fields.finish(Some(Event::NodeApplied(node)))
     }
@@ -60,4 +62,14 @@ fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
 fn is_eligible(object: &objects::Node<'_>) -> bool {
     object.metadata.deletion_timestamp.is_none()
         && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)
+}
+
+/// Returns whether a Node has a mark (L10).
+fn has(object: &objects::Node<'_>, mark: &NodeMark) -> bool {
+    let is_mark = |(key, value): (&str, &str)| mark.is(key, value);
+    match mark.kind {
+        MarkKind::Taint => object.spec.taints.iter().any(|taint| mark.is(&taint.key, &taint.value)),
+        MarkKind::Label => object.metadata.labels.iter().any(is_mark),
+        MarkKind::Annotation => object.metadata.annotations.iter().any(is_mark),
+    }
 }

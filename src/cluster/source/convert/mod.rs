@@ -24,11 +24,12 @@ use serde::Deserialize;
 use super::Problem;
 use super::objects::{EndpointSlice, Message, Metadata, Node, Service, ServiceCidr, Text};
 use component::addresses::{parse_cidr, parse_ip};
+use component::config::NodeMark;
 use intern::Interner;
 use rules::model::{ClusterIps, Event, ObjectName, Protocol};
 
 /// Options of the conversion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` is used (A7).
     pub(crate) allow_external_ips: bool,
@@ -36,6 +37,8 @@ pub struct ConvertOptions {
     pub(crate) without_cluster_ip: WithoutClusterIp,
     /// Whether the names and addresses of the pods in EndpointSlices are kept. The rules do not need them.
     pub(crate) keeps_pods: bool,
+    /// The mark with which an operator drains a node; `None` if no mark does (L10).
+    pub(crate) drain_on: Option<NodeMark>,
 }
 
 /// What becomes of a Service without a cluster IP that is not headless. An API server gives each a cluster IP; manifests that were never
@@ -60,7 +63,12 @@ pub(crate) const ASSIGN_PORT: u16 = 0;
 impl Default for ConvertOptions {
     /// Returns the default of each feature gate.
     fn default() -> Self {
-        Self { allow_external_ips: true, without_cluster_ip: WithoutClusterIp::default(), keeps_pods: false }
+        Self {
+            allow_external_ips: true,
+            without_cluster_ip: WithoutClusterIp::default(),
+            keeps_pods: false,
+            drain_on: None,
+        }
     }
 }
 

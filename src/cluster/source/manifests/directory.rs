@@ -93,7 +93,7 @@ impl Directory {
     pub(super) fn new(root: &Path, options: ConvertOptions) -> Self {
         Self {
             root: root.into(),
-            readers: [(); 2].map(|()| Reader::new(options)),
+            readers: [(); 2].map(|()| Reader::new(options.clone())),
             store: Store::default(),
             stamps: HashMap::new(),
             unreadable: HashSet::new(),

@@ -16,12 +16,12 @@ mod protobuf;
 mod tests;
 mod text;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 pub(super) use json::{DecodeError, decode, nullable};
 pub(super) use protobuf::{Malformed, Message, Value, message};
 pub(super) use text::Text;
-use text::{First, Pairs};
+use text::{First, Pairs, all_pairs};
 
 /// The fields of `metadata` that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -62,7 +62,7 @@ pub(super) const KEEP_UDP_FLOWS: &str = "kube-proxy-nft/keep-udp-flows";
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
-/// The labels and annotations that are read; others are not kept.
+/// The labels and annotations that are kept of each object. Of a Node all are kept, because an operator may name any of them (L10).
 const USED: [&str; 10] = [
     PROXY_NAME,
     HEADLESS,
@@ -82,12 +82,12 @@ impl Metadata<'_> {
         if self.namespace.is_empty() { self.name.to_string() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
-    /// Returns the value of a label. The key must be one of `USED`, because other labels are not kept.
+    /// Returns the value of a label. The key must be one of `USED`, because other labels are kept only of a Node.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         self.labels.value(key)
     }
 
-    /// Returns the value of an annotation. The key must be one of `USED`, because other annotations are not kept.
+    /// Returns the value of an annotation. The key must be one of `USED`, because other annotations are kept only of a Node.
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.value(key)
     }
@@ -328,13 +328,14 @@ pub(super) struct Hint<'a> {
 message!(Hint<'a> { 1 => name });
 
 /// A Node.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(super) struct Node<'a> {
     /// `kind`; empty in protobuf and for the items of a list.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(deserialize_with = "nullable")]
+    /// With all labels and annotations.
+    #[serde(deserialize_with = "whole_metadata")]
     pub(super) metadata: Metadata<'a>,
     #[serde(deserialize_with = "nullable")]
     pub(super) spec: NodeSpec<'a>,
@@ -343,6 +344,41 @@ pub(super) struct Node<'a> {
 }
 
 message!(Node<'a> { 1 => metadata, 2 => spec, 3 => status });
+
+impl Default for Node<'_> {
+    fn default() -> Self {
+        let metadata =
+            Metadata { labels: Pairs::keeping_all(), annotations: Pairs::keeping_all(), ..Metadata::default() };
+        Self { kind: Text::default(), metadata, spec: NodeSpec::default(), status: NodeStatus::default() }
+    }
+}
+
+/// Deserializes `metadata` of a Node, with all of its labels and annotations.
+fn whole_metadata<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Metadata<'a>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Whole<'a> {
+        #[serde(borrow)]
+        name: Text<'a>,
+        namespace: Text<'a>,
+        resource_version: Text<'a>,
+        deletion_timestamp: Option<AnyTime>,
+        #[serde(deserialize_with = "all_pairs")]
+        labels: Pairs<'a>,
+        #[serde(deserialize_with = "all_pairs")]
+        annotations: Pairs<'a>,
+    }
+    let Whole { name, namespace, resource_version, deletion_timestamp, labels, annotations } = nullable(deserializer)?;
+    Ok(Metadata {
+        name,
+        namespace,
+        resource_version,
+        creation_timestamp: None,
+        deletion_timestamp,
+        labels,
+        annotations,
+    })
+}
 
 /// `spec` of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -363,9 +399,10 @@ message!(NodeSpec<'a> { 5 => taints, 7 => pod_cidrs });
 pub(super) struct Taint<'a> {
     #[serde(borrow)]
     pub(super) key: Text<'a>,
+    pub(super) value: Text<'a>,
 }
 
-message!(Taint<'a> { 1 => key });
+message!(Taint<'a> { 1 => key, 2 => value });
 
 /// `status` of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -107,51 +107,73 @@ impl<'a> Message<'a> for First<'a> {
     }
 }
 
-/// The labels or annotations whose keys are in `USED`; null counts as an empty map.
+/// The labels or annotations of an object: those whose keys are in `USED`, or all of them; null counts as an empty map.
 #[derive(Clone, Debug, Default)]
-pub(in crate::source) struct Pairs<'a>(Vec<(&'static str, Text<'a>)>);
+pub(in crate::source) struct Pairs<'a> {
+    keeps_all: bool,
+    pairs: Vec<(Text<'a>, Text<'a>)>,
+}
 
 impl<'a> Pairs<'a> {
+    /// Returns an empty map that keeps all keys that are merged into it.
+    pub(super) const fn keeping_all() -> Self {
+        Self { keeps_all: true, pairs: Vec::new() }
+    }
+
     /// Returns the value of a key; the last one if the key occurs twice.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
-        self.0.iter().rfind(|(known, _)| *known == key).map(|(_, value)| &**value)
+        self.pairs.iter().rfind(|(known, _)| **known == *key).map(|(_, value)| &**value)
+    }
+
+    /// Returns all keys that were kept, with their values.
+    pub(in crate::source) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(key, value)| (&**key, &**value))
     }
 }
 
-/// Returns the static name of a label or annotation that the proxy uses; `None` for all others.
-fn used(key: &[u8]) -> Option<&'static str> {
-    USED.into_iter().find(|used| used.as_bytes() == key)
+/// Returns whether a label or annotation is one that is kept of every object.
+fn is_used(key: &[u8]) -> bool {
+    USED.iter().any(|used| used.as_bytes() == key)
+}
+
+/// Reads a map; `keeps_all` says whether keys that are not in `USED` are kept as well.
+struct Keep {
+    keeps_all: bool,
+}
+
+impl<'de> Visitor<'de> for Keep {
+    type Value = Pairs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of strings")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Pairs { keeps_all: self.keeps_all, pairs: Vec::new() })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            if self.keeps_all || is_used(key.as_bytes()) {
+                pairs.extend(map.next_value::<Option<Text<'de>>>()?.map(|value| (key, value)));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Pairs { keeps_all: self.keeps_all, pairs })
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Used;
-
-        impl<'de> Visitor<'de> for Used {
-            type Value = Pairs<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of strings")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Pairs::default())
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(key) = map.next_key::<Text<'de>>()? {
-                    match used(key.as_bytes()) {
-                        Some(key) => pairs.extend(map.next_value::<Option<Text<'de>>>()?.map(|value| (key, value))),
-                        None => drop(map.next_value::<IgnoredAny>()?),
-                    }
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-
-        deserializer.deserialize_any(Used)
+        deserializer.deserialize_any(Keep { keeps_all: false })
     }
+}
+
+/// Deserializes a map of which all keys are kept.
+pub(super) fn all_pairs<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Pairs<'a>, D::Error> {
+    deserializer.deserialize_any(Keep { keeps_all: true })
 }
 
 impl<'a> Message<'a> for Pairs<'a> {
@@ -159,17 +181,18 @@ impl<'a> Message<'a> for Pairs<'a> {
         let (mut key, mut text) = (None, None);
         value.fields(|number, value| {
             match number {
-                1 => key = used(value.bytes()?),
+                1 => key = Some(value).filter(|value| self.keeps_all || value.bytes().is_ok_and(is_used)),
                 2 => text = Some(value),
                 _ => {}
             }
             Ok(())
         })?;
-        // Only the values of used keys have to be valid UTF-8.
+        // Only keys that are kept, and their values, have to be valid UTF-8.
         if let Some(key) = key {
-            let mut value = Text::default();
-            text.map_or(Ok(()), |text| value.merge(text))?;
-            self.0.push((key, value));
+            let mut pair = (Text::default(), Text::default());
+            pair.0.merge(key)?;
+            text.map_or(Ok(()), |text| pair.1.merge(text))?;
+            self.pairs.push(pair);
         }
         Ok(())
     }

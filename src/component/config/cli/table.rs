@@ -144,6 +144,8 @@ pub(super) const FLAGS: &[Flag] = &[
     always(OWN, "maglev-table-size", "nftables.maglevTableSize", Int(|c| &mut c.nftables.maglev_table_size), "Places in a table of maglev, a prime number; an endpoint takes one of 64"),
     always(OWN, "endpoint-maps", "nftables.endpointMaps", Int(|c| &mut c.nftables.endpoint_maps), "Maps that share the endpoints of each kind, 1 to 64, so that a large table is read in seconds; 0: 1, 16 or 64, as the table grows"),
     always(OWN, "table-ownership", "nftables.tableOwnership", Ownership(|c| &mut c.nftables.table_ownership), "Whether the kernel refuses changes of our tables by other programs while this one runs: off, or auto (kernel 6.9 and newer)"),
+    always(OWN, "reserve-node-ports", "nftables.reserveNodePorts", Text(|c| &mut c.nftables.reserve_node_ports), "Ports, such as 30000-32767, that a start keeps from programs that ask for any free port (ip_local_reserved_ports); what is reserved stays; empty: none"),
+    always(OWN, "drain-on", "nftables.drainOn", Text(|c| &mut c.nftables.drain_on), "taint:KEY, label:KEY or annotation:KEY, perhaps with =VALUE: while the Node has it, /healthz and health-check node ports answer 503, and traffic goes on; empty: none"),
     always(LOGS, "v", "logging.verbosity", Level(|c| &mut c.logging.verbosity), "Log verbosity: 0 and more; more is more verbose"),
     always(LOGS, "vmodule", "logging.vmodule", Vmodule, "pattern=level pairs: higher verbosity of source files; text format only"),
     always(LOGS, "logging-format", "logging.format", Text(|c| &mut c.logging.format), "text or json"),

@@ -57,6 +57,10 @@ pub(crate) struct Nftables {
     /// The number of maps into which each map of endpoints is split, because the kernel lists several small maps faster than a large one;
     /// with 0 the size of the table decides.
     pub(crate) endpoint_maps: i32,
+    /// Ports and ranges of ports that a start reserves for node ports (`ip_local_reserved_ports`); empty for none.
+    pub(crate) reserve_node_ports: String,
+    /// The taint, label or annotation of the Node that drains this node, such as `label:drain`; empty for none.
+    pub(crate) drain_on: String,
 }
 
 /// `nftables.flowtable`: `off`, `auto`, or names of interfaces with commas between them. The names are checked later, in `validate`.
@@ -211,6 +215,8 @@ impl Default for Nftables {
             scheduler_hash: SchedulerHash::default(),
             maglev_table_size: MAGLEV_TABLE_SIZE,
             endpoint_maps: 0,
+            reserve_node_ports: String::new(),
+            drain_on: String::new(),
         }
     }
 }

@@ -52,7 +52,8 @@ fn documented_defaults() -> Value {
             // Upstream does not have the following fields.
             "rulesetLayout": "maps", "endpointChains": true, "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
             "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",
-            "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 0
+            "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 0,
+            "reserveNodePorts": "", "drainOn": ""
         },
         "winkernel": {
             "networkName": "", "sourceVip": "", "enableDSR": false, "rootHnsEndpointName": "",

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::duration::GoDuration;
 use super::file::{self, KubeProxyConfiguration, LoggingSection, TableOwnership, VmoduleItem};
-use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig};
+use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig, NodeMark};
 
 /// The errors and warnings that the validation has found so far.
 #[derive(Debug, Default)]
@@ -100,6 +100,8 @@ fn check(
     let masquerade_bit = masquerade_bit(file, diagnostics);
     let relist_removal_limit = relist_removal_limit(file, diagnostics);
     let service_elements_limit = service_elements_limit(file, diagnostics);
+    let reserve_node_ports = diagnostics.take("nftables.reserveNodePorts", file.nftables.reserve_node_ports.parse());
+    let drain_on = drain_on(&file.nftables.drain_on, diagnostics);
     let scheduler = scheduler::scheduler(file, diagnostics);
     let maglev_table_size = scheduler::maglev_table_size(file, diagnostics);
     let endpoint_maps = endpoint_maps(file, diagnostics);
@@ -138,6 +140,8 @@ fn check(
         bind_address_hard_fail: file.bind_address_hard_fail,
         relist_removal_limit: relist_removal_limit?,
         service_elements_limit: service_elements_limit?,
+        reserve_node_ports: reserve_node_ports?,
+        drain_on,
         allow_service_external_ips: features.allow_service_external_ips,
         client: client(file, context.master, diagnostics),
         localhost_node_ports: features.localhost_node_ports,
@@ -231,6 +235,11 @@ fn relist_removal_limit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnos
     let limit = file.nftables.relist_removal_limit;
     diagnostics.range("nftables.relistRemovalLimit", limit, 0..=100);
     u8::try_from(limit).ok()
+}
+
+/// Parses the mark that drains the node; an empty text stands for none.
+fn drain_on(text: &str, diagnostics: &mut Diagnostics) -> Option<NodeMark> {
+    Some(text).filter(|text| !text.is_empty()).and_then(|text| diagnostics.take("nftables.drainOn", text.parse()))
 }
 
 /// Checks and returns the number of maps for endpoints; 0 in the configuration lets the size of the table decide. The limit of 64 is

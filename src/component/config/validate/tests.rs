@@ -120,6 +120,20 @@ fn no_elements_are_no_limit_of_them() {
     assert_eq!(wrong, "nftables.serviceElementsLimit: must not be negative, but is -1");
 }
 
+// Ports to reserve and the mark that drains the node are checked; both are off by default (N5, L10).
+#[test]
+fn ports_to_reserve_and_the_mark_that_drains_are_checked() {
+    let config = good("");
+    assert!(config.reserve_node_ports.is_empty() && config.drain_on.is_none());
+    let config = good("nftables: {reserveNodePorts: '30000-32767', drainOn: 'label:drain=yes'}");
+    assert_eq!(config.reserve_node_ports.to_string(), "30000-32767");
+    assert_eq!(config.drain_on.unwrap().to_string(), "label:drain=yes");
+    let wrong = error("nftables: {reserveNodePorts: 'all'}");
+    assert!(wrong.starts_with("nftables.reserveNodePorts: must be ports"), "{wrong}");
+    let wrong = error("nftables: {drainOn: 'cordon'}");
+    assert!(wrong.starts_with("nftables.drainOn: must be taint:KEY"), "{wrong}");
+}
+
 #[test]
 fn the_relist_removal_limit_is_a_percentage() {
     assert_eq!(good("").relist_removal_limit, 90);

@@ -4,6 +4,7 @@
 //! bounded by the flows that the caller wants. A flow is deleted by its original tuple, zone and id, so that a new flow with the same
 //! addresses stays.
 
+mod load;
 mod reset;
 mod walk;
 
@@ -21,6 +22,7 @@ use crate::kernel::errno::{EBUSY, ENOENT};
 use rules::conntrack::{Flow, Listing};
 use rules::model::{Family, Protocol};
 
+pub use load::ConntrackLoad;
 pub(super) use reset::reset;
 pub use walk::find_connection;
 use walk::{SEEN_REPLY, TRANSLATED};
@@ -32,6 +34,8 @@ mod number {
     pub(super) const NEW: u16 = SUBSYSTEM;
     pub(super) const GET: u16 = SUBSYSTEM | 1;
     pub(super) const DELETE: u16 = SUBSYSTEM | 2;
+    /// `IPCTNL_MSG_CT_GET_STATS_CPU`.
+    pub(super) const GET_STATISTICS: u16 = SUBSYSTEM | 4;
 
     pub(super) const TUPLE_ORIGINAL: u16 = 1;
     pub(super) const TUPLE_REPLY: u16 = 2;
@@ -49,6 +53,11 @@ mod number {
     pub(super) const FILTER_ORIGINAL_FLAGS: u16 = 1;
     /// `CTA_FILTER_FLAG(CTA_PROTO_NUM)`, in host order.
     pub(super) const BY_PROTOCOL: u32 = 1 << 3;
+
+    /// `CTA_STATS_...`, which are numbers of 32 bits.
+    pub(super) const STATISTICS_INSERT_FAILED: u16 = 9;
+    pub(super) const STATISTICS_DROP: u16 = 10;
+    pub(super) const STATISTICS_EARLY_DROP: u16 = 11;
 
     pub(super) const TUPLE_IP: u16 = 1;
     pub(super) const TUPLE_PROTO: u16 = 2;

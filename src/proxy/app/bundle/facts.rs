@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::part::Content;
 use inspect::running::{Problem, Running};
-use node::kernel::{connections::Phase, each_connection, process};
+use node::kernel::{connections::Phase, each_connection, local_ports, process};
 use rules::ruleset::names::TABLE;
 
 /// Sysctls below `/proc/sys/net` that decide about packets to Services, except those of [`CONNTRACK`].
@@ -149,7 +149,7 @@ pub(super) fn sysctls(mut content: Content) -> Result<()> {
     all.extend(SYSCTLS.map(str::to_owned));
     all.sort();
     for name in all {
-        let value = fs::read_to_string(net.join(&name)).unwrap_or_else(|error| format!("cannot be read: {error}"));
+        let value = local_ports::whole(&net.join(&name)).unwrap_or_else(|error| format!("cannot be read: {error}"));
         writeln!(content, "net.{} = {}", name.replace('/', "."), value.trim())?;
     }
     Ok(())

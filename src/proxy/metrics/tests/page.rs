@@ -3,6 +3,7 @@
 use super::*;
 use component::pages::{assert_generated, table};
 use node::counters::{Counted, ServiceCounts};
+use node::kernel::ConntrackLoad;
 
 /// For each metric that only this program has, what to do when it moves.
 #[rustfmt::skip] // a table: one metric a line
@@ -26,6 +27,11 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_rejected_objects_total", "The log names the object, the field and what is wrong. The rest of the object, or its state from before, is used."),
     ("kubeproxy_nft_log_lines_dropped_total", "Check what reads standard error (the container runtime), and the disk that it writes to."),
     ("kubeproxy_nft_readyz_total", "503: `curl -s http://127.0.0.1:10256/readyz` shows the reason; see `README.md` beside this page."),
+    ("kubeproxy_nft_conntrack_entries", "Near `kubeproxy_nft_conntrack_limit` new connections are dropped: `kube-proxy top --sort open` names the Services whose connections fill the table. Raise `conntrack.maxPerCore`, or shorten the time-outs of `conntrack`."),
+    ("kubeproxy_nft_conntrack_limit", "It changes with the sysctl, which a start raises by `conntrack.maxPerCore` and `conntrack.min`."),
+    ("kubeproxy_nft_conntrack_dropped_packets_total", "The table is full: as for `kubeproxy_nft_conntrack_entries`. The kernel's log has `nf_conntrack: table full`."),
+    ("kubeproxy_nft_conntrack_failed_inserts_total", "A few are normal, as when a resolver sends two queries from one port at once. Many: a client uses its source ports faster than they become free."),
+    ("kubeproxy_nft_conntrack_early_drops_total", "The table was full, and room was made: as for `kubeproxy_nft_conntrack_entries`."),
     ("kubeproxy_nft_service_connections_total", "It follows the traffic. A fall to zero while clients try: look at `kubeproxy_nft_service_rejected_packets_total`."),
     ("kubeproxy_nft_service_rejected_packets_total", "Give the Service endpoints; have the load balancer check its health-check node port; add the range. A client repeats a packet that is dropped, so this is no number of connections."),
     ("kubeproxy_nft_endpoint_connections_total", "Endpoints of one service port should grow alike."),
@@ -76,7 +82,7 @@ const UPSTREAM: &[(&str, &str)] = &[
 
 /// Returns metrics with at least one series in each family.
 fn used() -> Metrics {
-    let metrics = Metrics::new();
+    let metrics = Metrics::with_conntrack(|| Ok(ConntrackLoad::default()));
     let (at, took) = (UNIX_EPOCH, Duration::ZERO);
     metrics.sync_queued(Family::V4, at);
     metrics.sync_finished(Family::V4, at, took, true, true);

@@ -18,11 +18,15 @@ fn decoder(resource: Resource) -> Decoder {
 
 /// Returns an event of a watch, decoded.
 fn watch_event(format: Format, resource: Resource, word: &str, object: &Value) -> Result<WatchEvent, String> {
-    let bytes = match format {
+    decoder(resource).watch_event(format, &event_bytes(format, resource, word, object))
+}
+
+/// Returns an event of a watch as the server sends it.
+fn event_bytes(format: Format, resource: Resource, word: &str, object: &Value) -> Vec<u8> {
+    match format {
         Format::Json => event(word, object).into_bytes(),
         Format::Protobuf => encoder::event(word, &typed(resource, object))[4..].to_vec(),
-    };
-    decoder(resource).watch_event(format, &bytes)
+    }
 }
 
 /// Returns the object with its kind, which the envelope of protobuf needs.
@@ -188,6 +192,36 @@ fn both_formats_of_an_object_give_the_same_event() {
         });
         assert_eq!(json, protobuf, "{object}");
         assert!(json.0.event.is_some());
+    }
+}
+
+// The mark that drains a node is found in both formats (L10).
+#[test]
+fn marks_of_a_node_are_read_in_both_formats() {
+    let node = json!({
+        "metadata": {"name": "node-1", "resourceVersion": "1", "labels": {"drain": "yes"}, "annotations": {"a/drain": "x"}},
+        "spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]},
+        "status": {},
+    });
+    let marks = [
+        ("taint:k=v", true),
+        ("taint:k=w", false),
+        ("label:drain=yes", true),
+        ("annotation:a/drain", true),
+        ("label:b", false),
+    ];
+    for (mark, expected) in marks {
+        let options = ConvertOptions { drain_on: mark.parse().ok(), ..ConvertOptions::default() };
+        for format in FORMATS {
+            let bytes = event_bytes(format, Resource::Node, "ADDED", &node);
+            let Ok(WatchEvent::Applied(Ok(object))) =
+                Decoder::new(Resource::Node, options.clone()).watch_event(format, &bytes)
+            else {
+                panic!("{mark}: {format:?}");
+            };
+            let is_drained = matches!(object.converted.event, Some(Event::NodeApplied(node)) if node.drained);
+            assert_eq!(is_drained, expected, "{mark}: {format:?}");
+        }
     }
 }
 

@@ -61,6 +61,36 @@ fn a_node_on_its_way_out_is_not_eligible() {
     assert!(node(taint("node.kubernetes.io/not-ready")).0.eligible);
 }
 
+// A Node with the mark that the configuration names is drained; without a mark in the configuration none is (L10).
+#[test]
+fn a_node_with_the_mark_of_the_configuration_is_drained() {
+    let marked =
+        with(named(), "/spec/taints", json!([{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]));
+    let marked = with(marked, "/metadata/labels", json!({"drain": "yes", "other": null}));
+    let marked = with(marked, "/metadata/annotations", json!({"example.com/drain": "say \"when\""}));
+    let is_drained = |mark: &str| {
+        let drain_on = Some(mark).filter(|mark| !mark.is_empty()).map(|mark| mark.parse().unwrap());
+        let mut converter = Converter::new(ConvertOptions { drain_on, ..ConvertOptions::default() });
+        let node = objects::Node::convert(&decode(&marked).unwrap(), &mut converter);
+        matches!(node.event, Some(Event::NodeApplied(node)) if node.drained && node.eligible)
+    };
+    let marks = [
+        ("taint:node.kubernetes.io/unschedulable", true),
+        ("taint:drain", false),
+        ("label:drain", true),
+        ("label:drain=yes", true),
+        ("label:drain=no", false),
+        ("label:other", false),
+        ("label:example.com/drain", false),
+        ("annotation:example.com/drain=say \"when\"", true),
+        ("annotation:drain", false),
+        ("", false),
+    ];
+    for (mark, expected) in marks {
+        assert_eq!(is_drained(mark), expected, "{mark}");
+    }
+}
+
 #[test]
 fn pod_cidrs_are_normalised() {
     // Pod CIDRs may have leading zeros and host bits, which are removed (I2, A10).

@@ -56,7 +56,7 @@ const SURFACE: &[(&str, &str, &str)] = &[
     ("iptables-masquerade-bit", "14", "15"), ("iptables-localhost-nodeports", "true", "false"), ("ipvs-sync-period", "30s", "1s"),
     ("ipvs-scheduler", "", "rr"), ("ipvs-exclude-cidrs", "[]", "[10.0.0.0/8]"), ("ipvs-strict-arp", "false", "true"),
     ("ipvs-tcp-timeout", "0s", "1s"), ("ipvs-tcpfin-timeout", "0s", "1s"), ("ipvs-udp-timeout", "0s", "1s"),
-    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("endpoint-chains", "true", "false"), ("relist-removal-limit", "90", "50"), ("service-elements-limit", "100000", "5"), ("flowtable", "off", "eth0,cni0"), ("counters", "off", "endpoints"), ("metrics-services-limit", "100", "7"), ("scheduler", "", "maglev"), ("scheduler-hash", "source", "source-and-port"), ("maglev-table-size", "1021", "251"), ("endpoint-maps", "0", "16"), ("table-ownership", "off", "auto"), ("version", "false", "false"),
+    ("ipvs-min-sync-period", "0s", "1s"), ("manifests", "", "dir"), ("ruleset-layout", "maps", "chains"), ("endpoint-chains", "true", "false"), ("relist-removal-limit", "90", "50"), ("service-elements-limit", "100000", "5"), ("flowtable", "off", "eth0,cni0"), ("counters", "off", "endpoints"), ("metrics-services-limit", "100", "7"), ("scheduler", "", "maglev"), ("scheduler-hash", "source", "source-and-port"), ("maglev-table-size", "1021", "251"), ("endpoint-maps", "0", "16"), ("table-ownership", "off", "auto"), ("reserve-node-ports", "", "30000-32767"), ("drain-on", "", "label:drain"), ("version", "false", "false"),
 ];
 
 // Each flag has its default and takes its type (P1).

@@ -1,0 +1,158 @@
+//! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and says each once (N6).
+//!
+//! Takes the Services as they come, and what the kernel gives ([`LocalPorts`]), which is read at the start and with each full comparison.
+//! Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at most
+//! [`NAMED`] ports, so that a user who makes many node ports does not fill the log; nothing is read and kept for a Service without node
+//! ports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::rates::{Budget, Rate};
+use component::config::{DEFAULT_NODE_PORTS, PortRanges};
+use node::kernel::local_ports::LocalPorts;
+use rules::model::{ObjectName, Service};
+
+/// How often ports are reported; those that are found in between wait.
+const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
+/// The most ports that a sentence names.
+const NAMED: usize = 5;
+
+/// The node ports that were found and not reported yet, and those that were reported.
+#[derive(Debug)]
+pub(super) struct EphemeralPorts {
+    local: LocalPorts,
+    found: BTreeMap<u16, ObjectName>,
+    told: BTreeSet<u16>,
+    reports: Budget,
+}
+
+/// What to say about the node ports that were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Which node ports are concerned.
+    pub(super) ports: String,
+    /// What may happen.
+    pub(super) reason: String,
+    /// What to do about it.
+    pub(super) remedy: String,
+}
+
+impl EphemeralPorts {
+    pub(super) fn new(local: LocalPorts) -> Self {
+        Self { local, found: BTreeMap::new(), told: BTreeSet::new(), reports: Budget::new(TOLD) }
+    }
+
+    /// Takes a Service that was added or changed.
+    pub(super) fn service(&mut self, service: &Service) {
+        let of_ports = service.ports.iter().filter_map(|port| port.node_port);
+        for port in of_ports.chain(service.health_check_node_port) {
+            if self.local.gives(port) && !self.told.contains(&port) {
+                self.found.insert(port, service.name.clone());
+            }
+        }
+    }
+
+    /// Takes the sysctls as they are now. If they differ from those of before, looks at all Services again.
+    pub(super) fn sysctls<'a>(&mut self, local: LocalPorts, services: impl Iterator<Item = &'a Service>) {
+        if local != self.local {
+            self.local = local;
+            self.found.clear();
+            services.for_each(|service| self.service(service));
+        }
+    }
+
+    /// Returns what to say now; `None` if nothing was found, or if enough was said lately.
+    pub(super) fn report(&mut self, now: Instant) -> Option<Finding> {
+        if self.found.is_empty() || !self.reports.try_take(now) {
+            return None;
+        }
+        let found = std::mem::take(&mut self.found);
+        let named: Vec<String> =
+            found.iter().take(NAMED).map(|(port, service)| format!("{port} ({service})")).collect();
+        let more = found.len().saturating_sub(NAMED);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let ports = PortRanges::of(found.keys().map(|port| range_of(*port)));
+        self.told.extend(found.into_keys());
+        Some(Finding {
+            ports: format!("{}{more}", named.join(", ")),
+            reason: format!(
+                "the kernel may give them to programs of this node (net.ipv4.ip_local_port_range is {}): such a program does not get the \
+                 packets to its port, which go to the Service, and a health check cannot listen there",
+                self.local.ephemeral
+            ),
+            remedy: format!(
+                "set {} on the node, or let a start do it with --reserve-node-ports={ports}",
+                self.local.line(&ports)
+            ),
+        })
+    }
+}
+
+/// Returns the range to reserve for a node port: that of all default node ports if it is one of them.
+fn range_of(port: u16) -> (u16, u16) {
+    let (first, last) = DEFAULT_NODE_PORTS;
+    if (first..=last).contains(&port) { (first, last) } else { (port, port) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rules::model::testing::{port, service};
+
+    fn local(ephemeral: &str, reserved: &str) -> LocalPorts {
+        LocalPorts { ephemeral: ephemeral.parse().unwrap(), reserved: reserved.parse().unwrap() }
+    }
+
+    fn with_node_port(name: &str, node_port: u16) -> Service {
+        let mut web = service(name, &["10.96.0.1"]);
+        web.ports = vec![port("http", 80)];
+        web.ports[0].node_port = Some(node_port);
+        web
+    }
+
+    // A node port in the ephemeral range that is not reserved is named once, with the line that reserves it (N6).
+    #[test]
+    fn a_node_port_that_programs_may_get_is_named_once() {
+        let (mut ports, now) = (EphemeralPorts::new(local("1024-65535", "8080,31000")), Instant::now());
+        let checked = Service { health_check_node_port: Some(40_000), ..with_node_port("shop/checked", 31_000) };
+        for service in [with_node_port("shop/web", 30_080), checked, with_node_port("shop/low", 80)] {
+            ports.service(&service);
+        }
+        let found = ports.report(now).unwrap();
+        assert_eq!(found.ports, "30080 (shop/web), 40000 (shop/checked)");
+        assert_eq!(
+            found.remedy,
+            "set net.ipv4.ip_local_reserved_ports = 8080,30000-32767,40000 on the node, or let a start do it with \
+             --reserve-node-ports=30000-32767,40000"
+        );
+        ports.service(&with_node_port("shop/web", 30_080));
+        assert_eq!(ports.report(now), None, "the same content again");
+    }
+
+    #[test]
+    fn many_new_node_ports_are_few_sentences() {
+        let (mut ports, start) = (EphemeralPorts::new(local("1024-65535", "")), Instant::now());
+        let mut said = Vec::new();
+        for n in 0..600_u16 {
+            ports.service(&with_node_port("tenant/web", 2_000 + n));
+            said.extend(ports.report(start + Duration::from_millis(100) * n.into()));
+        }
+        assert!((3..=5).contains(&said.len()), "{said:?}");
+        said.extend(ports.report(start + Duration::from_secs(600)));
+        let last = said.last().unwrap();
+        assert!(last.ports.contains(" more") && last.ports.matches("tenant/web").count() == NAMED, "{last:?}");
+    }
+
+    #[test]
+    fn sysctls_that_change_are_judged_for_all_services() {
+        let (mut ports, now) = (EphemeralPorts::new(local("32768-60999", "")), Instant::now());
+        let web = with_node_port("shop/web", 30_080);
+        ports.service(&web);
+        assert_eq!(ports.report(now), None, "the default ranges do not overlap");
+        ports.sysctls(local("1024-65535", ""), std::iter::once(&web));
+        assert_eq!(ports.report(now).map(|found| found.ports).as_deref(), Some("30080 (shop/web)"));
+        ports.sysctls(local("1024-65535", "30000-32767"), std::iter::once(&web));
+        assert_eq!(ports.report(now), None);
+    }
+}
