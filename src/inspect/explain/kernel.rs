@@ -4,7 +4,6 @@
 //! elements that the packet meets, so that the size of the tables hardly matters. All elements of a set are read only for a set of
 //! ranges, or when a part of the key is not known.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -66,22 +65,17 @@ impl<'a> Live<'a> {
         });
         match all {
             Err(why) => Lookup::Unreadable(why.clone()),
-            Ok(all) => among(head, all, key, unknown),
+            Ok(all) => among(head, all.iter().cloned(), key, unknown),
         }
     }
 }
 
 /// Finds the element that holds a key. `Unreadable` if some bytes of the key are unknown and an element may hold it.
-pub(crate) fn among<E: Borrow<Element>>(
-    head: &SetHead,
-    elements: impl IntoIterator<Item = E>,
-    key: &Data,
-    unknown: u64,
-) -> Lookup {
-    match elements.into_iter().find(|element| holds(head, element.borrow(), key, unknown)) {
+pub(crate) fn among(head: &SetHead, mut all: impl Iterator<Item = Element>, key: &Data, unknown: u64) -> Lookup {
+    match all.find(|element| holds(head, element, key, unknown)) {
         None => Lookup::Missing,
         Some(_) if unknown != 0 => Lookup::Unreadable(String::new()),
-        Some(element) => Lookup::Found(element.borrow().clone()),
+        Some(element) => Lookup::Found(element),
     }
 }
 

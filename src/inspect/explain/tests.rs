@@ -39,7 +39,7 @@ impl Ruleset for World {
     fn find(&mut self, _: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup> {
         let Some((head, elements)) = self.sets.get(set) else { return Ok(Lookup::Unreadable("missing".to_owned())) };
         let key = Data::from_bytes(&key[..head.key_len]).unwrap();
-        Ok(among(head, elements, &key, unknown & ((1 << key.len()) - 1)))
+        Ok(among(head, elements.iter().cloned(), &key, unknown & ((1 << key.len()) - 1)))
     }
 
     fn addresses(&mut self, _: &TableName, _: &str) -> Result<Vec<IpAddr>> {
@@ -403,7 +403,7 @@ fn fields_of_a_range_are_compared_each_by_itself() {
     let head = SetHead { name: "s".into(), comment: None, key_len: 8, is_interval: true, fields: vec![4, 2] };
     let key = |host: u8, port: u16| Data::from(IpAddr::from([10, 0, 0, host])).then(port);
     let element = Element { key_end: Some(Box::new(key(9, 90))), ..Element::new(key(1, 80)) };
-    let found = |host, port, unknown| among(&head, std::slice::from_ref(&element), &key(host, port), unknown);
+    let found = |host, port, unknown| among(&head, std::iter::once(element.clone()), &key(host, port), unknown);
     let is_found = Lookup::Found(element.clone());
     assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
     assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
