@@ -1,17 +1,21 @@
 //! Assigns numbers (slots) to the values of a group, so that as few elements as possible change.
 
-use foldhash::HashSet;
 use std::hash::Hash;
 
-/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in one of these slots stays in its slot; the other
-/// values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is an empty slot.
+use foldhash::{HashMap, HashMapExt as _};
+
+/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in one of these slots stays in its slot, and one
+/// that is wanted several times in as many; the other values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is an empty slot.
 pub(super) fn arranged<T: Copy + Eq + Hash>(present: impl Iterator<Item = Option<T>>, wanted: &[T]) -> Vec<T> {
-    let mut missing: HashSet<T> = wanted.iter().copied().collect();
-    let keep = |value: Option<T>| value.filter(|value| missing.remove(value));
+    let mut missing: HashMap<T, usize> = HashMap::with_capacity(wanted.len());
+    wanted.iter().for_each(|value| *missing.entry(*value).or_default() += 1);
+    let mut take =
+        |value: &T| missing.get_mut(value).is_some_and(|left| left.checked_sub(1).map(|rest| *left = rest).is_some());
+    let keep = |value: Option<T>| value.filter(&mut take);
     let mut slots: Vec<Option<T>> = present.take(wanted.len()).map(keep).collect();
     slots.resize(wanted.len(), None);
-    // In the order of `wanted` and not of the hash set, so that equal inputs give equal transactions.
-    let mut rest = wanted.iter().copied().filter(|value| missing.contains(value));
+    // In the order of `wanted` and not of the hash map, so that equal inputs give equal transactions.
+    let mut rest = wanted.iter().copied().filter(take);
     slots.into_iter().filter_map(|slot| slot.or_else(|| rest.next())).collect()
 }
 

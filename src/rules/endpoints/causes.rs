@@ -13,6 +13,7 @@ use crate::model::{Family, PortSlice, Protocol, Service, ServicePort, TrafficPol
 
 use super::categories::{self, Category, Entry, Lists, Uses};
 use super::topology::{NodeTopology, Topology};
+use super::weights::{Weighing, different};
 use super::{Gathered, label};
 
 /// The most endpoints that are looked at for one Service, over all its ports; more than any real Service has.
@@ -83,7 +84,7 @@ pub struct Taken {
 impl Counts {
     fn of<'a>(endpoints: impl Iterator<Item = &'a Entry<'a>>) -> Self {
         let mut counts = Self::default();
-        for (_, endpoint) in endpoints {
+        for Entry { endpoint, .. } in endpoints {
             counts.all += 1;
             match categories::category(endpoint) {
                 Category::Ready => counts.ready += 1,
@@ -119,7 +120,13 @@ impl Gathered<'_> {
                 if !take(&mut left, PORT_WORK + slices.iter().map(|one| one.slice.endpoints.len()).sum::<usize>()) {
                     return Some(Causes { is_complete: false, ..causes });
                 }
-                causes.ports.push(cause(service, (port, family), slices, pods, NodeTopology::of(self.state)));
+                causes.ports.push(cause(
+                    service,
+                    (port, family),
+                    slices,
+                    pods,
+                    Weighing::of(service, NodeTopology::of(self.state)),
+                ));
             }
         }
         Some(causes)
@@ -136,11 +143,11 @@ fn cause(
     (port, family): (&ServicePort, Family),
     slices: &[PortSlice<'_>],
     pods: Counts,
-    node: NodeTopology<'_>,
+    weighing: Weighing<'_>,
 ) -> PortCause {
     let endpoints = categories::merge(slices.iter().map(|one| (one.slice, one.port)));
-    let lists = Lists::new(&endpoints, Uses::of(service, port, family), node);
-    let (cluster, local) = (lists.cluster.len(), lists.local.len());
+    let lists = Lists::new(&endpoints, Uses::of(service, port, family), weighing);
+    let (cluster, local) = (different(&lists.cluster), different(&lists.local));
     PortCause {
         family,
         label: label(&service.name, port),
@@ -148,7 +155,7 @@ fn cause(
         protocol: port.protocol,
         pods,
         endpoints: Counts::of(endpoints.iter()),
-        here: Counts::of(endpoints.iter().filter(|(_, endpoint)| node.is_local(endpoint))),
+        here: Counts::of(endpoints.iter().filter(|entry| weighing.node.is_local(entry.endpoint))),
         internal: service.internal_policy,
         external: service.externally_accessible(port, family).then_some(service.external_policy),
         cluster: lists.reasons.cluster.map(|(category, topology)| (Taken { category, count: cluster }, topology)),

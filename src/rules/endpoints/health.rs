@@ -37,7 +37,7 @@ impl<'a> Counting<'a> {
         if self.port.is_none() {
             return;
         }
-        for (_, endpoint) in endpoints {
+        for Entry { endpoint, .. } in endpoints {
             let conditions = endpoint.conditions;
             if conditions.ready && !conditions.terminating && self.node.is_local(endpoint) {
                 self.addresses.insert((family, endpoint.address));

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Family, PortSlices, Scheduler, Service, ServicePort};
+use crate::model::{EndpointSlice, Family, PortSlices, Scheduler, Service, ServicePort};
 
-use super::Gathered;
+use super::{Gathered, weights};
 
 /// The size of a service port in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct PortSize {
     pub sources: u64,
     /// Endpoints in all slices, ready or not; duplicates count each time.
     pub endpoints: u64,
+    /// The most numbers that these endpoints take in a list: one for each, or with weights several (C11).
+    pub slots: u64,
     /// Different port numbers on the endpoints: nearly always one. Counted only with session affinity, otherwise 0.
     pub targets: u64,
     /// Whether the Service has session affinity (A11).
@@ -59,15 +61,30 @@ impl Addresses {
     fn size(self, service: &Service, port: &ServicePort, family: Family, slices: &PortSlices<'_>) -> PortSize {
         let (slices, affinity) = (slices.get(port, family), service.affinity_seconds.is_some());
         let targets = slices.iter().filter(|_| affinity).map(|one| one.port).collect::<BTreeSet<u16>>();
+        let (endpoints, slots) = endpoints_and_slots(service, slices.iter().map(|one| one.slice));
         PortSize {
             frontends: self.frontends + u64::from(port.node_port.is_some()),
             sources: self.sources,
-            endpoints: slices.iter().map(|one| number(one.slice.endpoints.len())).sum(),
+            endpoints,
+            slots,
             targets: number(targets.len()),
             affinity,
             scheduler: service.scheduler,
         }
     }
+}
+
+/// How many endpoints these slices of a Service have, and how many numbers these take at most in a list (C11).
+pub(crate) fn endpoints_and_slots<'a>(
+    service: &Service,
+    slices: impl Iterator<Item = &'a EndpointSlice>,
+) -> (u64, u64) {
+    let (mut endpoints, mut largest) = (0, 1);
+    for slice in slices {
+        endpoints += number(slice.endpoints.len());
+        largest = largest.max(slice.weight);
+    }
+    (endpoints, weights::most_slots(endpoints, u64::from(largest) * u64::from(service.weights.largest())))
 }
 
 fn number(count: usize) -> u64 {
@@ -102,7 +119,13 @@ mod tests {
             Event::SliceApplied(slice("ns/c", WEB, &ports, &["fd00::1"])),
             Event::ServiceApplied(web),
         ];
-        let size = |frontends, sources, endpoints| PortSize { frontends, sources, endpoints, ..PortSize::default() };
+        let size = |frontends, sources, endpoints| PortSize {
+            frontends,
+            sources,
+            endpoints,
+            slots: endpoints,
+            ..PortSize::default()
+        };
         assert_eq!(sizes_in(&state(events)), [size(3, 3, 3), size(4, 3, 2), size(2, 0, 1), size(3, 0, 1)]);
     }
 
@@ -114,7 +137,7 @@ mod tests {
         let slices = [("ns/a", 8080), ("ns/b", 8080), ("ns/c", 9090)];
         let slices = slices.map(|(name, port)| slice(name, WEB, &[slice_port("http", port)], &["10.0.0.1"]));
         let events = slices.map(Event::SliceApplied).into_iter().chain([Event::ServiceApplied(web)]);
-        let size = PortSize { frontends: 1, endpoints: 3, targets: 2, affinity: true, ..PortSize::default() };
+        let size = PortSize { frontends: 1, endpoints: 3, slots: 3, targets: 2, affinity: true, ..PortSize::default() };
         assert_eq!(sizes_in(&state(events)), [size]);
     }
 

@@ -1,5 +1,6 @@
 //! Services, with the fields that the proxy uses.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -41,6 +42,8 @@ pub struct Service {
     pub affinity_seconds: Option<u32>,
     /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
+    /// How much endpoints count because of where they run, by another annotation.
+    pub weights: Weights,
     /// `spec.healthCheckNodePort`; `None` unless the type is LoadBalancer and `external_policy` is `Local` (A13).
     pub health_check_node_port: Option<u16>,
     /// The ports, in the order of the Service object.
@@ -87,6 +90,38 @@ pub enum Scheduler {
     SourceHash,
     /// By a Maglev table and a hash of the client's address: few clients get another endpoint when endpoints are added or removed.
     Maglev,
+}
+
+/// How much an endpoint counts because of where it runs, from 1 to [`MOST_WEIGHT`]. An endpoint that runs elsewhere counts 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Weights {
+    /// The weight of an endpoint on this node; if it is not set, `zone` counts for it too.
+    pub local: Option<u8>,
+    /// The weight of an endpoint in this node's zone.
+    pub zone: Option<u8>,
+}
+
+/// The largest weight that an annotation can give.
+pub const MOST_WEIGHT: u8 = 100;
+
+impl Weights {
+    /// The largest weight that an endpoint can have.
+    #[must_use]
+    pub fn largest(self) -> u8 {
+        self.local.max(self.zone).unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Weights {
+    /// Formats the weights as the annotation has them; without weights, as `None`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.local, self.zone) {
+            (Some(local), Some(zone)) => write!(f, "local={local},zone={zone}"),
+            (Some(local), None) => write!(f, "local={local}"),
+            (None, Some(zone)) => write!(f, "zone={zone}"),
+            (None, None) => f.write_str("None"),
+        }
+    }
 }
 
 /// One port of a Service. (namespace, name, port name, protocol) identifies it (A5).

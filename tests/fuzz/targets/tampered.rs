@@ -10,7 +10,7 @@ use nft::decode::{self, Decoded, Messages, RawElement};
 use nft::{Element, Set, Table, TableDump, TableName};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
-    SlicePort, TrafficPolicy, TriggerTime,
+    SlicePort, TrafficPolicy, TriggerTime, Weights,
 };
 use rules::ruleset::Layout;
 
@@ -103,6 +103,7 @@ fn events() -> [Event; 3] {
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: Some(300),
         scheduler: None,
+        weights: Weights::default(),
         health_check_node_port: None,
         ports: vec![port(80)],
     };
@@ -110,6 +111,7 @@ fn events() -> [Event; 3] {
         address: IpAddr::from([10, 244, 1, last]),
         conditions: Conditions::READY,
         node: Some("node".into()),
+        zone: None,
         hints: None,
     };
     let slice = EndpointSlice {
@@ -118,6 +120,7 @@ fn events() -> [Event; 3] {
         family: Family::V4,
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
         endpoints: vec![endpoint(1), endpoint(2)],
+        weight: 1,
         trigger: TriggerTime::default(),
     };
     [Event::ServiceApplied(service), Event::SliceApplied(slice), Event::InitialListDone]

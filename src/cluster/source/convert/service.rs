@@ -4,11 +4,14 @@ use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::text::parse_weight;
 use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp};
 use crate::source::objects;
 use foldhash::HashSet;
 use ipnet::IpNet;
-use rules::model::{ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy};
+use rules::model::{
+    ClusterIps, Event, Family, MOST_WEIGHT, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy, Weights,
+};
 
 /// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -80,6 +83,7 @@ impl Converter {
             internal_policy: policy(&spec.internal_traffic_policy, "spec.internalTrafficPolicy", fields),
             affinity_seconds: affinity_seconds(spec, fields),
             scheduler: scheduler(object, fields),
+            weights: weights(object, fields),
             health_check_node_port: health_check_node_port(spec, external_policy, assigns_health_check, fields),
             ports,
         })
@@ -317,16 +321,44 @@ fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>
 
 /// Returns the scheduler that the Service's annotation names, which decides how an endpoint is chosen for a connection.
 fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<Scheduler> {
-    const FIELD: &str = "metadata.annotations[kube-proxy-nft/scheduler]";
     match object.metadata.annotation(objects::SCHEDULER)? {
         "random" => Some(Scheduler::Random),
         "source-hash" => Some(Scheduler::SourceHash),
         "maglev" => Some(Scheduler::Maglev),
         other => {
-            fields.problem(FIELD, format!("{other:?} is not random, source-hash or maglev; ignored"));
+            let text = format!("{other:?} is not random, source-hash or maglev; ignored");
+            fields.problem(format_args!("metadata.annotations[{}]", objects::SCHEDULER), text);
             None
         }
     }
+}
+
+/// Returns the weights that the Service's annotation gives to endpoints by where they run (C11).
+fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
+    let Some(text) = object.metadata.annotation(objects::WEIGHTS) else { return Weights::default() };
+    parse_weights(text).unwrap_or_else(|| {
+        let field = format_args!("metadata.annotations[{}]", objects::WEIGHTS);
+        let valid = format!("local=N or zone=N, or both with a comma between them, with N from 1 to {MOST_WEIGHT}");
+        fields.problem(field, format!("{text:?} is not {valid}; ignored"));
+        Weights::default()
+    })
+}
+
+/// Parses weights such as `local=4,zone=2`. A place that is named twice has no clear weight.
+fn parse_weights(text: &str) -> Option<Weights> {
+    let mut weights = Weights::default();
+    for part in text.split(',') {
+        let (place, weight) = part.split_once('=')?;
+        let of_place = match place.trim() {
+            "local" => &mut weights.local,
+            "zone" => &mut weights.zone,
+            _ => return None,
+        };
+        if of_place.replace(parse_weight(weight)?).is_some() {
+            return None;
+        }
+    }
+    Some(weights)
 }
 
 /// Returns the health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::text::is_dns_subdomain;
+use super::text::{is_dns_subdomain, parse_weight};
 use super::{Converted, Converter, Fields};
 use crate::source::objects;
-use rules::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
+use rules::model::{
+    Conditions, Endpoint, EndpointSlice, Event, Family, Hints, MOST_WEIGHT, ObjectName, SlicePort, TriggerTime, Zone,
+};
 
 impl Converter {
     /// Converts an EndpointSlice. The event is [`Event::SliceDeleted`] if the proxy cannot use the slice (B1 to B3).
@@ -48,6 +50,7 @@ impl Converter {
             family,
             ports: self.slice_ports(object, fields),
             endpoints: self.slice_endpoints(object, family, fields),
+            weight: weight(object.metadata.annotation(objects::WEIGHT), fields),
             trigger: trigger(object.metadata.annotation(objects::TRIGGER_TIME)),
         })
     }
@@ -114,6 +117,7 @@ impl Converter {
             address,
             conditions: conditions(&endpoint.conditions),
             node: node.map(|node| self.names.share(node)),
+            zone: Zone::of(&endpoint.zone),
             hints: endpoint.hints.as_ref().and_then(|hints| self.hints(hints)),
         })
     }
@@ -136,6 +140,16 @@ impl Converter {
 fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
+}
+
+/// Returns the weight that an annotation gives to the endpoints of a slice (C11).
+fn weight(text: Option<&str>, fields: &mut Fields<'_>) -> u8 {
+    let Some(text) = text else { return 1 };
+    parse_weight(text).unwrap_or_else(|| {
+        let field = format_args!("metadata.annotations[{}]", objects::WEIGHT);
+        fields.problem(field, format!("{text:?} is not a weight (1 to {MOST_WEIGHT}); 1 is used"));
+        1
+    })
 }
 
 /// Returns the IP family of a slice, from its `addressType` (B3).

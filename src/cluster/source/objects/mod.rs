@@ -54,12 +54,17 @@ pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Annotation of a Service with the scheduler, which chooses an endpoint for each connection.
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
+/// Annotation of a Service with the weights of endpoints by where they run.
+pub(super) const WEIGHTS: &str = "kube-proxy-nft/weights";
+/// Annotation of an EndpointSlice with the weight of its endpoints.
+pub(super) const WEIGHT: &str = "kube-proxy-nft/weight";
 /// Annotation of a Service: it asks for topology hints, if its value is `Auto`.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// The labels and annotations that are read; others are not kept.
-const USED: [&str; 8] = [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, TOPOLOGY_MODE, INITIAL_END];
+const USED: [&str; 10] =
+    [PROXY_NAME, HEADLESS, SERVICE_NAME, ZONE, TRIGGER_TIME, SCHEDULER, WEIGHTS, WEIGHT, TOPOLOGY_MODE, INITIAL_END];
 
 impl Metadata<'_> {
     /// Returns `namespace/name`, or only the name if there is no namespace.
@@ -262,10 +267,11 @@ pub(super) struct Endpoint<'a> {
     #[serde(deserialize_with = "nullable")]
     pub(super) conditions: EndpointConditions,
     pub(super) node_name: Text<'a>,
+    pub(super) zone: Text<'a>,
     pub(super) hints: Option<Box<Hints<'a>>>,
 }
 
-message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 8 => hints });
+message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 7 => zone, 8 => hints });
 
 /// The conditions of an endpoint; the conversion adds the defaults for absent conditions (B7).
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

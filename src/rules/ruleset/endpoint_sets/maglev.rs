@@ -12,26 +12,33 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::ruleset::balancing::places_of_one;
 use crate::ruleset::stable_hash::{fnv1a, mix};
+use crate::table::fit;
 
 /// The search of one endpoint for positions in the table.
 struct Seeker {
     hash: u64,
+    /// The index of its endpoint in the list.
+    first: usize,
     next: u64,
     step: u64,
     /// The number of positions that it still needs.
     needs: u32,
 }
 
-/// Fills a table with `size` positions, at least two for each endpoint. Returns its taken positions in order, each with the index of its
-/// endpoint.
+/// Fills a table with `size` positions, at least two for each entry of the list. Equal entries, which are one endpoint that counts more, are
+/// one after the other; it takes as many positions as they take together. Returns the taken positions in order, each with the index of the
+/// first entry of its endpoint.
 pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
     let modulus = u64::from(size);
-    let needs = places_of_one(size, endpoints.len());
-    let seeker = |endpoint: &SocketAddr| {
-        let hash = hash(endpoint);
-        Seeker { hash, next: hash % modulus, step: mix(hash) % (modulus - 1) + 1, needs }
+    let of_one = places_of_one(size, endpoints.len());
+    let mut first = 0;
+    let seeker = |same: &[SocketAddr]| {
+        let (hash, index) = (hash(&same[0]), first);
+        first += same.len();
+        let needs = of_one.saturating_mul(fit(same.len()));
+        Seeker { hash, first: index, next: hash % modulus, step: mix(hash) % (modulus - 1) + 1, needs }
     };
-    let mut seekers: Vec<Seeker> = endpoints.iter().map(seeker).collect();
+    let mut seekers: Vec<Seeker> = endpoints.chunk_by(|a, b| a == b).map(seeker).collect();
     let mut taken: Vec<Option<usize>> = vec![None; size as usize];
     let mut open: Vec<usize> = (0..seekers.len()).collect();
     while let Some(number) = open.pop() {
@@ -40,7 +47,7 @@ pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
             seekers[number].next = (place + seekers[number].step) % modulus;
             let holder = &mut taken[usize::try_from(place).unwrap_or(usize::MAX)];
             // Compares hashes, then addresses: so two endpoints never have the same rank.
-            let rank = |number: usize| (mix(seekers[number].hash ^ mix(place)), endpoints[number]);
+            let rank = |number: usize| (mix(seekers[number].hash ^ mix(place)), endpoints[seekers[number].first]);
             if holder.is_none_or(|other| rank(number) > rank(other)) {
                 seekers[number].needs -= 1;
                 if let Some(loser) = holder.replace(number) {
@@ -50,7 +57,7 @@ pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
             }
         }
     }
-    (0..).zip(taken).filter_map(|(place, endpoint)| Some((place, endpoint?))).collect()
+    (0..).zip(taken).filter_map(|(place, number)| Some((place, seekers[number?].first))).collect()
 }
 
 /// The endpoint for clients that find only empty positions; an empty slice if there are no endpoints.
