@@ -114,9 +114,14 @@ fn endpoints(
         let mut row = vec![Cell::from(""); texts];
         row[0] = Cell::from(format!("  {}", endpoint.address));
         let is_terminating = cause.is_some_and(|cause| cause.is_terminating(endpoint));
-        let marks = [(endpoint.local, "local"), (is_terminating, "(terminating)")];
-        let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
-        row[1] = Cell::from(marks.join(" "));
+        let share = |tenths: u64, from: &str| format!("{}.{}%{from}", tenths / 10, tenths % 10);
+        let marks = [
+            endpoint.local.then(|| "local".to_owned()),
+            endpoint.share.map(|tenths| share(tenths, "")),
+            endpoint.share_outside.map(|tenths| share(tenths, " from outside")),
+            is_terminating.then(|| "(terminating)".to_owned()),
+        ];
+        row[1] = Cell::from(marks.into_iter().flatten().collect::<Vec<_>>().join(" "));
         let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint), stats.has_rates());
         row.extend(stats.into_iter().flat_map(numbers));
         table.row(row);
@@ -309,10 +314,15 @@ struct FrontendFields {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct EndpointFields {
     address: IpAddr,
     port: u16,
     local: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share_percent_outside: Option<f64>,
     terminating: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<Numbers>,
@@ -329,6 +339,8 @@ fn service<'a>(
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,
+        share_percent: endpoint.share.map(|tenths| tenths as f64 / 10.0),
+        share_percent_outside: endpoint.share_outside.map(|tenths| tenths as f64 / 10.0),
         terminating: cause.map(|cause| cause.is_terminating(endpoint)),
         stats: stats.map(|stats| stats.of_endpoint(position, endpoint)),
     };

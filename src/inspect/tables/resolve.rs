@@ -6,10 +6,11 @@
 //! `KUBE-SVL-H` (H is a hash); their rules show the next chain. Endpoints are elements of maps, or chains `KUBE-SEP-H` to which the maps
 //! of these chains lead.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use foldhash::HashSet;
+use foldhash::{HashMap, HashSet};
 use ipnet::IpNet;
 
 use super::collect::{Chain, Collected, Record, Slot, Target};
@@ -184,10 +185,10 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
 
 /// The session affinity from endpoint chains, of which each has its own set of clients.
 fn affinity_of_chains(collected: &Collected, chains: &[&Chain]) -> Option<Affinity> {
-    let mut sets = chains.iter().filter_map(|chain| chain.learns.first()).peekable();
-    let (_, seconds) = *sets.peek()?;
-    let clients = sets.filter_map(|(set, _)| collected.clients.get(set)).sum();
-    Some(Affinity { seconds: *seconds, clients })
+    // With weights, a chain may be there several times.
+    let sets: BTreeMap<_, _> = chains.iter().filter_map(|chain| chain.learns.first().cloned()).collect();
+    let clients = sets.keys().filter_map(|set| collected.clients.get(set)).sum();
+    Some(Affinity { seconds: *sets.values().next()?, clients })
 }
 
 /// The endpoints of a frontend, sorted by address.
@@ -200,21 +201,42 @@ fn endpoints(
 ) -> Vec<EndpointView> {
     let here = std::mem::take(&mut record.local);
     let mut slots: Vec<Slot> = if only_local { Vec::new() } else { std::mem::take(&mut record.cluster) };
-    let local: HashSet<SocketAddr> = here.iter().map(|(address, _)| *address).collect();
+    let local: HashSet<SocketAddr> = here.iter().map(|slot| slot.address).collect();
+    let outside = shares(&here);
+    let everywhere = if only_local { outside.clone() } else { shares(&slots) };
     slots.extend(here);
     slots.sort_unstable();
-    // An endpoint in both lists has two map elements, whose counts are added; or one chain, which has one count.
+    // An endpoint in both lists, or with a weight, has several map elements, whose counts are added; or one chain, which has one count.
     slots.dedup_by(|later, first| {
-        let same = later.0 == first.0;
+        let same = later.address == first.address;
         if same && !shares_counters {
-            first.1 = first.1.zip(later.1).map(|(a, b)| a + b).or(first.1).or(later.1);
+            first.counted = first.counted.zip(later.counted).map(|(a, b)| a + b).or(first.counted).or(later.counted);
         }
         same
     });
     let is_here =
         |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, frontend.protocol));
-    let endpoint = |(address, counted)| EndpointView { local: is_here(&address), address, counted };
+    let endpoint = |Slot { address, counted, .. }| EndpointView {
+        address,
+        local: is_here(&address),
+        share: everywhere.get(&address).copied(),
+        share_outside: outside.get(&address).copied().filter(|_| !only_local),
+        counted,
+    };
     slots.into_iter().map(endpoint).collect()
+}
+
+/// The share of each endpoint of a list in tenths of a percent; nothing if all are alike.
+fn shares(list: &[Slot]) -> HashMap<SocketAddr, u64> {
+    // Beside a Maglev table, one element is for the few clients that find nothing in it.
+    let is_table = list.iter().any(|slot| slot.is_place);
+    let mut counts = HashMap::default();
+    list.iter().filter(|slot| slot.is_place == is_table).for_each(|slot| *counts.entry(slot.address).or_default() += 1);
+    let (sum, smallest) = (counts.values().sum::<u64>(), counts.values().min().copied());
+    if counts.values().max().copied() == smallest {
+        return HashMap::default();
+    }
+    counts.into_iter().map(|(address, count)| (address, (count * 1000 + sum / 2) / sum)).collect()
 }
 
 /// The session affinity from a chain `learn-affinity-X`, which has a map of clients for all endpoints and one for the endpoints on this

@@ -59,7 +59,7 @@ pub struct PortSelection {
     /// Transport protocol.
     pub protocol: Protocol,
     /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15). With weights an endpoint is here as
-    /// often as it counts, so each entry gets the same share of the connections (C11).
+    /// often as it counts, so each entry gets the same share of the connections (E15).
     pub cluster: Vec<SocketAddr>,
     /// The endpoints on this node for traffic policy Local (C4), sorted and weighted as those of `cluster`; empty when no frontend uses them (A15).
     pub local: Vec<SocketAddr>,

@@ -21,7 +21,7 @@ pub struct PortSize {
     pub sources: u64,
     /// Endpoints in all slices, ready or not; duplicates count each time.
     pub endpoints: u64,
-    /// The most numbers that these endpoints take in a list: one for each, or with weights several (C11).
+    /// The most numbers that these endpoints take in a list: one for each, or with weights several (E15).
     pub slots: u64,
     /// Different port numbers on the endpoints: nearly always one. Counted only with session affinity, otherwise 0.
     pub targets: u64,
@@ -74,7 +74,7 @@ impl Addresses {
     }
 }
 
-/// How many endpoints these slices of a Service have, and how many numbers these take at most in a list (C11).
+/// How many endpoints these slices of a Service have, and how many numbers these take at most in a list (E15).
 pub(crate) fn endpoints_and_slots<'a>(
     service: &Service,
     slices: impl Iterator<Item = &'a EndpointSlice>,

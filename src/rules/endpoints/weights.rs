@@ -1,5 +1,5 @@
 //! Gives endpoints their shares of the new connections: an endpoint of weight 3 is three times in its list, and each entry of a list gets
-//! the same share (C11).
+//! the same share (E15).
 //!
 //! Takes the endpoints of a service port with the weights of their slices, and the weights that the Service gives to this node and its zone.
 //! Returns the list, or how long it can become. Pure.
@@ -90,4 +90,101 @@ pub(super) fn most_slots(endpoints: u64, largest: u64) -> u64 {
 /// The number of different endpoints of a list, which is sorted.
 pub(super) fn different(list: &[SocketAddr]) -> usize {
     list.chunk_by(|a, b| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::endpoints::select;
+    use crate::model::testing::{name, node, port, service, slice, slice_port, state};
+    use crate::model::{EndpointSlice, Event, TrafficPolicy};
+
+    /// A slice with endpoints of this weight.
+    fn weighted(slice_name: &str, weight: u8, endpoints: &[&str]) -> EndpointSlice {
+        EndpointSlice { weight, ..slice(slice_name, "ns/web", &[slice_port("http", 80)], endpoints) }
+    }
+
+    /// The last bytes of the endpoints in the lists for policies Cluster and Local, on a node in zone a.
+    fn lists(weights: Weights, slices: &[EndpointSlice], policy: TrafficPolicy) -> [Vec<u8>; 2] {
+        let mut web = service("ns/web", &["172.30.0.1"]);
+        (web.ports, web.weights) = (vec![port("http", 80)], weights);
+        web.external_policy = policy;
+        web.ports[0].node_port = Some(30080);
+        let events = [Event::NodeApplied(node(Some("a"))), Event::ServiceApplied(web)];
+        let state = state(events.into_iter().chain(slices.iter().cloned().map(Event::SliceApplied)));
+        let port = &select(&state, &name("ns/web")).unwrap().ports[0];
+        let last = |address: &SocketAddr| address.ip().to_string().rsplit('.').next().unwrap().parse().unwrap();
+        [&port.cluster, &port.local].map(|list| list.iter().map(last).collect())
+    }
+
+    fn cluster(weights: Weights, slices: &[EndpointSlice]) -> Vec<u8> {
+        let [cluster, _] = lists(weights, slices, TrafficPolicy::Cluster);
+        cluster
+    }
+
+    const LOCAL_4: Weights = Weights { local: Some(4), zone: None };
+    const PLACES: [&str; 4] = ["10.0.0.1 @here zone=a", "10.0.0.2 @there zone=a", "10.0.0.3 @far zone=b", "10.0.0.4"];
+
+    // The weight of an endpoint is that of its place: this node, else this node's zone, else 1 (E15).
+    #[test]
+    fn an_endpoint_counts_by_where_it_runs() {
+        let list = |local, zone| cluster(Weights { local, zone }, &[weighted("ns/a", 1, &PLACES)]);
+        assert_eq!(list(None, None), [1, 2, 3, 4]);
+        assert_eq!(list(Some(4), None), [1, 1, 1, 1, 2, 3, 4]);
+        assert_eq!(list(None, Some(2)), [1, 1, 2, 2, 3, 4], "this node is in its zone");
+        assert_eq!(list(Some(4), Some(2)), [1, 1, 1, 1, 2, 2, 3, 4], "the nearer place counts, and not both");
+        assert_eq!(list(Some(1), Some(2)), [1, 2, 2, 3, 4]);
+        let elsewhere = [weighted("ns/a", 1, &PLACES[2..])];
+        assert_eq!(cluster(Weights { local: Some(4), zone: Some(2) }, &elsewhere), [3, 4]);
+    }
+
+    // A slice gives its endpoints a weight, which counts beside that of their place (E16).
+    #[test]
+    fn slices_have_weights_too() {
+        let slices = [weighted("ns/a", 3, &["10.0.0.1 @here", "10.0.0.2"]), weighted("ns/b", 1, &["10.0.0.3 @here"])];
+        assert_eq!(cluster(Weights::default(), &slices), [1, 1, 1, 2, 2, 2, 3]);
+        let times_two = [[1; 6].as_slice(), &[2; 3], &[3; 2]].concat();
+        assert_eq!(cluster(Weights { local: Some(2), zone: None }, &slices), times_two);
+        // An endpoint of two slices counts as in the one that says what it is (B10).
+        let twice = [slices[0].clone(), weighted("ns/c", 2, &["10.0.0.2"])];
+        assert_eq!(cluster(Weights::default(), &twice), [1, 1, 1, 2, 2]);
+    }
+
+    // Only proportions count: the numbers are the smallest that have them (E15).
+    #[test]
+    fn weights_are_reduced() {
+        let slices = [weighted("ns/a", 90, &["10.0.0.1"]), weighted("ns/b", 60, &["10.0.0.2"])];
+        assert_eq!(cluster(Weights::default(), &slices), [1, 1, 1, 2, 2]);
+        assert_eq!(cluster(LOCAL_4, &[weighted("ns/a", 7, &["10.0.0.1 @here", "10.0.0.2 @here"])]), [1, 2]);
+        // All endpoints of the list for policy Local are on this node, so only the weights of slices count there.
+        let slices = [weighted("ns/a", 2, &["10.0.0.1 @here", "10.0.0.2"]), weighted("ns/b", 1, &["10.0.0.3 @here"])];
+        let [cluster, local] = lists(LOCAL_4, &slices, TrafficPolicy::Local);
+        assert_eq!((cluster, local), ([[1; 4].as_slice(), &[2], &[3; 2]].concat(), vec![1, 1, 3]));
+    }
+
+    // Where the list becomes too long, it is cut in proportion, and no endpoint loses its last entry (E15).
+    #[test]
+    fn too_many_entries_are_cut_in_proportion() {
+        let listed = |weights: Vec<u32>| counts(weights).collect::<Vec<u64>>();
+        assert_eq!(listed(vec![10_000, 1]), [1024, 1]);
+        assert_eq!(listed([vec![100; 20], vec![99; 20]].concat()), [vec![26; 20], vec![25; 20]].concat());
+        assert_eq!(listed([vec![4; 100], vec![1; 4900]].concat()), [vec![4; 100], vec![1; 4900]].concat());
+    }
+
+    proptest! {
+        // Each share is as asked within a thousandth of all connections, and the size that is counted before is never exceeded.
+        #[test]
+        fn shares_are_as_asked_and_lists_are_bounded(weights in proptest::collection::vec(1_u32..=10_000, 1..100)) {
+            let (sum, largest) = (weights.iter().sum::<u32>(), weights.iter().copied().max().unwrap());
+            let counts: Vec<u64> = counts(weights.clone()).collect();
+            let all: u64 = counts.iter().sum();
+            prop_assert!(all <= most_slots(weights.len() as u64, largest.into()));
+            for (weight, count) in weights.iter().zip(&counts) {
+                let (wanted, got) = (f64::from(*weight) / f64::from(sum), *count as f64 / all as f64);
+                prop_assert!(*count >= 1 && (wanted - got).abs() < 0.002, "{weight} of {sum}: {count} of {all}");
+            }
+        }
+    }
 }

@@ -21,3 +21,4 @@ mod surroundings;
 mod takeover;
 mod tree;
 mod udp;
+mod weights;

@@ -333,7 +333,7 @@ fn scheduler(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Option<S
     }
 }
 
-/// Returns the weights that the Service's annotation gives to endpoints by where they run (C11).
+/// Returns the weights that the Service's annotation gives to endpoints by where they run (E15).
 fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
     let Some(text) = object.metadata.annotation(objects::WEIGHTS) else { return Weights::default() };
     parse_weights(text).unwrap_or_else(|| {

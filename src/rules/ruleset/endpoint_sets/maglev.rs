@@ -136,6 +136,24 @@ mod tests {
         }
     }
 
+    // An endpoint that counts three times as much has three times the places and clients (E15).
+    #[test]
+    fn an_endpoint_of_weight_three_gets_three_times_the_clients() {
+        const CLIENTS: u32 = 20_000;
+        let list = [0, 1, 1, 1, 2].map(endpoint);
+        let taken = places(1021, &list);
+        let of = |number: u32| taken.iter().filter(|(_, index)| list[*index] == endpoint(number)).count();
+        assert_eq!([of(0), of(1), of(2)], [15, 45, 15]);
+        let reached = reached(1021, &list, CLIENTS);
+        let share = |number: u32| {
+            let count = reached.iter().filter(|reached| **reached == endpoint(number)).count();
+            f64::from(u32::try_from(count).unwrap()) / f64::from(CLIENTS)
+        };
+        for (number, wanted) in [(0, 0.2), (1, 0.6), (2, 0.2)] {
+            assert!((share(number) - wanted).abs() < 0.02, "{number}: {}", share(number));
+        }
+    }
+
     // At most 1.5 times as many clients move as the removed endpoint had (E10).
     #[test]
     fn little_more_clients_move_than_those_of_the_endpoint_that_goes() {

@@ -51,7 +51,7 @@ pub(super) fn key(frontend: &Frontend) -> Data {
 }
 
 impl List {
-    /// This list of a service port's endpoints, with one entry for each slot (C11).
+    /// This list of a service port's endpoints, with one entry for each slot (E15).
     pub(super) fn of(self, port: &PortSelection) -> &[SocketAddr] {
         match self {
             Self::Cluster => &port.cluster,
