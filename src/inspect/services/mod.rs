@@ -44,7 +44,7 @@ or a frontend leads to what this proxy does not write; 2 could not look, or no
 such Service.";
 
 /// List the frontends of Services in the kernel's tables, and where they lead
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Services, namespaces, addresses, frontends or node ports; without any, all
@@ -118,20 +118,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn named(names: &[Wanted], namespace: Option<&str>, running: RunningArgs) -> Result<(View, Vec<Problem>)> {
-    let (names, namespace) = (names.to_vec(), namespace.map(str::to_owned));
-    let (output, not_served, stats, watch, interval) = (FormatArgs::default(), false, false, false, 1);
-    let args = Args {
-        names,
-        namespace,
-        output,
-        not_served,
-        stats,
-        watch,
-        interval,
-        running,
-        metrics_bind_address: None,
-        names_of: None,
-    };
+    let args = Args { names: names.to_vec(), namespace: namespace.map(str::to_owned), running, ..Args::default() };
     Listing::read(&args).map(|listing| (listing.view, listing.problems))
 }
 

@@ -58,13 +58,14 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     }
     let mut table = Table::new(columns);
     for (position, view) in positions.iter().map(|position| (*position, &listing.view.frontends[*position])) {
+        // Kinds and policies are called as in Kubernetes.
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
             Cell::from(frontend(view)),
-            view.kind.map_or_else(unknown, |kind| Cell::from(kind_name(kind))),
+            view.kind.map_or_else(unknown, |kind| Cell::from(format!("{kind:?}"))),
             state(view.state),
         ];
-        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(policy_name(policy)))));
+        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(format!("{policy:?}")))));
         row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
         row.extend(shown.sources.then(|| sources(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
@@ -161,22 +162,6 @@ fn frontend(view: &FrontendView) -> String {
     match view.frontend.destination {
         Destination::NodePort(Family::V6) => format!("{name} (IPv6)"),
         _ => name.to_string(),
-    }
-}
-
-const fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ClusterIP => "ClusterIP",
-        Kind::LoadBalancer => "LoadBalancer",
-        Kind::ExternalIP => "ExternalIP",
-        Kind::NodePort => "NodePort",
-    }
-}
-
-const fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Cluster => "Cluster",
-        Policy::Local => "Local",
     }
 }
 

@@ -161,7 +161,12 @@ impl Collected {
             }
             Some(Key::Frontend(frontend)) => self.frontend(kind, frontend, raw.element, counted),
             Some(Key::Numbered(frontend, number)) => {
-                self.endpoint(kind, frontend, &raw.element.value, (counted, reading::is_place(number)));
+                let Value::Data(data) = &raw.element.value else { return };
+                let Some(address) = reading::slot_endpoint(family, data.as_slice()) else { return };
+                let record = self.record(frontend);
+                let is_local = matches!(kind, SetKind::Endpoints(_, List::Local));
+                let list = if is_local { &mut record.local } else { &mut record.cluster };
+                list.push(Slot { address, counted, is_place: reading::is_place(number) });
             }
             Some(Key::Source(frontend, _)) => {
                 let sources = &mut self.record(frontend).sources;
@@ -210,17 +215,6 @@ impl Collected {
             SetKind::Restricted => self.record(frontend).is_restricted = true,
             SetKind::Affinity(..) => self.record(frontend).learns = chain_in(&value),
             _ => {}
-        }
-    }
-
-    /// Adds an element that maps a frontend and a number to an endpoint.
-    fn endpoint(&mut self, kind: SetKind, frontend: Frontend, value: &Value, (counted, is_place): (Option<u64>, bool)) {
-        let Value::Data(data) = value else { return };
-        let Some(address) = reading::slot_endpoint(frontend.family(), data.as_slice()) else { return };
-        let (record, slot) = (self.record(frontend), Slot { address, counted, is_place });
-        match kind {
-            SetKind::Endpoints(_, List::Local) => record.local.push(slot),
-            _ => record.cluster.push(slot),
         }
     }
 }

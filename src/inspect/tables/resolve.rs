@@ -41,8 +41,8 @@ fn view(collected: &Collected, frontend: Frontend, mut record: Record) -> Fronte
     record.cluster.extend(cluster.iter().filter_map(|chain| chain.endpoint));
     record.local.extend(local.iter().filter_map(|chain| chain.endpoint));
     let affinity = match record.learns.as_ref().filter(|_| !way.ends).and_then(|chain| collected.chain(chain)) {
-        Some(chain) => affinity(collected, chain),
-        None => affinity_of_chains(collected, if cluster.is_empty() { &local } else { &cluster }),
+        Some(chain) => affinity(collected, [chain]),
+        None => affinity(collected, if cluster.is_empty() { &local } else { &cluster }.iter().copied()),
     };
     let endpoints = match way.ends {
         true => Vec::new(),
@@ -183,12 +183,16 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
     chains.filter(|chain| chain.endpoint.is_some()).collect()
 }
 
-/// The session affinity from endpoint chains, of which each has its own set of clients.
-fn affinity_of_chains(collected: &Collected, chains: &[&Chain]) -> Option<Affinity> {
-    // With weights, a chain may be there several times.
-    let sets: BTreeMap<_, _> = chains.iter().filter_map(|chain| chain.learns.first().cloned()).collect();
-    let clients = sets.keys().filter_map(|set| collected.clients.get(set)).sum();
-    Some(Affinity { seconds: *sets.values().next()?, clients })
+/// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, of which each has its own
+/// set. Of several maps of one chain, that of the endpoints on this node has no client that the others lack.
+fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
+    // Each set once: with weights, a chain may be there several times.
+    let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();
+    let clients = |of_local: bool| -> u64 {
+        let is_wanted = |set: &&Arc<str>| (SetKind::of(set) == Some(SetKind::Clients(List::Local))) == of_local;
+        learns.keys().filter(is_wanted).filter_map(|set| collected.clients.get(set)).sum()
+    };
+    Some(Affinity { seconds: *learns.values().next()?, clients: clients(false).max(clients(true)) })
 }
 
 /// The endpoints of a frontend, sorted by address.
@@ -237,16 +241,4 @@ fn shares(list: &[Slot]) -> HashMap<SocketAddr, u64> {
         return HashMap::default();
     }
     counts.into_iter().map(|(address, count)| (address, (count * 1000 + sum / 2) / sum)).collect()
-}
-
-/// The session affinity from a chain `learn-affinity-X`, which has a map of clients for all endpoints and one for the endpoints on this
-/// node. Each client of the second is in the first too, so the larger number is that of all clients.
-fn affinity(collected: &Collected, chain: &Chain) -> Option<Affinity> {
-    let (_, seconds) = chain.learns.first()?;
-    let clients = |list: List| -> u64 {
-        let of_list = SetKind::Clients(list);
-        let maps = chain.learns.iter().filter(|(map, _)| SetKind::of(map) == Some(of_list));
-        maps.filter_map(|(map, _)| collected.clients.get(map)).sum()
-    };
-    Some(Affinity { seconds: *seconds, clients: clients(List::Cluster).max(clients(List::Local)) })
 }

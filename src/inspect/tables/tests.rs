@@ -120,7 +120,7 @@ fn shares_are_those_of_the_slots_and_of_the_places_of_a_table() {
     let unlike = [(0, 1), (1, 1), (2, 2)];
     assert_eq!(shares("lb-3", "endpoints", &unlike), [(Some(667), None), (Some(333), None)]);
     assert_eq!(shares("lb-2", "endpoints", &[(0, 1), (1, 2)]), [(None, None); 2]);
-    assert_eq!(shares("local-lb-3", "local-endpoints", &unlike), [(Some(667), None), (Some(333), None)]);
+    assert_eq!(shares("lb-local-3", "local-endpoints", &unlike), [(Some(667), None), (Some(333), None)]);
     assert_eq!(shares("external-local", "local-endpoints", &unlike), [(None, Some(667)), (None, Some(333))]);
     // Number 0 beside the places of a Maglev table is for clients that find no place.
     let places = [(1 << 17, 1), ((1 << 17) + 9, 2), (0, 2)];

@@ -104,14 +104,6 @@ pub struct Weights {
 /// The largest weight that an annotation can give.
 pub const MOST_WEIGHT: u8 = 100;
 
-impl Weights {
-    /// The largest weight that an endpoint can have.
-    #[must_use]
-    pub fn largest(self) -> u8 {
-        self.local.max(self.zone).unwrap_or(1)
-    }
-}
-
 impl fmt::Display for Weights {
     /// Formats the weights as the annotation has them; without weights, as `None`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use super::Layout;
 use super::balancing::Balancing;
 use super::kinds::SetKind;
 use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
-use crate::endpoints::size::endpoints_and_slots;
+use crate::endpoints::size::slots;
 use crate::model::{Family, Service, State};
 
 /// The numbers of maps, each with the most elements of one kind of map (such as `endpoints`) that they share.
@@ -75,9 +75,7 @@ impl Steps {
         let mut sums = [[0_u64; 2]; 2];
         for service in state.services_unordered() {
             for (sums, family) in sums.iter_mut().zip(Family::BOTH) {
-                let slices = state.slices_of(&service.name).filter(|slice| slice.family == family);
-                let (_, slots) = endpoints_and_slots(service, slices);
-                let added = of_service(service, family, balancing, slots);
+                let added = of_service(service, family, balancing, slots(state, service, family));
                 if added.iter().all(|added| *added <= limit) {
                     sums.iter_mut().zip(added).for_each(|(sum, added)| *sum = sum.saturating_add(added));
                 }

@@ -176,6 +176,6 @@ fn an_annotation_has_the_weight_and_each_endpoint_its_zone() {
         assert_eq!((slice.weight, problems), (1, vec![format!("EndpointSlice demo/web-1: {problem}")]));
     }
     assert_eq!((slice(web_slice()).0.weight, slice(web_slice()).0.endpoints[0].zone), (1, None));
-    let (zoned, _) = slice(with(web_slice(), "/endpoints/0/zone", json!("a")));
+    let (zoned, _) = slice(with(web_slice(), "/endpoints", json!([{"addresses": ["10.244.1.2"], "zone": "a"}])));
     assert_eq!(zoned.endpoints[0].zone, Zone::of("a"));
 }
