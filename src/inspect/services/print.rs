@@ -43,10 +43,10 @@ const FEW_SOURCES: usize = 2;
 
 fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide: bool) -> Table {
     let with_endpoints = is_wide || listing.is_one_service;
-    let shown = Shown::of(listing, positions, is_wide);
+    let [has_policy, has_affinity, has_sources] = shown(listing, positions, is_wide);
     let mut columns =
         vec![Column::text("SERVICE"), Column::text("FRONTEND"), Column::text("KIND"), Column::text("STATE")];
-    let optional = [(shown.policy, "POLICY"), (shown.affinity, "AFFINITY"), (shown.sources, "SOURCES")];
+    let optional = [(has_policy, "POLICY"), (has_affinity, "AFFINITY"), (has_sources, "SOURCES")];
     columns.extend(optional.into_iter().filter(|(is, _)| *is).map(|(_, name)| Column::text(name)));
     columns.push(Column::text("ENDPOINTS"));
     let texts = columns.len();
@@ -65,9 +65,9 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
             view.kind.map_or_else(unknown, |kind| Cell::from(format!("{kind:?}"))),
             state(view.state),
         ];
-        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(format!("{policy:?}")))));
-        row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
-        row.extend(shown.sources.then(|| sources(view, with_endpoints)));
+        row.extend(has_policy.then(|| view.policy.map_or_else(nothing, |policy| Cell::from(format!("{policy:?}")))));
+        row.extend(has_affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
+        row.extend(has_sources.then(|| sources(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
         row.extend(
             stats.into_iter().flat_map(|stats| number_cells(stats.of_frontend(position, view), stats.has_rates())),
@@ -83,24 +83,11 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     table
 }
 
-/// Whether to show each optional column: when a frontend has a value other than the default in it.
-struct Shown {
-    policy: bool,
-    affinity: bool,
-    sources: bool,
-}
-
-impl Shown {
-    fn of(listing: &Listing, positions: &[usize], is_wide: bool) -> Self {
-        let any = |says: fn(&FrontendView) -> bool| {
-            is_wide || positions.iter().any(|position| says(&listing.view.frontends[*position]))
-        };
-        Self {
-            policy: any(|view| view.policy == Some(Policy::Local)),
-            affinity: any(|view| view.affinity.is_some()),
-            sources: any(|view| view.sources.is_some()),
-        }
-    }
+/// Whether to show the columns of policy, affinity and sources: when a frontend has a value other than the default in it.
+fn shown(listing: &Listing, positions: &[usize], is_wide: bool) -> [bool; 3] {
+    let is_other: [fn(&FrontendView) -> bool; 3] =
+        [|view| view.policy == Some(Policy::Local), |view| view.affinity.is_some(), |view| view.sources.is_some()];
+    is_other.map(|is| is_wide || positions.iter().any(|position| is(&listing.view.frontends[*position])))
 }
 
 /// Adds an indented row for each endpoint of a frontend. `texts` is the number of columns before the numbers.

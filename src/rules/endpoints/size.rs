@@ -84,7 +84,7 @@ impl Addresses {
         let targets = slices.iter().filter(|_| affinity).map(|one| one.port).collect::<BTreeSet<u16>>();
         let of_slice = |slice: &EndpointSlice| number(slice.endpoints.len());
         let endpoints = slices.iter().map(|one| of_slice(one.slice)).sum();
-        let sum = |slice| sums.get(&slice.name).copied().unwrap_or_else(|| of_slice(slice));
+        let sum = |slice: &EndpointSlice| sums.get(&slice.name).copied().unwrap_or_else(|| of_slice(slice));
         PortSize {
             frontends: self.frontends + u64::from(port.node_port.is_some()),
             sources: self.sources,
