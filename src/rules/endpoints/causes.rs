@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy};
+use crate::model::{Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy, Weights};
 
 use super::categories::{self, Category, Entry, Lists, Uses};
 use super::topology::{NodeTopology, Topology};
@@ -30,6 +30,8 @@ pub struct Causes {
     pub zone: Option<Arc<str>>,
     /// Whether the Service asks for topology hints. Hints are used whether it does or not; see [`Service::asks_for_hints`].
     pub asks_for_hints: bool,
+    /// The weights that the Service gives to endpoints by where they run.
+    pub weights: Weights,
     /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
@@ -105,6 +107,7 @@ impl Gathered<'_> {
             ports: Vec::new(),
             zone: self.state.node().and_then(|node| node.zone.clone()),
             asks_for_hints: service.asks_for_hints,
+            weights: service.weights,
             is_complete: true,
         };
         let mut left = MOST_WORK;

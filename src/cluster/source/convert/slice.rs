@@ -9,7 +9,7 @@ use super::text::{is_dns_subdomain, parse_weight};
 use super::{Converted, Converter, Fields};
 use crate::source::objects;
 use rules::model::{
-    Conditions, Endpoint, EndpointSlice, Event, Family, Hints, MOST_WEIGHT, ObjectName, SlicePort, TriggerTime, Zone,
+    Conditions, Endpoint, EndpointSlice, Event, Family, Hints, MOST_WEIGHT, ObjectName, SlicePort, TriggerTime,
 };
 
 impl Converter {
@@ -117,7 +117,7 @@ impl Converter {
             address,
             conditions: conditions(&endpoint.conditions),
             node: node.map(|node| self.names.share(node)),
-            zone: Zone::of(&endpoint.zone),
+            zone: endpoint.zone.0,
             hints: endpoint.hints.as_ref().and_then(|hints| self.hints(hints)),
         })
     }

@@ -16,7 +16,8 @@ mod protobuf;
 mod tests;
 mod text;
 
-use serde::Deserialize;
+use rules::model::Zone;
+use serde::{Deserialize, Deserializer};
 
 pub(super) use json::{DecodeError, decode, nullable};
 pub(super) use protobuf::{Malformed, Message, Value, message};
@@ -267,11 +268,30 @@ pub(super) struct Endpoint<'a> {
     #[serde(deserialize_with = "nullable")]
     pub(super) conditions: EndpointConditions,
     pub(super) node_name: Text<'a>,
-    pub(super) zone: Text<'a>,
+    pub(super) zone: ZoneName,
     pub(super) hints: Option<Box<Hints<'a>>>,
 }
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 7 => zone, 8 => hints });
+
+/// The zone with the decoded name, which is not kept: lists have hundreds of thousands of endpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ZoneName(pub(super) Option<Zone>);
+
+impl<'de> Deserialize<'de> for ZoneName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text::deserialize(deserializer).map(|name| Self(Zone::of(&name)))
+    }
+}
+
+impl<'a> Message<'a> for ZoneName {
+    fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>> {
+        let mut name = Text::default();
+        name.merge(value)?;
+        self.0 = Zone::of(&name);
+        Ok(())
+    }
+}
 
 /// The conditions of an endpoint; the conversion adds the defaults for absent conditions (B7).
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
