@@ -9,17 +9,7 @@ use std::net::SocketAddr;
 use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
 
 use super::topology::Topology;
-use super::weights::Weighing;
-
-/// An endpoint of a service port.
-#[derive(Clone, Copy)]
-pub(super) struct Entry<'a> {
-    /// Its address and port number.
-    pub(super) address: SocketAddr,
-    pub(super) endpoint: &'a Endpoint,
-    /// How much the endpoints of its slice count.
-    pub(super) weight: u8,
-}
+use super::weights::{Entry, Weighing};
 
 /// Merges the endpoints of slices, which come sorted by name, each with the number of its port (B4). Returns them sorted by IP and port
 /// number, each pair of IP and port number once.

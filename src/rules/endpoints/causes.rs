@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use crate::model::{Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy, Weights};
 
-use super::categories::{self, Category, Entry, Lists, Uses};
+use super::categories::{self, Category, Lists, Uses};
 use super::topology::{NodeTopology, Topology};
-use super::weights::{Weighing, different};
+use super::weights::{Entry, Weighing, different};
 use super::{Gathered, label};
 
 /// The most endpoints that are looked at for one Service, over all its ports; more than any real Service has.

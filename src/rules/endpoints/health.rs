@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use crate::model::{Family, Service};
 
-use super::categories::Entry;
 use super::topology::NodeTopology;
+use super::weights::Entry;
 
 /// The answer of a Service's health-check node port in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

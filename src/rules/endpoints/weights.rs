@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 
 use crate::model::{Endpoint, EndpointSlice, Service, Weights, Zone};
 
-use super::categories::Entry;
 use super::topology::NodeTopology;
 
 /// A weighted list may always have this many entries; what needs more is cut down in proportion, so that a Service is not left out as too large
@@ -18,6 +17,16 @@ use super::topology::NodeTopology;
 const ENOUGH: u64 = 10_000;
 /// A weighted list may have this many entries for each endpoint, if that is more.
 const ENOUGH_FOR_EACH: u64 = 8;
+
+/// An endpoint of a service port.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
+    /// Its address and port number.
+    pub(super) address: SocketAddr,
+    pub(super) endpoint: &'a Endpoint,
+    /// How much the endpoints of its slice count.
+    pub(super) weight: u8,
+}
 
 /// How much each endpoint of a Service counts, as seen from this node.
 #[derive(Clone, Copy)]
