@@ -102,7 +102,7 @@ fn endpoints(
         let mut row = vec![Cell::from(""); texts];
         row[0] = Cell::from(format!("  {}", endpoint.address));
         let is_terminating = cause.is_some_and(|cause| cause.is_terminating(endpoint));
-        let share = |tenths: u64, from: &str| format!("{}.{}%{from}", tenths / 10, tenths % 10);
+        let share = |tenths: u16, from: &str| format!("{:.1}%{from}", percent(tenths));
         let marks = [
             endpoint.local.then(|| "local".to_owned()),
             endpoint.share.map(|tenths| share(tenths, "")),
@@ -285,6 +285,11 @@ struct FrontendFields {
     family: String,
 }
 
+/// Tenths of a percent as a percentage.
+fn percent(tenths: u16) -> f64 {
+    f64::from(tenths) / 10.0
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EndpointFields {
@@ -311,8 +316,8 @@ fn service<'a>(
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,
-        share_percent: endpoint.share.map(|tenths| tenths as f64 / 10.0),
-        share_percent_outside: endpoint.share_outside.map(|tenths| tenths as f64 / 10.0),
+        share_percent: endpoint.share.map(percent),
+        share_percent_outside: endpoint.share_outside.map(percent),
         terminating: cause.map(|cause| cause.is_terminating(endpoint)),
         stats: stats.map(|stats| stats.of_endpoint(position, endpoint)),
     };

@@ -231,7 +231,7 @@ fn endpoints(
 }
 
 /// The share of each endpoint of a list in tenths of a percent; nothing if all are alike.
-fn shares(list: &[Slot]) -> HashMap<SocketAddr, u64> {
+fn shares(list: &[Slot]) -> HashMap<SocketAddr, u16> {
     // Beside a Maglev table, one element is for the few clients that find nothing in it.
     let is_table = list.iter().any(|slot| slot.is_place);
     let mut counts = HashMap::default();
@@ -240,5 +240,8 @@ fn shares(list: &[Slot]) -> HashMap<SocketAddr, u64> {
     if counts.values().max().copied() == smallest {
         return HashMap::default();
     }
-    counts.into_iter().map(|(address, count)| (address, (count * 1000 + sum / 2) / sum)).collect()
+    counts
+        .into_iter()
+        .map(|(address, count)| (address, u16::try_from((count * 1000 + sum / 2) / sum).unwrap_or_default()))
+        .collect()
 }

@@ -111,7 +111,7 @@ fn shares_are_those_of_the_slots_and_of_the_places_of_a_table() {
         let key = key("10.96.0.1", 80).then(number);
         Element::mapping(key, Value::Data(Data::from(IpAddr::from([10, 0, 0, last])).then(8080_u16)))
     };
-    let shares = |chain: &str, map: &str, numbers: &[(u32, u8)]| -> Vec<(Option<u64>, Option<u64>)> {
+    let shares = |chain: &str, map: &str, numbers: &[(u32, u8)]| -> Vec<(Option<u16>, Option<u16>)> {
         let table = TableOf::new().leads("services", key("10.96.0.1", 80), goto(chain), "shop/web:http");
         let table = numbers.iter().fold(table, |table, (number, last)| table.element(map, place(*number, *last)));
         let [frontend] = &table.frontends()[..] else { panic!("one frontend") };
