@@ -6,7 +6,7 @@ use std::ops::Range;
 use component::config::Config;
 use rules::model::{
     ClusterIps, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort, SlicePort,
-    TrafficPolicy, TriggerTime,
+    TrafficPolicy, TriggerTime, Weights,
 };
 use serde_json::{Value, json};
 
@@ -74,6 +74,7 @@ impl Shape {
             scheduler: None,
             close_connections: None,
             keeps_unready_udp_flows: false,
+            weights: Weights::default(),
             health_check_node_port: None,
             ports: vec![ServicePort {
                 name: "http".into(),
@@ -105,7 +106,7 @@ pub(crate) fn slice(n: u32, addresses: impl Iterator<Item = Ipv4Addr>) -> Endpoi
     let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }];
     let name = ObjectName::new("bench", format!("web-{n}-x"));
     let service = self::name(n);
-    EndpointSlice { name, service, family: Family::V4, ports, endpoints, trigger: TriggerTime::default() }
+    EndpointSlice { name, service, family: Family::V4, ports, endpoints, weight: 1, trigger: TriggerTime::default() }
 }
 
 /// Returns a cluster of Services that only have a cluster IP, as manifests in the format of the API, for the binary.

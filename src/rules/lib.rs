@@ -12,19 +12,20 @@
 //! ```
 //! # use rules::diff::{Collect, Records};
 //! # use rules::model::{ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service};
-//! # use rules::model::{ServicePort, SlicePort, State, TrafficPolicy::Cluster, TriggerTime};
+//! # use rules::model::{ServicePort, SlicePort, State, TrafficPolicy::Cluster, TriggerTime, Weights};
 //! # use rules::ruleset::{Balancing, Counters, Layout, Localhost, NodePorts, Settings};
 //! # let (name, protocol) = (ObjectName::new("shop", "web"), Protocol::Tcp);
 //! # let cluster_ips = ClusterIps { v4: Some([10, 96, 0, 1].into()), v6: None };
-//! # let endpoint = Endpoint { address: [10, 244, 0, 7].into(), conditions: Conditions::READY, node: None, hints: None };
+//! # let endpoint = Endpoint { address: [10, 244, 0, 7].into(), conditions: Conditions::READY, node: None, zone: None, hints: None };
 //! # let service = Service { name: name.clone(), created: 0, cluster_ips, external_ips: vec![], ignores_external_ips: false,
 //! #     asks_for_hints: false, load_balancer_ips: vec![], source_ranges: vec![], external_policy: Cluster, internal_policy: Cluster,
 //! #     affinity_seconds: None, scheduler: None, health_check_node_port: None,
 //! #     close_connections: None, keeps_unready_udp_flows: false,
+//! #     weights: Weights::default(),
 //! #     ports: vec![ServicePort { name: "http".into(), protocol, port: 80, node_port: None }] };
 //! # let slice = EndpointSlice { name: ObjectName::new("shop", "web-1"), service: name.clone(), family: Family::V4,
 //! #     ports: vec![SlicePort { name: "http".into(), protocol, port: 8080 }], endpoints: vec![endpoint],
-//! #     trigger: TriggerTime::default() };
+//! #     weight: 1, trigger: TriggerTime::default() };
 //! # let settings = Settings { family: Family::V4, masquerade_mark: 0x4000, masquerade_all: false, local_traffic: None,
 //! #     node_ports: NodePorts::Listed, drop_invalid: false, balancing: Balancing::default(), endpoint_maps: 1,
 //! #     localhost: Localhost::Ignored, counters: Counters::Off, owned: false };

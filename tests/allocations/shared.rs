@@ -19,7 +19,7 @@ use kube_proxy::sync::{Engine, LostReport};
 use rules::conntrack::{Examiner, Flow, Gone};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
-    SlicePort, State, TrafficPolicy, TriggerTime,
+    SlicePort, State, TrafficPolicy, TriggerTime, Weights,
 };
 use rules::ruleset::Layout;
 
@@ -147,6 +147,7 @@ fn service(n: u32) -> Service {
         scheduler: None,
         close_connections: None,
         keeps_unready_udp_flows: false,
+        weights: Weights::default(),
         health_check_node_port: None,
         ports: vec![port(80)],
     }
@@ -160,9 +161,17 @@ fn port(number: u16) -> ServicePort {
 fn slice(n: u32, service: u32, address: IpAddr) -> Event {
     let name = ObjectName::new("tenant", format!("slice-{n:05}"));
     let ports = vec![SlicePort { name: "p80".into(), protocol: Protocol::Tcp, port: 8080 }];
-    let endpoints = vec![Endpoint { address, conditions: Conditions::READY, node: None, hints: None }];
+    let endpoints = vec![Endpoint { address, conditions: Conditions::READY, node: None, zone: None, hints: None }];
     let service = self::service(service).name;
-    let slice = EndpointSlice { name, service, family: Family::V4, ports, endpoints, trigger: TriggerTime::default() };
+    let slice = EndpointSlice {
+        name,
+        service,
+        family: Family::V4,
+        ports,
+        endpoints,
+        weight: 1,
+        trigger: TriggerTime::default(),
+    };
     Event::SliceApplied(slice)
 }
 

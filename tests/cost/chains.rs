@@ -7,7 +7,7 @@ use crate::support::ledger::{Cluster, ENDPOINTS};
 use crate::support::plan::NODE;
 use kube_proxy::sync::Report;
 use nft::Command;
-use rules::model::{Endpoint, Event, Family, Service};
+use rules::model::{Endpoint, Event, Family, Service, Weights};
 use rules::ruleset::Layout;
 
 /// Frontends of a Service in a family: its cluster IP, two external ones, and its node port.
@@ -104,6 +104,25 @@ fn a_replaced_first_endpoint_costs_one_element_of_each_frontend_too() {
         let of_sets = ["delete elements", "add elements"].map(|kind| (kind, 1 + FALLBACK_MAPS));
         assert_eq!(sent(&commands), Sent::from_iter(once.into_iter().chain(of_sets)));
         assert_eq!(elements(&commands), 2 * (1 + FRONTENDS));
+    });
+}
+
+// Each of the others keeps its numbers (E15).
+#[test]
+fn a_weighted_endpoint_costs_its_chain_and_as_many_elements_as_it_counts() {
+    const LOCAL: usize = 4;
+    each_size(|cluster| {
+        let with_local = |n, mut list: Vec<Endpoint>| {
+            list.push(Endpoint { node: Some(NODE.into()), ..endpoint(address(Family::V4, 246, n)) });
+            v4_slice(0, list)
+        };
+        let weights = Weights { local: Some(4), zone: None };
+        let weighted = Event::ServiceApplied(Service { weights, ..service(0) });
+        cluster.change([weighted, with_local(1, endpoints(0, Family::V4, ENDPOINTS))]);
+        let (_, commands) = cluster.change([with_local(1, one_replaced())]);
+        assert_eq!(elements(&commands), 2, "one that is not on this node");
+        let (_, commands) = cluster.change([with_local(2, one_replaced())]);
+        assert_eq!(elements(&commands), 2 * (LOCAL + 1), "its numbers, and its element of the set hairpin");
     });
 }
 

@@ -9,7 +9,7 @@ use crate::support::plan::NODE;
 use kube_proxy::sync::Report;
 use nft::{Command, NamedObject, ObjectKind, Ownership, TableDump};
 use node::kernel::ForeignWrites;
-use rules::model::{Endpoint, Event, Family, Hints, Scheduler, Service, TrafficPolicy};
+use rules::model::{Endpoint, Event, Family, Hints, Scheduler, Service, TrafficPolicy, Weights};
 use rules::ruleset::Layout;
 
 /// Frontends of a Service in a family that are addresses: cluster IP, external IP, load balancer IP. A node port comes on top.
@@ -148,6 +148,25 @@ fn another_endpoint_costs_one_slot_and_the_verdict_a_frontend() {
         cluster.assert_cost([grown], &Sent::expect(&more, &verdicts));
         let shrunk = v4_slice(0, endpoints(0, Family::V4, ENDPOINTS));
         cluster.assert_cost([shrunk], &Sent::expect(&verdicts, &more));
+    });
+}
+
+// Each of the others stays in its slots (E15).
+#[test]
+fn a_weighted_endpoint_costs_as_many_slots_as_it_counts() {
+    const LOCAL: usize = 4;
+    each_size(|cluster| {
+        let with_local = |n, mut list: Vec<Endpoint>| {
+            list.push(Endpoint { node: Some(NODE.into()), ..endpoint(address(Family::V4, 246, n)) });
+            v4_slice(0, list)
+        };
+        let weights = Weights { local: Some(4), zone: None };
+        let weighted = Event::ServiceApplied(Service { weights, ..service(0) });
+        cluster.change([weighted, with_local(1, endpoints(0, Family::V4, ENDPOINTS))]);
+        let one = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
+        cluster.assert_cost([with_local(1, one_replaced())], &Sent::expect(&one, &one));
+        let heavy = [("ip endpoints", LOCAL * ADDRESSES), ("ip hairpin", 1), ("ip nodeport-endpoints", LOCAL)];
+        cluster.assert_cost([with_local(2, one_replaced())], &Sent::expect(&heavy, &heavy));
     });
 }
 

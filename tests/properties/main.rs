@@ -84,7 +84,7 @@ proptest! {
 }
 
 /// What the kernel of this namespace holds in both tables, without what may differ between equal rulesets: the slots of endpoints
-/// (but not which slots are taken), and chains that nothing leads to.
+/// (but not which slots are taken), chains that nothing leads to, and the sizes of sets, which stay when the elements become fewer.
 type Held = Vec<Option<HeldTable>>;
 
 #[derive(Debug, PartialEq)]
@@ -110,7 +110,8 @@ fn normalised(dump: TableDump) -> HeldTable {
     assert!(dump.unreadable.is_empty(), "{:?}", dump.unreadable);
     let used = used_chains(&dump);
     let chains = dump.chains.into_iter().filter(|(name, _)| used.contains(&**name));
-    let sets = dump.sets.into_iter().map(|(name, (set, elements))| {
+    let sets = dump.sets.into_iter().map(|(name, (mut set, elements))| {
+        set.size = set.size.filter(|_| set.flags.dynamic);
         let is_verdict_map = set.value.is_some() && set.key.data_types() == [nft::DataType::Integer];
         let is_slotted =
             is_verdict_map || name.ends_with("endpoints") && set.value.is_some() && !name.starts_with("no-");

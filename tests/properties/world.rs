@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Scheduler,
-    Service, ServicePort, SlicePort, TrafficPolicy, TriggerTime,
+    Service, ServicePort, SlicePort, TrafficPolicy, TriggerTime, Weights, Zone,
 };
 
 use crate::support::plan::{NODE, OTHER_NODE};
@@ -85,7 +85,7 @@ fn a_service() -> impl Strategy<Value = Service> {
     let names = (select(&SERVICES[..]), 0..3_i64, cluster_ips);
     let addresses = (some::<IpAddr>(&EXTERNAL), some::<IpAddr>(&EXTERNAL), some::<IpNet>(&SOURCES));
     let scheduler = option::of(select(vec![Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev]));
-    let policies = (a_policy(), a_policy(), option::of(Just(10_800)), scheduler);
+    let policies = (a_policy(), a_policy(), option::of(Just(10_800)), scheduler, weights());
     (names, addresses, policies, vec(a_port(), 1..3)).prop_map(|(names, addresses, policies, ports)| Service {
         ignores_external_ips: false,
         asks_for_hints: false,
@@ -104,9 +104,15 @@ fn a_service() -> impl Strategy<Value = Service> {
         scheduler: policies.3,
         close_connections: None,
         keeps_unready_udp_flows: false,
+        weights: policies.4,
         health_check_node_port: None,
         ports,
     })
+}
+
+fn weights() -> impl Strategy<Value = Weights> {
+    let weight = || option::weighted(0.3, 1..=4_u8);
+    (weight(), weight()).prop_map(|(local, zone)| Weights { local, zone })
 }
 
 fn a_policy() -> impl Strategy<Value = TrafficPolicy> {
@@ -132,12 +138,14 @@ fn a_slice() -> impl Strategy<Value = EndpointSlice> {
         3 => vec(an_endpoint(v4), 0..6).prop_map(|list| (Family::V4, list)),
         1 => vec(an_endpoint(v6), 0..4).prop_map(|list| (Family::V6, list)),
     ];
-    (names, ports, endpoints).prop_map(|(names, ports, (family, endpoints))| EndpointSlice {
+    let weight = select(&[1, 1, 1, 2, 3][..]);
+    (names, ports, endpoints, weight).prop_map(|(names, ports, (family, endpoints), weight)| EndpointSlice {
         name: name(names.0),
         service: name(names.1),
         family,
         ports: ports.into_iter().map(|((name, protocol), port)| SlicePort { name, protocol, port }).collect(),
         endpoints,
+        weight,
         trigger: TriggerTime::default(),
     })
 }
@@ -153,10 +161,12 @@ fn an_endpoint(addresses: &'static [&'static str]) -> impl Strategy<Value = Endp
         3 => Just(None),
         2 => (subsequence(vec!["a", "b"], 0..=2), subsequence(vec![NODE, OTHER_NODE], 0..=1)).prop_map(Some),
     ];
-    (select(addresses), conditions, place, hints).prop_map(|(address, conditions, place, hints)| Endpoint {
+    let zone = select(&["", "a", "b"][..]);
+    (select(addresses), conditions, place, zone, hints).prop_map(|(address, conditions, place, zone, hints)| Endpoint {
         address: address.parse().expect("an address"),
         conditions,
         node: place.map(Into::into),
+        zone: Zone::of(zone),
         hints: hints.map(|(zones, nodes)| Box::new(Hints { zones: shared(zones), nodes: shared(nodes) })),
     })
 }

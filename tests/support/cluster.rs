@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use component::config::{self, Config, Invocation};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Node, ObjectName, Protocol, Service, ServicePort,
-    SlicePort, TrafficPolicy, TriggerTime,
+    SlicePort, TrafficPolicy, TriggerTime, Weights,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -91,6 +91,7 @@ pub(crate) fn service(n: u16) -> Service {
         scheduler: None,
         close_connections: None,
         keeps_unready_udp_flows: false,
+        weights: Weights::default(),
         health_check_node_port: None,
         ports: vec![ServicePort {
             name: "http".into(),
@@ -103,7 +104,7 @@ pub(crate) fn service(n: u16) -> Service {
 
 /// A ready endpoint on another node.
 pub(crate) fn endpoint(address: IpAddr) -> Endpoint {
-    Endpoint { address, conditions: Conditions::READY, node: Some(OTHER_NODE.into()), hints: None }
+    Endpoint { address, conditions: Conditions::READY, node: Some(OTHER_NODE.into()), zone: None, hints: None }
 }
 
 /// The slice of service `n` in a family.
@@ -111,7 +112,7 @@ pub(crate) fn slice(n: u16, family: Family, endpoints: Vec<Endpoint>) -> Endpoin
     let service = name(n);
     let name = ObjectName::new("shop", format!("{}-{family}", service.name));
     let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }];
-    EndpointSlice { name, service, family, ports, endpoints, trigger: TriggerTime::default() }
+    EndpointSlice { name, service, family, ports, endpoints, weight: 1, trigger: TriggerTime::default() }
 }
 
 /// The first `count` endpoints of service `n`, at most 16.

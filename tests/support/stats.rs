@@ -11,13 +11,28 @@ pub(crate) fn assert_even(what: &str, counts: &[u32]) {
     assert!(p > LEAST_PROBABILITY, "{what}: {counts:?} is not even, p = {p:e}");
 }
 
+/// Panics if the counts cannot be the result of a choice in proportion to the weight beside each.
+pub(crate) fn assert_shares(what: &str, counts: &[(u32, u32)]) {
+    let p = fit(counts);
+    assert!(p > LEAST_PROBABILITY, "{what}: counts and weights {counts:?} do not fit, p = {p:e}");
+}
+
 /// Returns the p-value of the counts under an even distribution, in 0..=1.
 pub(crate) fn evenness(counts: &[u32]) -> f64 {
+    fit(&counts.iter().map(|count| (*count, 1)).collect::<Vec<_>>())
+}
+
+/// Returns the p-value of the counts if each is in proportion to the weight beside it, in 0..=1.
+fn fit(counts: &[(u32, u32)]) -> f64 {
     let cells = u32::try_from(counts.len()).expect("a handful of cells");
-    let total: f64 = counts.iter().copied().map(f64::from).sum();
+    let total: f64 = counts.iter().map(|(count, _)| f64::from(*count)).sum();
     assert!(cells > 0 && total > 0.0, "nothing was counted");
-    let expected = total / f64::from(cells);
-    let statistic: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
+    let weights: f64 = counts.iter().map(|(_, weight)| f64::from(*weight)).sum();
+    let deviation = |(count, weight): &(u32, u32)| {
+        let expected = total * f64::from(*weight) / weights;
+        (f64::from(*count) - expected).powi(2) / expected
+    };
+    let statistic: f64 = counts.iter().map(deviation).sum();
     if cells == 1 { 1.0 } else { upper_gamma(f64::from(cells - 1) / 2.0, statistic / 2.0) }
 }
 

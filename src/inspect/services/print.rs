@@ -43,10 +43,10 @@ const FEW_SOURCES: usize = 2;
 
 fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide: bool) -> Table {
     let with_endpoints = is_wide || listing.is_one_service;
-    let shown = Shown::of(listing, positions, is_wide);
+    let [has_policy, has_affinity, has_sources] = shown(listing, positions, is_wide);
     let mut columns =
         vec![Column::text("SERVICE"), Column::text("FRONTEND"), Column::text("KIND"), Column::text("STATE")];
-    let optional = [(shown.policy, "POLICY"), (shown.affinity, "AFFINITY"), (shown.sources, "SOURCES")];
+    let optional = [(has_policy, "POLICY"), (has_affinity, "AFFINITY"), (has_sources, "SOURCES")];
     columns.extend(optional.into_iter().filter(|(is, _)| *is).map(|(_, name)| Column::text(name)));
     columns.push(Column::text("ENDPOINTS"));
     let texts = columns.len();
@@ -58,15 +58,16 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     }
     let mut table = Table::new(columns);
     for (position, view) in positions.iter().map(|position| (*position, &listing.view.frontends[*position])) {
+        // Kinds and policies are called as in Kubernetes.
         let mut row = vec![
             view.service.as_ref().map_or_else(nothing, Cell::from),
             Cell::from(frontend(view)),
             view.kind.map_or_else(unknown, Cell::from),
             state(view.state),
         ];
-        row.extend(shown.policy.then(|| view.policy.map_or_else(nothing, Cell::from)));
-        row.extend(shown.affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
-        row.extend(shown.sources.then(|| sources(view, with_endpoints)));
+        row.extend(has_policy.then(|| view.policy.map_or_else(nothing, Cell::from)));
+        row.extend(has_affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
+        row.extend(has_sources.then(|| sources(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
         row.extend(
             stats.into_iter().flat_map(|stats| number_cells(stats.of_frontend(position, view), stats.has_rates())),
@@ -82,24 +83,11 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     table
 }
 
-/// Whether to show each optional column: when a frontend has a value other than the default in it.
-struct Shown {
-    policy: bool,
-    affinity: bool,
-    sources: bool,
-}
-
-impl Shown {
-    fn of(listing: &Listing, positions: &[usize], is_wide: bool) -> Self {
-        let any = |says: fn(&FrontendView) -> bool| {
-            is_wide || positions.iter().any(|position| says(&listing.view.frontends[*position]))
-        };
-        Self {
-            policy: any(|view| view.policy == Some(Policy::Local)),
-            affinity: any(|view| view.affinity.is_some()),
-            sources: any(|view| view.sources.is_some()),
-        }
-    }
+/// Whether to show the columns of policy, affinity and sources: when a frontend has a value other than the default in it.
+fn shown(listing: &Listing, positions: &[usize], is_wide: bool) -> [bool; 3] {
+    let is_other: [fn(&FrontendView) -> bool; 3] =
+        [|view| view.policy == Some(Policy::Local), |view| view.affinity.is_some(), |view| view.sources.is_some()];
+    is_other.map(|is| is_wide || positions.iter().any(|position| is(&listing.view.frontends[*position])))
 }
 
 /// Adds an indented row for each endpoint of a frontend. `texts` is the number of columns before the numbers.
@@ -114,9 +102,14 @@ fn endpoints(
         let mut row = vec![Cell::from(""); texts];
         row[0] = Cell::from(format!("  {}", endpoint.address));
         let is_terminating = cause.is_some_and(|cause| cause.is_terminating(endpoint));
-        let marks = [(endpoint.local, "local"), (is_terminating, "(terminating)")];
-        let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
-        row[1] = Cell::from(marks.join(" "));
+        let share = |tenths: u16, from: &str| format!("{:.1}%{from}", percent(tenths));
+        let marks = [
+            endpoint.local.then(|| "local".to_owned()),
+            endpoint.share.map(|tenths| share(tenths, "")),
+            endpoint.share_outside.map(|tenths| share(tenths, " from outside")),
+            is_terminating.then(|| "(terminating)".to_owned()),
+        ];
+        row[1] = Cell::from(marks.into_iter().flatten().collect::<Vec<_>>().join(" "));
         let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint), stats.has_rates());
         row.extend(stats.into_iter().flat_map(numbers));
         table.row(row);
@@ -289,11 +282,21 @@ struct FrontendFields {
     family: String,
 }
 
+/// Tenths of a percent as a percentage.
+fn percent(tenths: u16) -> f64 {
+    f64::from(tenths) / 10.0
+}
+
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct EndpointFields {
     address: IpAddr,
     port: u16,
     local: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share_percent_outside: Option<f64>,
     terminating: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<Numbers>,
@@ -310,6 +313,8 @@ fn service<'a>(
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,
+        share_percent: endpoint.share.map(percent),
+        share_percent_outside: endpoint.share_outside.map(percent),
         terminating: cause.map(|cause| cause.is_terminating(endpoint)),
         stats: stats.map(|stats| stats.of_endpoint(position, endpoint)),
     };

@@ -24,6 +24,8 @@ fn frontend(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoin
     let endpoint = |(address, local): &(&str, bool)| EndpointView {
         address: address.parse().unwrap(),
         local: *local,
+        share: None,
+        share_outside: None,
         counted: None,
     };
     FrontendView {

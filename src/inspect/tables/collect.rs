@@ -58,8 +58,15 @@ pub(super) struct Record {
     pub(super) learns: Option<Arc<str>>,
 }
 
-/// An endpoint in one element of an endpoint map, and the number of connections sent to it, if counters are on.
-pub(super) type Slot = (SocketAddr, Option<u64>);
+/// An endpoint in one element of an endpoint map, or in a rule.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Slot {
+    pub(super) address: SocketAddr,
+    /// The number of connections sent to it, if counters are on.
+    pub(super) counted: Option<u64>,
+    /// Whether the element is a position of a Maglev table.
+    pub(super) is_place: bool,
+}
 
 /// The effect of a frontend's verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +124,7 @@ impl Collected {
     fn rule(&mut self, name: &str, rule: &RuleDump, counted: Option<u64>) {
         let of_rule = self.chains.entry(name.into()).or_default();
         if let Some(endpoint) = reading::rule_endpoint(rule) {
-            of_rule.endpoint = Some((endpoint, counted));
+            of_rule.endpoint = Some(Slot { address: endpoint, counted, is_place: false });
         }
         let source = reading::rule_source(rule);
         for expr in &rule.exprs {
@@ -153,7 +160,14 @@ impl Collected {
                 self.local.insert((endpoint, protocol));
             }
             Some(Key::Frontend(frontend)) => self.frontend(kind, frontend, raw.element, counted),
-            Some(Key::Numbered(frontend, _)) => self.endpoint(kind, frontend, &raw.element.value, counted),
+            Some(Key::Numbered(frontend, number)) => {
+                let Value::Data(data) = &raw.element.value else { return };
+                let Some(address) = reading::slot_endpoint(family, data.as_slice()) else { return };
+                let record = self.record(frontend);
+                let is_local = matches!(kind, SetKind::Endpoints(_, List::Local));
+                let list = if is_local { &mut record.local } else { &mut record.cluster };
+                list.push(Slot { address, counted, is_place: reading::is_place(number) });
+            }
             Some(Key::Source(frontend, _)) => {
                 let sources = &mut self.record(frontend).sources;
                 if let Some((first, last)) = reading::range(kind, family, &raw.element) {
@@ -201,17 +215,6 @@ impl Collected {
             SetKind::Restricted => self.record(frontend).is_restricted = true,
             SetKind::Affinity(..) => self.record(frontend).learns = chain_in(&value),
             _ => {}
-        }
-    }
-
-    /// Adds an element that maps a frontend and a number to an endpoint.
-    fn endpoint(&mut self, kind: SetKind, frontend: Frontend, value: &Value, counted: Option<u64>) {
-        let Value::Data(data) = value else { return };
-        let Some(endpoint) = reading::slot_endpoint(frontend.family(), data.as_slice()) else { return };
-        let record = self.record(frontend);
-        match kind {
-            SetKind::Endpoints(_, List::Local) => record.local.push((endpoint, counted)),
-            _ => record.cluster.push((endpoint, counted)),
         }
     }
 }

@@ -6,10 +6,11 @@
 //! `KUBE-SVL-H` (H is a hash); their rules show the next chain. Endpoints are elements of maps, or chains `KUBE-SEP-H` to which the maps
 //! of these chains lead.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use foldhash::HashSet;
+use foldhash::{HashMap, HashSet};
 use ipnet::IpNet;
 
 use super::collect::{Chain, Collected, Record, Slot, Target};
@@ -41,8 +42,8 @@ fn view(collected: &Collected, frontend: Frontend, mut record: Record) -> Fronte
     record.cluster.extend(cluster.iter().filter_map(|chain| chain.endpoint));
     record.local.extend(local.iter().filter_map(|chain| chain.endpoint));
     let affinity = match record.learns.as_ref().filter(|_| !way.ends).and_then(|chain| collected.chain(chain)) {
-        Some(chain) => affinity(collected, chain),
-        None => affinity_of_chains(collected, if cluster.is_empty() { &local } else { &cluster }),
+        Some(chain) => affinity(collected, [chain]),
+        None => affinity(collected, if cluster.is_empty() { &local } else { &cluster }.iter().copied()),
     };
     let endpoints = match way.ends {
         true => Vec::new(),
@@ -183,12 +184,16 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
     chains.filter(|chain| chain.endpoint.is_some()).collect()
 }
 
-/// The session affinity from endpoint chains, of which each has its own set of clients.
-fn affinity_of_chains(collected: &Collected, chains: &[&Chain]) -> Option<Affinity> {
-    let mut sets = chains.iter().filter_map(|chain| chain.learns.first()).peekable();
-    let (_, seconds) = *sets.peek()?;
-    let clients = sets.filter_map(|(set, _)| collected.clients.get(set)).sum();
-    Some(Affinity { seconds: *seconds, clients })
+/// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, of which each has its own
+/// set. Of several maps of one chain, that of the endpoints on this node has no client that the others lack.
+fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
+    // Each set once: with weights, a chain may be there several times.
+    let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();
+    let clients = |of_local: bool| -> u64 {
+        let is_wanted = |set: &&Arc<str>| (SetKind::of(set) == Some(SetKind::Clients(List::Local))) == of_local;
+        learns.keys().filter(is_wanted).filter_map(|set| collected.clients.get(set)).sum()
+    };
+    Some(Affinity { seconds: *learns.values().next()?, clients: clients(false).max(clients(true)) })
 }
 
 /// The endpoints of a frontend, sorted by address.
@@ -201,31 +206,43 @@ fn endpoints(
 ) -> Vec<EndpointView> {
     let here = std::mem::take(&mut record.local);
     let mut slots: Vec<Slot> = if only_local { Vec::new() } else { std::mem::take(&mut record.cluster) };
-    let local: HashSet<SocketAddr> = here.iter().map(|(address, _)| *address).collect();
+    let local: HashSet<SocketAddr> = here.iter().map(|slot| slot.address).collect();
+    let outside = shares(&here);
+    let everywhere = if only_local { outside.clone() } else { shares(&slots) };
     slots.extend(here);
     slots.sort_unstable();
-    // An endpoint in both lists has two map elements, whose counts are added; or one chain, which has one count.
+    // An endpoint in both lists, or with a weight, has several map elements, whose counts are added; or one chain, which has one count.
     slots.dedup_by(|later, first| {
-        let same = later.0 == first.0;
+        let same = later.address == first.address;
         if same && !shares_counters {
-            first.1 = added(first.1, later.1, u64::saturating_add);
+            first.counted = added(first.counted, later.counted, u64::saturating_add);
         }
         same
     });
     let is_here =
         |address: &SocketAddr| local.contains(address) || collected.local.contains(&(*address, frontend.protocol));
-    let endpoint = |(address, counted)| EndpointView { local: is_here(&address), address, counted };
+    let endpoint = |Slot { address, counted, .. }| EndpointView {
+        address,
+        local: is_here(&address),
+        share: everywhere.get(&address).copied(),
+        share_outside: outside.get(&address).copied().filter(|_| !only_local),
+        counted,
+    };
     slots.into_iter().map(endpoint).collect()
 }
 
-/// The session affinity from a chain `learn-affinity-X`, which has a map of clients for all endpoints and one for the endpoints on this
-/// node. Each client of the second is in the first too, so the larger number is that of all clients.
-fn affinity(collected: &Collected, chain: &Chain) -> Option<Affinity> {
-    let (_, seconds) = chain.learns.first()?;
-    let clients = |list: List| -> u64 {
-        let of_list = SetKind::Clients(list);
-        let maps = chain.learns.iter().filter(|(map, _)| SetKind::of(map) == Some(of_list));
-        maps.filter_map(|(map, _)| collected.clients.get(map)).sum()
-    };
-    Some(Affinity { seconds: *seconds, clients: clients(List::Cluster).max(clients(List::Local)) })
+/// The share of each endpoint of a list in tenths of a percent; nothing if all are alike.
+fn shares(list: &[Slot]) -> HashMap<SocketAddr, u16> {
+    // Beside a Maglev table, one element is for the few clients that find nothing in it.
+    let is_table = list.iter().any(|slot| slot.is_place);
+    let mut counts = HashMap::default();
+    list.iter().filter(|slot| slot.is_place == is_table).for_each(|slot| *counts.entry(slot.address).or_default() += 1);
+    let (sum, smallest) = (counts.values().sum::<u64>(), counts.values().min().copied());
+    if counts.values().max().copied() == smallest {
+        return HashMap::default();
+    }
+    counts
+        .into_iter()
+        .map(|(address, count)| (address, u16::try_from((count * 1000 + sum / 2) / sum).unwrap_or_default()))
+        .collect()
 }

@@ -93,9 +93,40 @@ fn a_frontend_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
     );
     assert_eq!(
         frontend.endpoints,
-        [EndpointView { address: "10.0.0.1:8080".parse().unwrap(), local: false, counted: None }]
+        [EndpointView {
+            address: "10.0.0.1:8080".parse().unwrap(),
+            local: false,
+            share: None,
+            share_outside: None,
+            counted: None
+        }]
     );
     assert!(frontend.sources.is_none() && frontend.affinity.is_none());
+}
+
+// An endpoint that is in more slots than others gets more connections: its share is shown, but not where all are alike (E15).
+#[test]
+fn shares_are_those_of_the_slots_and_of_the_places_of_a_table() {
+    let place = |number: u32, last: u8| {
+        let key = key("10.96.0.1", 80).then(number);
+        Element::mapping(key, Value::Data(Data::from(IpAddr::from([10, 0, 0, last])).then(8080_u16)))
+    };
+    let shares = |chain: &str, map: &str, numbers: &[(u32, u8)]| -> Vec<(Option<u16>, Option<u16>)> {
+        let table = TableOf::new().leads("services", key("10.96.0.1", 80), goto(chain), "shop/web:http");
+        let table = numbers.iter().fold(table, |table, (number, last)| table.element(map, place(*number, *last)));
+        let [frontend] = &table.frontends()[..] else { panic!("one frontend") };
+        frontend.endpoints.iter().map(|endpoint| (endpoint.share, endpoint.share_outside)).collect()
+    };
+    let unlike = [(0, 1), (1, 1), (2, 2)];
+    assert_eq!(shares("lb-3", "endpoints", &unlike), [(Some(667), None), (Some(333), None)]);
+    assert_eq!(shares("lb-2", "endpoints", &[(0, 1), (1, 2)]), [(None, None); 2]);
+    assert_eq!(shares("lb-local-3", "local-endpoints", &unlike), [(Some(667), None), (Some(333), None)]);
+    assert_eq!(shares("external-local", "local-endpoints", &unlike), [(None, Some(667)), (None, Some(333))]);
+    // Number 0 beside the places of a Maglev table is for clients that find no place.
+    let places = [(1 << 17, 1), ((1 << 17) + 9, 2), (0, 2)];
+    assert_eq!(shares("lb-maglev-1021", "endpoints", &places), [(None, None); 2]);
+    let places = [places[0], places[1], ((1 << 17) + 8, 2), ((1 << 17) + 7, 2), (0, 1)];
+    assert_eq!(shares("lb-maglev-1021", "endpoints", &places), [(Some(250), None), (Some(750), None)]);
 }
 
 #[test]

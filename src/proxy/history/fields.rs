@@ -12,7 +12,7 @@ type Value = fn(&Service) -> String;
 /// influence on the rules.
 #[must_use]
 pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
-    let fields: [(&str, Value); 9] = [
+    let fields: [(&str, Value); 10] = [
         ("clusterIPs", |service| list(Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family)))),
         ("externalIPs", |service| list(&service.external_ips)),
         ("loadBalancerIPs", |service| list(&service.load_balancer_ips)),
@@ -23,6 +23,7 @@ pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
             Some(seconds) => format!("ClientIP for {seconds} s"),
             None => "None".to_owned(),
         }),
+        ("weights", |service| service.weights.to_string()),
         ("healthCheckNodePort", |service| list(service.health_check_node_port)),
         ("ports", |service| list(service.ports.iter().map(port))),
     ];

@@ -64,7 +64,8 @@ impl Target {
             None => untried[random(untried.len())],
         };
         state.pin = state.affinity.map(|_| (endpoint, now));
-        Some(Choice { endpoint, has_others: untried.len() > 1 })
+        // With weights an endpoint may be several times in the list.
+        Some(Choice { endpoint, has_others: untried.iter().any(|other| *other != endpoint) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,16 +1,15 @@
 //! Computes the endpoint lists of a service port.
 //!
 //! Takes the port's slices; returns the endpoints for traffic policy Cluster, the endpoints for policy Local, the endpoints that may
-//! connect to themselves, and whether there is any usable endpoint. Invariant: the lists are sorted and free of duplicates.
+//! connect to themselves, and whether there is any usable endpoint. Invariant: the lists are sorted, and have each endpoint once, or in its
+//! share of a weighted list ([`super::weights`]).
 
 use std::net::SocketAddr;
 
 use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
 
-use super::topology::{NodeTopology, Topology};
-
-/// An endpoint of a service port, with its address and port number.
-pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
+use super::topology::Topology;
+use super::weights::{Entry, Weighing};
 
 /// Merges the endpoints of slices, which come sorted by name, each with the number of its port (B4). Returns them sorted by IP and port
 /// number, each pair of IP and port number once.
@@ -20,13 +19,17 @@ pub(super) type Entry<'a> = (SocketAddr, &'a Endpoint);
 pub(super) fn merge<'a>(slices: impl Iterator<Item = (&'a EndpointSlice, u16)> + Clone) -> Vec<Entry<'a>> {
     let mut merged = Vec::with_capacity(slices.clone().map(|(slice, _)| slice.endpoints.len()).sum());
     for (slice, port) in slices {
-        merged.extend(slice.endpoints.iter().map(|endpoint| (SocketAddr::new(endpoint.address, port), endpoint)));
+        merged.extend(slice.endpoints.iter().map(|endpoint| Entry {
+            address: SocketAddr::new(endpoint.address, port),
+            endpoint,
+            weight: slice.weight,
+        }));
     }
     // A stable sort: duplicates stay in the order of their slices.
-    merged.sort_by_key(|(address, _)| *address);
+    merged.sort_by_key(|entry| entry.address);
     merged.dedup_by(|later, earlier| {
-        let same = later.0 == earlier.0;
-        if same && !later.1.conditions.terminating {
+        let same = later.address == earlier.address;
+        if same && !later.endpoint.conditions.terminating {
             *earlier = *later;
         }
         same
@@ -85,20 +88,21 @@ pub(super) struct Reasons {
 }
 
 impl Lists {
-    pub(super) fn new(endpoints: &[Entry<'_>], uses: Uses, node: NodeTopology<'_>) -> Self {
-        let (cluster, by_hints) = uses.cluster.then(|| cluster_list(endpoints, node)).unzip();
+    pub(super) fn new(endpoints: &[Entry<'_>], uses: Uses, weighing: Weighing<'_>) -> Self {
+        let node = weighing.node;
+        let (cluster, by_hints) = uses.cluster.then(|| cluster_list(endpoints, weighing)).unzip();
         let (cluster, from) = cluster.unzip();
         // Topology hints do not restrict the endpoints on this node.
-        let local = uses.local.then(|| ready_or_terminating(endpoints, |endpoint| node.is_local(endpoint)));
+        let local = uses.local.then(|| ready_or_terminating(endpoints, weighing, |endpoint| node.is_local(endpoint)));
         let (local, local_from) = local.unzip();
         let reasons = Reasons { cluster: from.zip(by_hints), local: local_from };
         let (cluster, local) = (cluster.unwrap_or_default(), local.unwrap_or_default());
         // Do not look at the list `cluster` for this: it is also empty if no frontend uses it.
-        let has_any = endpoints.iter().any(|(_, endpoint)| category(endpoint) != Category::Nothing);
+        let has_any = endpoints.iter().any(|entry| category(entry.endpoint) != Category::Nothing);
         let reachable =
             |address: &SocketAddr| [&cluster, &local].iter().any(|list| list.binary_search(address).is_ok());
-        let here = endpoints.iter().filter(|(_, endpoint)| node.is_local(endpoint));
-        let hairpin = here.map(|(address, _)| *address).filter(reachable).collect();
+        let here = endpoints.iter().filter(|entry| node.is_local(entry.endpoint));
+        let hairpin = here.map(|entry| entry.address).filter(reachable).collect();
         Self { cluster, local, hairpin, has_any, reasons }
     }
 }
@@ -108,16 +112,16 @@ type List = (Vec<SocketAddr>, Category);
 /// The Ready endpoints that the topology hints allow; if no endpoint is Ready, the endpoints that still serve while they terminate.
 ///
 /// If there are Ready endpoints, the hints allow at least one of them. If there are none, the hints are ignored.
-fn cluster_list(endpoints: &[Entry<'_>], node: NodeTopology<'_>) -> (List, Topology) {
-    let ready = endpoints.iter().map(|(_, endpoint)| *endpoint).filter(|endpoint| endpoint.conditions.ready);
-    let topology = Topology::of(ready, node);
-    (ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint, node)), topology)
+fn cluster_list(endpoints: &[Entry<'_>], weighing: Weighing<'_>) -> (List, Topology) {
+    let ready = endpoints.iter().map(|entry| entry.endpoint).filter(|endpoint| endpoint.conditions.ready);
+    let topology = Topology::of(ready, weighing.node);
+    (ready_or_terminating(endpoints, weighing, |endpoint| topology.allows(endpoint, weighing.node)), topology)
 }
 
 /// The wanted endpoints that are Ready; if there is none, the wanted endpoints that still serve while they terminate.
-fn ready_or_terminating(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> List {
+fn ready_or_terminating(endpoints: &[Entry<'_>], weighing: Weighing<'_>, wanted: impl Fn(&Endpoint) -> bool) -> List {
     for of in [Category::Ready, Category::Terminating] {
-        let list = addresses(endpoints, |endpoint| category(endpoint) == of && wanted(endpoint));
+        let list = weighing.list(endpoints, |endpoint| category(endpoint) == of && wanted(endpoint));
         if !list.is_empty() {
             return (list, of);
         }
@@ -132,10 +136,4 @@ pub(super) const fn category(endpoint: &Endpoint) -> Category {
         conditions if conditions.serving_terminating() => Category::Terminating,
         _ => Category::Nothing,
     }
-}
-
-fn addresses(endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
-    let mut list = Vec::with_capacity(endpoints.len());
-    list.extend(endpoints.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(address, _)| *address));
-    list
 }

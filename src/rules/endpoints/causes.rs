@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
-use crate::model::{CloseConnections, Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy};
+use crate::model::{CloseConnections, Family, PortSlice, Protocol, Service, ServicePort, TrafficPolicy, Weights};
 
-use super::categories::{self, Category, Entry, Lists, Uses};
+use super::categories::{self, Category, Lists, Uses};
 use super::topology::{NodeTopology, Topology};
+use super::weights::{Entry, Weighing, different};
 use super::{Gathered, label};
 
 /// The most endpoints that are looked at for one Service, over all its ports; more than any real Service has.
@@ -33,6 +34,8 @@ pub struct Causes {
     pub close_connections: Option<CloseConnections>,
     /// Whether the Service asks to keep UDP flows to endpoints that are only not ready (J3).
     pub keeps_unready_udp_flows: bool,
+    /// The weights that the Service gives to endpoints by where they run.
+    pub weights: Weights,
     /// Whether `ports` has all ports; if the Service is too large, further ports are left out.
     pub is_complete: bool,
 }
@@ -87,7 +90,7 @@ pub struct Taken {
 impl Counts {
     fn of<'a>(endpoints: impl Iterator<Item = &'a Entry<'a>>) -> Self {
         let mut counts = Self::default();
-        for (_, endpoint) in endpoints {
+        for Entry { endpoint, .. } in endpoints {
             counts.all += 1;
             match categories::category(endpoint) {
                 Category::Ready => counts.ready += 1,
@@ -110,6 +113,7 @@ impl Gathered<'_> {
             asks_for_hints: service.asks_for_hints,
             close_connections: service.close_connections,
             keeps_unready_udp_flows: service.keeps_unready_udp_flows,
+            weights: service.weights,
             is_complete: true,
         };
         let mut left = MOST_WORK;
@@ -125,7 +129,13 @@ impl Gathered<'_> {
                 if !take(&mut left, PORT_WORK + slices.iter().map(|one| one.slice.endpoints.len()).sum::<usize>()) {
                     return Some(Causes { is_complete: false, ..causes });
                 }
-                causes.ports.push(cause(service, (port, family), slices, pods, NodeTopology::of(self.state)));
+                causes.ports.push(cause(
+                    service,
+                    (port, family),
+                    slices,
+                    pods,
+                    Weighing::of(service, NodeTopology::of(self.state)),
+                ));
             }
         }
         Some(causes)
@@ -142,11 +152,11 @@ fn cause(
     (port, family): (&ServicePort, Family),
     slices: &[PortSlice<'_>],
     pods: Counts,
-    node: NodeTopology<'_>,
+    weighing: Weighing<'_>,
 ) -> PortCause {
     let endpoints = categories::merge(slices.iter().map(|one| (one.slice, one.port)));
-    let lists = Lists::new(&endpoints, Uses::of(service, port, family), node);
-    let (cluster, local) = (lists.cluster.len(), lists.local.len());
+    let lists = Lists::new(&endpoints, Uses::of(service, port, family), weighing);
+    let (cluster, local) = (different(&lists.cluster), different(&lists.local));
     PortCause {
         family,
         label: label(&service.name, port),
@@ -154,7 +164,7 @@ fn cause(
         protocol: port.protocol,
         pods,
         endpoints: Counts::of(endpoints.iter()),
-        here: Counts::of(endpoints.iter().filter(|(_, endpoint)| node.is_local(endpoint))),
+        here: Counts::of(endpoints.iter().filter(|entry| weighing.node.is_local(entry.endpoint))),
         internal: service.internal_policy,
         external: service.externally_accessible(port, family).then_some(service.external_policy),
         cluster: lists.reasons.cluster.map(|(category, topology)| (Taken { category, count: cluster }, topology)),

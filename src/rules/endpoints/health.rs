@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use crate::model::{Family, Service};
 
-use super::categories::Entry;
 use super::topology::NodeTopology;
+use super::weights::Entry;
 
 /// The answer of a Service's health-check node port in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl<'a> Counting<'a> {
         if self.port.is_none() {
             return;
         }
-        for (_, endpoint) in endpoints {
+        for Entry { endpoint, .. } in endpoints {
             let conditions = endpoint.conditions;
             if conditions.ready && !conditions.terminating && self.node.is_local(endpoint) {
                 self.addresses.insert((family, endpoint.address));

@@ -4,7 +4,7 @@
 //! uses chains, maps or marks.
 //!
 //! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service
-//! owns each frontend; every list is sorted and free of duplicates; if an [`Action`] uses [`PortSelection::cluster`], that list
+//! owns each frontend; every list is sorted and has each endpoint once, but for weights; if an [`Action`] uses [`PortSelection::cluster`], that list
 //! is not empty; IPv4 and IPv6 never mix (D24).
 
 mod categories;
@@ -13,6 +13,7 @@ pub mod health;
 pub mod size;
 mod sources;
 mod topology;
+mod weights;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -30,6 +31,7 @@ use crate::model::{
 use categories::{Lists, Uses};
 use health::{Counting, HealthCheck};
 use topology::NodeTopology;
+use weights::Weighing;
 
 pub use categories::Category;
 pub(crate) use sources::allowed_sources;
@@ -56,9 +58,10 @@ pub struct PortSelection {
     pub label: Arc<str>,
     /// Transport protocol.
     pub protocol: Protocol,
-    /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15).
+    /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15). With weights an endpoint is here as
+    /// often as it counts, so each entry gets the same share of the connections (E15).
     pub cluster: Vec<SocketAddr>,
-    /// The endpoints on this node for traffic policy Local (C4), sorted; empty when no frontend uses them (A15).
+    /// The endpoints on this node for traffic policy Local (C4), sorted and weighted as those of `cluster`; empty when no frontend uses them (A15).
     pub local: Vec<SocketAddr>,
     /// The endpoints in `cluster` or `local` that run on this node, sorted: a pod that is an endpoint may connect to itself through the
     /// Service (C7, D10).
@@ -138,6 +141,7 @@ impl<'a> Gathered<'a> {
         let restricted = Family::BOTH.map(|family| sources::allowed_sources(service, family, state.node()));
         let [v4, v6] = &restricted;
         let node = NodeTopology::of(state);
+        let weighing = Weighing::of(service, node);
         let mut health = Counting::new(service, node);
         let mut ports = Vec::with_capacity(service.ports.len() * families.len());
         for (index, port) in service.ports.iter().enumerate() {
@@ -146,7 +150,7 @@ impl<'a> Gathered<'a> {
                 let endpoints = categories::merge(slices.iter().map(|one| (one.slice, one.port)));
                 health.add(*family, &endpoints);
                 let sources = if *family == Family::V4 { v4 } else { v6 };
-                let lists = Lists::new(&endpoints, Uses::of(service, port, *family), node);
+                let lists = Lists::new(&endpoints, Uses::of(service, port, *family), weighing);
                 ports.push(select_port(state, service, (index, port), *family, lists, sources.as_ref()));
             }
         }

@@ -2,15 +2,19 @@
 //!
 //! Takes a Service with its slices ([`Gathered`]), returns a [`PortSize`] for each port and each family with a cluster IP. An object
 //! of some 100 KB can have millions of endpoints, because each endpoint of a slice has each of the slice's ports. Counting takes time
-//! and memory in proportion to ports and slices, not to the number of endpoints.
+//! and memory in proportion to ports and slices, not to the number of these endpoints.
 //!
 //! Invariant: the selection of a port never has more frontends, sources or cluster endpoints than its [`PortSize`].
 
 use std::collections::BTreeSet;
 
-use crate::model::{Family, PortSlices, Scheduler, Service, ServicePort};
+use foldhash::HashMap;
+
+use crate::model::{EndpointSlice, Family, ObjectName, PortSlices, Scheduler, Service, ServicePort, State};
 
 use super::Gathered;
+use super::topology::NodeTopology;
+use super::weights::{Weighing, most_slots};
 
 /// The size of a service port in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +25,8 @@ pub struct PortSize {
     pub sources: u64,
     /// Endpoints in all slices, ready or not; duplicates count each time.
     pub endpoints: u64,
+    /// The most numbers that these endpoints take in a list: one for each, or with weights several (E15).
+    pub slots: u64,
     /// Different port numbers on the endpoints: nearly always one. Counted only with session affinity, otherwise 0.
     pub targets: u64,
     /// Whether the Service has session affinity (A11).
@@ -32,12 +38,23 @@ pub struct PortSize {
 /// The size of each port of a Service in each family with a cluster IP (A4); empty if the Service is unknown.
 pub fn sizes(gathered: &Gathered<'_>) -> Vec<PortSize> {
     let Some(service) = gathered.service else { return Vec::new() };
-    let mut sizes = Vec::new();
+    let (mut sizes, sums) = (Vec::new(), sums(gathered.state, service));
     for family in Family::BOTH.into_iter().filter(|family| service.cluster_ips.get(*family).is_some()) {
         let addresses = Addresses::of(service, family);
-        sizes.extend(service.ports.iter().map(|port| addresses.size(service, port, family, &gathered.slices)));
+        let size = |port| addresses.size(service, (port, family), &gathered.slices, &sums);
+        sizes.extend(service.ports.iter().map(size));
     }
     sizes
+}
+
+/// The sums of the weights of slices' endpoints, of slices in which not all weights are 1; made once, because many ports may have a slice.
+type Sums<'a> = HashMap<&'a ObjectName, u64>;
+
+fn sums<'a>(state: &'a State, service: &Service) -> Sums<'a> {
+    let weighing = Weighing::of(service, NodeTopology::of(state));
+    let sums = state.slices_of(&service.name).map(|slice| (slice, weighing.sum(slice)));
+    let sums = sums.filter(|(slice, sum)| *sum != number(slice.endpoints.len()));
+    sums.map(|(slice, sum)| (&slice.name, sum)).collect()
 }
 
 /// The counts that are the same for each port of a Service.
@@ -56,18 +73,37 @@ impl Addresses {
         Self { frontends: number(service.address_count(family)), sources: number(balancers) * allowed }
     }
 
-    fn size(self, service: &Service, port: &ServicePort, family: Family, slices: &PortSlices<'_>) -> PortSize {
+    fn size(
+        self,
+        service: &Service,
+        (port, family): (&ServicePort, Family),
+        slices: &PortSlices<'_>,
+        sums: &Sums<'_>,
+    ) -> PortSize {
         let (slices, affinity) = (slices.get(port, family), service.affinity_seconds.is_some());
         let targets = slices.iter().filter(|_| affinity).map(|one| one.port).collect::<BTreeSet<u16>>();
+        let of_slice = |slice: &EndpointSlice| number(slice.endpoints.len());
+        let endpoints = slices.iter().map(|one| of_slice(one.slice)).sum();
+        let sum = |slice: &EndpointSlice| sums.get(&slice.name).copied().unwrap_or_else(|| of_slice(slice));
         PortSize {
             frontends: self.frontends + u64::from(port.node_port.is_some()),
             sources: self.sources,
-            endpoints: slices.iter().map(|one| number(one.slice.endpoints.len())).sum(),
+            endpoints,
+            slots: most_slots(endpoints, slices.iter().map(|one| sum(one.slice)).sum()),
             targets: number(targets.len()),
             affinity,
             scheduler: service.scheduler,
         }
     }
+}
+
+/// How many numbers the endpoints of a Service take at most in a list of one of its ports (E15).
+pub(crate) fn slots(state: &State, service: &Service, family: Family) -> u64 {
+    let weighing = Weighing::of(service, NodeTopology::of(state));
+    let slices = state.slices_of(&service.name).filter(|slice| slice.family == family);
+    let (endpoints, sum) = slices
+        .fold((0, 0), |(endpoints, sum), slice| (endpoints + number(slice.endpoints.len()), sum + weighing.sum(slice)));
+    most_slots(endpoints, sum)
 }
 
 fn number(count: usize) -> u64 {
@@ -78,7 +114,7 @@ fn number(count: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::model::testing::{name, port, service, slice, slice_port, state};
-    use crate::model::{Event, State};
+    use crate::model::{Event, Weights};
 
     const WEB: &str = "ns/web";
 
@@ -102,7 +138,13 @@ mod tests {
             Event::SliceApplied(slice("ns/c", WEB, &ports, &["fd00::1"])),
             Event::ServiceApplied(web),
         ];
-        let size = |frontends, sources, endpoints| PortSize { frontends, sources, endpoints, ..PortSize::default() };
+        let size = |frontends, sources, endpoints| PortSize {
+            frontends,
+            sources,
+            endpoints,
+            slots: endpoints,
+            ..PortSize::default()
+        };
         assert_eq!(sizes_in(&state(events)), [size(3, 3, 3), size(4, 3, 2), size(2, 0, 1), size(3, 0, 1)]);
     }
 
@@ -114,8 +156,29 @@ mod tests {
         let slices = [("ns/a", 8080), ("ns/b", 8080), ("ns/c", 9090)];
         let slices = slices.map(|(name, port)| slice(name, WEB, &[slice_port("http", port)], &["10.0.0.1"]));
         let events = slices.map(Event::SliceApplied).into_iter().chain([Event::ServiceApplied(web)]);
-        let size = PortSize { frontends: 1, endpoints: 3, targets: 2, affinity: true, ..PortSize::default() };
+        let size = PortSize { frontends: 1, endpoints: 3, slots: 3, targets: 2, affinity: true, ..PortSize::default() };
         assert_eq!(sizes_in(&state(events)), [size]);
+    }
+
+    // With weights the numbers that endpoints take count, and not the endpoints (E15, E16).
+    #[test]
+    fn weights_are_counted_as_the_list_has_them() {
+        let mut web = service(WEB, &["172.30.0.1"]);
+        web.ports = vec![port("http", 80), port("https", 443)];
+        web.weights = Weights { local: Some(50), zone: None };
+        let here = ["10.0.0.1 @here", "10.0.0.2", "10.0.0.3"];
+        let both = slice("ns/a", WEB, &[slice_port("http", 8080), slice_port("https", 8443)], &here);
+        let one = EndpointSlice { weight: 3, ..slice("ns/b", WEB, &[slice_port("https", 8443)], &["10.0.0.4"]) };
+        let events = [Event::SliceApplied(both), Event::SliceApplied(one), Event::ServiceApplied(web.clone())];
+        let slots = |state: &State| sizes_in(state).iter().map(|size| (size.endpoints, size.slots)).collect::<Vec<_>>();
+        assert_eq!(slots(&state(events.clone())), [(3, 52), (4, 55)]);
+        assert_eq!(super::slots(&state(events), &web, Family::V4), 55);
+        // A list is cut long before it holds up others, however large the sum is.
+        let many: Vec<String> = (0..255).map(|n| format!("10.0.1.{n} @here")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let heavy = EndpointSlice { weight: 100, ..slice("ns/a", WEB, &[slice_port("http", 8080)], &many) };
+        let events = [Event::SliceApplied(heavy), Event::ServiceApplied(web)];
+        assert_eq!(slots(&state(events))[0], (255, 10_000 + 255));
     }
 
     #[test]

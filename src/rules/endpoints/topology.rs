@@ -10,7 +10,7 @@ pub(super) struct NodeTopology<'a> {
     /// The node's name; `None` when it is empty: then no endpoint is local (B8).
     node: Option<&'a str>,
     /// The node's zone; if it is `None`, no zone hint matches (C2, C9).
-    zone: Option<&'a str>,
+    pub(super) zone: Option<&'a str>,
 }
 
 impl<'a> NodeTopology<'a> {

@@ -1,7 +1,8 @@
 //! EndpointSlices, with the fields that the proxy uses.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::names::{Destination, Family, Frontend, ObjectName, Protocol};
@@ -19,6 +20,9 @@ pub struct EndpointSlice {
     pub ports: Vec<SlicePort>,
     /// Endpoints that have an address (B6).
     pub endpoints: Vec<Endpoint>,
+    /// How much each of its endpoints counts, from 1 to [`MOST_WEIGHT`](super::MOST_WEIGHT): 1, unless an annotation of the slice says
+    /// otherwise.
+    pub weight: u8,
     /// The time of the cluster change that made the control plane write this version of the slice.
     pub trigger: TriggerTime,
 }
@@ -72,8 +76,27 @@ pub struct Endpoint {
     pub conditions: Conditions,
     /// Name of the node that the endpoint runs on (B8).
     pub node: Option<Arc<str>>,
+    /// The zone that the endpoint runs in.
+    pub zone: Option<Zone>,
     /// Topology hints; `None` when there are none (B9).
     pub hints: Option<Box<Hints>>,
+}
+
+/// A zone, as a hash of its name: there are hundreds of thousands of endpoints, and these four bytes fit where the compiler would leave as
+/// many unused. Only weights depend on it, so two zones with one hash, of which there is one pair in four billion, do little harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Zone(NonZeroU32);
+
+impl Zone {
+    /// The zone with this name; `None` when the name is empty.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let [a, b, c, d, ..] = hasher.finish().to_ne_bytes();
+        let hash = NonZeroU32::new(u32::from_ne_bytes([a, b, c, d])).unwrap_or(NonZeroU32::MIN);
+        (!name.is_empty()).then_some(Self(hash))
+    }
 }
 
 /// The three conditions of an endpoint with their defaults applied (B7).
@@ -105,4 +128,19 @@ pub struct Hints {
     pub zones: Vec<Arc<str>>,
     /// `hints.forNodes[].name`.
     pub nodes: Vec<Arc<str>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A cluster has hundreds of thousands of endpoints: the zone may not make them larger.
+    #[test]
+    fn the_zone_takes_no_memory_of_its_own() {
+        let parts = size_of::<IpAddr>() + size_of::<Conditions>();
+        assert!(parts.is_multiple_of(4) && !parts.is_multiple_of(8), "{parts}");
+        assert_eq!(size_of::<Endpoint>(), parts + 4 + size_of::<Option<Arc<str>>>() + size_of::<Option<Box<Hints>>>());
+        assert!(Zone::of("a").is_some() && Zone::of("a") == Zone::of("a") && Zone::of("a") != Zone::of("b"));
+        assert_eq!(Zone::of(""), None);
+    }
 }

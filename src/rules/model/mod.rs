@@ -27,12 +27,12 @@ mod tests;
 
 pub use change::Change;
 pub use conflicts::{Conflict, Contest, Winner};
-pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort, TriggerTime};
+pub use endpoint::{Conditions, Endpoint, EndpointSlice, Hints, SlicePort, TriggerTime, Zone};
 pub use event::Event;
 pub use frontends::FrontendKind;
 pub use names::{Destination, Family, Frontend, ObjectName, Protocol};
 pub use node::Node;
 pub(crate) use port_slices::{PortSlice, PortSlices};
 pub use ranges::Ranges;
-pub use service::{CloseConnections, ClusterIps, Scheduler, Service, ServicePort, TrafficPolicy};
+pub use service::{CloseConnections, ClusterIps, MOST_WEIGHT, Scheduler, Service, ServicePort, TrafficPolicy, Weights};
 pub use state::{Dirty, State};

@@ -1,5 +1,6 @@
 //! Services, with the fields that the proxy uses.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub struct Service {
     pub close_connections: Option<CloseConnections>,
     /// Whether an annotation of the Service asks to keep UDP flows to endpoints that are only not ready (J3).
     pub keeps_unready_udp_flows: bool,
+    /// How much endpoints count because of where they run, by another annotation.
+    pub weights: Weights,
     /// `spec.healthCheckNodePort`; `None` unless the type is LoadBalancer and `external_policy` is `Local` (A13).
     pub health_check_node_port: Option<u16>,
     /// The ports, in the order of the Service object.
@@ -100,6 +103,30 @@ pub enum CloseConnections {
     EndpointGone,
     /// These, and those to an address or port that the Service no longer has, as after its deletion.
     EndpointOrServiceGone,
+}
+
+/// How much an endpoint counts because of where it runs, from 1 to [`MOST_WEIGHT`]. An endpoint that runs elsewhere counts 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Weights {
+    /// The weight of an endpoint on this node; if it is not set, `zone` counts for it too.
+    pub local: Option<u8>,
+    /// The weight of an endpoint in this node's zone.
+    pub zone: Option<u8>,
+}
+
+/// The largest weight that an annotation can give.
+pub const MOST_WEIGHT: u8 = 100;
+
+impl fmt::Display for Weights {
+    /// Formats the weights as the annotation has them; without weights, as `None`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.local, self.zone) {
+            (Some(local), Some(zone)) => write!(f, "local={local},zone={zone}"),
+            (Some(local), None) => write!(f, "local={local}"),
+            (None, Some(zone)) => write!(f, "zone={zone}"),
+            (None, None) => f.write_str("None"),
+        }
+    }
 }
 
 /// One port of a Service. (namespace, name, port name, protocol) identifies it (A5).

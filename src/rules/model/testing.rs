@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, Hints, Node, ObjectName, Protocol, Service,
-    ServicePort, SlicePort, State, TrafficPolicy, TriggerTime,
+    ServicePort, SlicePort, State, TrafficPolicy, TriggerTime, Weights, Zone,
 };
 
 /// The node on which the tests run.
@@ -36,6 +36,7 @@ pub fn service(service_name: &str, cluster_ips: &[&str]) -> Service {
         scheduler: None,
         close_connections: None,
         keeps_unready_udp_flows: false,
+        weights: Weights::default(),
         health_check_node_port: None,
         ports: Vec::new(),
     }
@@ -71,21 +72,24 @@ pub fn slice(slice_name: &str, service: &str, ports: &[SlicePort], endpoints: &[
         family: endpoints.first().map_or(Family::V4, |endpoint| Family::of(endpoint.address)),
         ports: ports.to_vec(),
         endpoints,
+        weight: 1,
         trigger: TriggerTime::default(),
     }
 }
 
 /// An endpoint, ready and on no node unless the words after the address say otherwise.
 ///
-/// `@node`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving), `dead` (terminating, not
+/// `@node` and `zone=a`: where it runs; `unready`, `serving` (but neither ready nor terminating), `terminating` (and serving), `dead` (terminating, not
 /// serving), `published` (terminating, but with condition ready); `zones=a,b` and `nodes=x,y`: its hints.
 pub fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let address = words.next().unwrap().parse().unwrap();
-    let mut endpoint = Endpoint { address, conditions: Conditions::READY, node: None, hints: None };
+    let mut endpoint = Endpoint { address, conditions: Conditions::READY, node: None, zone: None, hints: None };
     for word in words {
         if let Some(node) = word.strip_prefix('@') {
             endpoint.node = Some(node.into());
+        } else if let Some(zone) = word.strip_prefix("zone=") {
+            endpoint.zone = Zone::of(zone);
         } else if let Some((kind, names)) = word.split_once('=') {
             let hints = endpoint.hints.get_or_insert_with(|| Box::new(Hints::default()));
             let list = if kind == "zones" { &mut hints.zones } else { &mut hints.nodes };

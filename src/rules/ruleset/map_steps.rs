@@ -14,6 +14,7 @@ use super::Layout;
 use super::balancing::Balancing;
 use super::kinds::SetKind;
 use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
+use crate::endpoints::size::slots;
 use crate::model::{Family, Service, State};
 
 /// The numbers of maps, each with the most elements of one kind of map (such as `endpoints`) that they share.
@@ -74,9 +75,7 @@ impl Steps {
         let mut sums = [[0_u64; 2]; 2];
         for service in state.services_unordered() {
             for (sums, family) in sums.iter_mut().zip(Family::BOTH) {
-                let slices = state.slices_of(&service.name).filter(|slice| slice.family == family);
-                let endpoints = slices.map(|slice| slice.endpoints.len()).sum::<usize>();
-                let added = of_service(service, family, balancing, u64::try_from(endpoints).unwrap_or(u64::MAX));
+                let added = of_service(service, family, balancing, slots(state, service, family));
                 if added.iter().all(|added| *added <= limit) {
                     sums.iter_mut().zip(added).for_each(|(sum, added)| *sum = sum.saturating_add(added));
                 }
@@ -90,11 +89,11 @@ impl Steps {
     }
 }
 
-/// The elements of a Service with this many endpoints, for frontends with an address and for node ports.
-fn of_service(service: &Service, family: Family, balancing: Balancing, endpoints: u64) -> [u64; 2] {
+/// The elements of a Service whose endpoints take this many slots, for frontends with an address and for node ports.
+fn of_service(service: &Service, family: Family, balancing: Balancing, slots: u64) -> [u64; 2] {
     let addresses = service.address_count(family);
     let node_ports = service.ports.iter().filter(|port| addresses > 0 && port.node_port.is_some()).count();
-    let of_one = balancing.elements(service.scheduler, endpoints);
+    let of_one = balancing.elements(service.scheduler, slots);
     [addresses * service.ports.len(), node_ports]
         .map(|frontends| of_one.saturating_mul(u64::try_from(frontends).unwrap_or(u64::MAX)))
 }

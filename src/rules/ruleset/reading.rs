@@ -15,7 +15,7 @@ use nft::{Data, Element, Expr, RuleDump, Statement, Verdict};
 use super::kinds::{Role, SetKind};
 use super::names::FrontendType;
 use crate::model::{Destination, Family, Frontend, Protocol};
-use crate::table::ChainContent;
+use crate::table::{ChainContent, FIRST_PLACE};
 
 /// The parsed key of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Key {
     Endpoint(SocketAddr, Protocol),
     /// A frontend.
     Frontend(Frontend),
-    /// A frontend, and the number of one of its endpoints or of a position in its Maglev table.
+    /// A frontend, and the number of an entry of its list of endpoints or of a position in its Maglev table ([`is_place`]).
     Numbered(Frontend, u32),
     /// A frontend, and the first or last address of one of its source ranges.
     Source(Frontend, IpAddr),
@@ -94,6 +94,12 @@ pub fn range(kind: SetKind, family: Family, element: &Element) -> Option<(IpAddr
     let first = end_of(element.key.as_slice())?;
     let last = element.key_end.as_ref().and_then(|end| end_of(end.as_slice()));
     Some((first, last.unwrap_or(first)))
+}
+
+/// Whether the number in a key of a map of endpoints is a position of a Maglev table, and not the number of an entry of the list.
+#[must_use]
+pub const fn is_place(number: u32) -> bool {
+    number >= FIRST_PLACE
 }
 
 /// Parses the endpoint in the value of an element of a map of endpoints.

@@ -10,7 +10,7 @@ use nft::decode::{self, Decoded, Messages, RawElement};
 use nft::{Element, Elements, Set, Table, TableDump, TableName};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
-    SlicePort, TrafficPolicy, TriggerTime,
+    SlicePort, TrafficPolicy, TriggerTime, Weights,
 };
 use rules::ruleset::Layout;
 
@@ -105,6 +105,7 @@ fn events() -> [Event; 3] {
         scheduler: None,
         close_connections: None,
         keeps_unready_udp_flows: false,
+        weights: Weights::default(),
         health_check_node_port: None,
         ports: vec![port(80)],
     };
@@ -112,6 +113,7 @@ fn events() -> [Event; 3] {
         address: IpAddr::from([10, 244, 1, last]),
         conditions: Conditions::READY,
         node: Some("node".into()),
+        zone: None,
         hints: None,
     };
     let slice = EndpointSlice {
@@ -120,6 +122,7 @@ fn events() -> [Event; 3] {
         family: Family::V4,
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
         endpoints: vec![endpoint(1), endpoint(2)],
+        weight: 1,
         trigger: TriggerTime::default(),
     };
     [Event::ServiceApplied(service), Event::SliceApplied(slice), Event::InitialListDone]

@@ -24,3 +24,4 @@ mod takeover;
 mod tracking;
 mod tree;
 mod udp;
+mod weights;

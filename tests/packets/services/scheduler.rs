@@ -28,7 +28,7 @@ const CLIENTS: u8 = 120;
 const MANY: u8 = 10;
 
 /// The endpoint of each client.
-type Reached = BTreeMap<IpAddr, SocketAddr>;
+pub(super) type Reached = BTreeMap<IpAddr, SocketAddr>;
 
 fn client(family: Family, n: u8) -> IpAddr {
     let text = if family == Family::V4 { format!("203.0.113.{}", 100 + n) } else { format!("2001:db8:113::1:{n}") };
@@ -41,7 +41,7 @@ fn endpoint(family: Family, n: u8) -> IpAddr {
 }
 
 /// A world whose client has [`CLIENTS`] more addresses in each family.
-fn world_of_clients() -> World {
+pub(super) fn world_of_clients() -> World {
     let world = World::new();
     for family in Family::ALL {
         let add = |n| format!("addr add {} dev eth0", host_prefix(client(family, n)));
@@ -92,7 +92,7 @@ fn many(which: impl Iterator<Item = u8> + Clone) -> Vec<Value> {
     Family::ALL.map(of).to_vec()
 }
 
-fn frontend(family: Family) -> SocketAddr {
+pub(super) fn frontend(family: Family) -> SocketAddr {
     SocketAddr::new(family.cluster_ip(1), 80)
 }
 
@@ -105,7 +105,7 @@ fn connect(from: &Namespace, client: IpAddr, proto: Proto, frontend: SocketAddr)
 }
 
 /// One new connection of each client.
-fn connect_all(world: &World, proto: Proto, frontend: SocketAddr) -> Reached {
+pub(super) fn connect_all(world: &World, proto: Proto, frontend: SocketAddr) -> Reached {
     let family = Family::of(frontend.ip());
     let one = |n| (client(family, n), connect(&world.client, client(family, n), proto, frontend));
     (0..CLIENTS).map(one).collect()

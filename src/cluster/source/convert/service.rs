@@ -4,12 +4,14 @@ use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::text::parse_weight;
 use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp};
 use crate::source::objects;
 use foldhash::HashSet;
 use ipnet::IpNet;
 use rules::model::{
-    CloseConnections, ClusterIps, Event, Family, ObjectName, Scheduler, Service, ServicePort, TrafficPolicy,
+    CloseConnections, ClusterIps, Event, Family, MOST_WEIGHT, ObjectName, Scheduler, Service, ServicePort,
+    TrafficPolicy, Weights,
 };
 
 /// The API's default of `sessionAffinityConfig.clientIP.timeoutSeconds` (A11).
@@ -84,6 +86,7 @@ impl Converter {
             scheduler: choice(object, objects::SCHEDULER, &SCHEDULERS, fields),
             close_connections: choice(object, objects::CLOSE_CONNECTIONS, &CLOSE_CONNECTIONS, fields),
             keeps_unready_udp_flows: choice(object, objects::KEEP_UDP_FLOWS, &KEEP_UDP_FLOWS, fields).is_some(),
+            weights: weights(object, fields),
             health_check_node_port: health_check_node_port(spec, external_policy, assigns_health_check, fields),
             ports,
         })
@@ -343,6 +346,34 @@ fn choice<T: Copy>(
         fields.problem(format_args!("metadata.annotations[{annotation}]"), text);
     }
     chosen
+}
+
+/// Returns the weights that the Service's annotation gives to endpoints by where they run (E15).
+fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
+    let Some(text) = object.metadata.annotation(objects::WEIGHTS) else { return Weights::default() };
+    parse_weights(text).unwrap_or_else(|| {
+        let field = format_args!("metadata.annotations[{}]", objects::WEIGHTS);
+        let valid = format!("local=N or zone=N, or both with a comma between them, with N from 1 to {MOST_WEIGHT}");
+        fields.problem(field, format!("{text:?} is not {valid}; ignored"));
+        Weights::default()
+    })
+}
+
+/// Parses weights such as `local=4,zone=2`. A place that is named twice has no clear weight.
+fn parse_weights(text: &str) -> Option<Weights> {
+    let mut weights = Weights::default();
+    for part in text.split(',') {
+        let (place, weight) = part.split_once('=')?;
+        let of_place = match place.trim() {
+            "local" => &mut weights.local,
+            "zone" => &mut weights.zone,
+            _ => return None,
+        };
+        if of_place.replace(parse_weight(weight)?).is_some() {
+            return None;
+        }
+    }
+    Some(weights)
 }
 
 /// Returns the health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::text::is_dns_subdomain;
+use super::text::{is_dns_subdomain, parse_weight};
 use super::{Converted, Converter, Fields};
 use crate::source::objects;
-use rules::model::{Conditions, Endpoint, EndpointSlice, Event, Family, Hints, ObjectName, SlicePort, TriggerTime};
+use rules::model::{
+    Conditions, Endpoint, EndpointSlice, Event, Family, Hints, MOST_WEIGHT, ObjectName, SlicePort, TriggerTime,
+};
 
 impl Converter {
     /// Converts an EndpointSlice. The event is [`Event::SliceDeleted`] if the proxy cannot use the slice (B1 to B3).
@@ -52,6 +54,7 @@ impl Converter {
             family,
             ports: self.slice_ports(object, fields),
             endpoints: self.slice_endpoints(object, family, fields),
+            weight: weight(object.metadata.annotation(objects::WEIGHT), fields),
             trigger: trigger(object.metadata.annotation(objects::TRIGGER_TIME)),
         })
     }
@@ -118,6 +121,7 @@ impl Converter {
             address,
             conditions: conditions(&endpoint.conditions),
             node: node.map(|node| self.names.share(node)),
+            zone: endpoint.zone.0,
             hints: endpoint.hints.as_ref().and_then(|hints| self.hints(hints)),
         })
     }
@@ -149,6 +153,16 @@ fn pods(slice: &objects::EndpointSlice<'_>) -> impl Iterator<Item = (String, IpA
 fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
+}
+
+/// Returns the weight that an annotation gives to the endpoints of a slice (E15).
+fn weight(text: Option<&str>, fields: &mut Fields<'_>) -> u8 {
+    let Some(text) = text else { return 1 };
+    parse_weight(text).unwrap_or_else(|| {
+        let field = format_args!("metadata.annotations[{}]", objects::WEIGHT);
+        fields.problem(field, format!("{text:?} is not a weight (1 to {MOST_WEIGHT}); 1 is used"));
+        1
+    })
 }
 
 /// Returns the IP family of a slice, from its `addressType` (B3).

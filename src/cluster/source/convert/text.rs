@@ -1,4 +1,6 @@
-//! Validates names of objects by the rules of Kubernetes. Does no I/O.
+//! Validates names of objects by the rules of Kubernetes, and weights of endpoints. Does no I/O.
+
+use rules::model::MOST_WEIGHT;
 
 /// The longest DNS label, in bytes.
 const MAX_LABEL: usize = 63;
@@ -18,6 +20,11 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
 fn is_dns_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// Returns the weight that a text has, 1 to [`MOST_WEIGHT`].
+pub(super) fn parse_weight(text: &str) -> Option<u8> {
+    text.trim().parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod protobuf;
 mod tests;
 mod text;
 
+use rules::model::Zone;
 use serde::{Deserialize, Deserializer};
 
 pub(super) use json::{DecodeError, decode, nullable};
@@ -58,12 +59,16 @@ pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 pub(super) const CLOSE_CONNECTIONS: &str = "kube-proxy-nft/close-connections";
 /// Annotation of a Service that says which UDP flows are kept although their endpoint does not serve.
 pub(super) const KEEP_UDP_FLOWS: &str = "kube-proxy-nft/keep-udp-flows";
+/// Annotation of a Service with the weights of endpoints by where they run.
+pub(super) const WEIGHTS: &str = "kube-proxy-nft/weights";
+/// Annotation of an EndpointSlice with the weight of its endpoints.
+pub(super) const WEIGHT: &str = "kube-proxy-nft/weight";
 /// Annotation of a Service: it asks for topology hints, if its value is `Auto`.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// The labels and annotations that are kept of each object. Of a Node all are kept, because an operator may name any of them (L10).
-const USED: [&str; 10] = [
+const USED: [&str; 12] = [
     PROXY_NAME,
     HEADLESS,
     SERVICE_NAME,
@@ -72,6 +77,8 @@ const USED: [&str; 10] = [
     SCHEDULER,
     CLOSE_CONNECTIONS,
     KEEP_UDP_FLOWS,
+    WEIGHTS,
+    WEIGHT,
     TOPOLOGY_MODE,
     INITIAL_END,
 ];
@@ -277,13 +284,33 @@ pub(super) struct Endpoint<'a> {
     #[serde(deserialize_with = "nullable")]
     pub(super) conditions: EndpointConditions,
     pub(super) node_name: Text<'a>,
+    pub(super) zone: ZoneName,
     pub(super) hints: Option<Box<Hints<'a>>>,
     /// Only from JSON and YAML.
     #[serde(deserialize_with = "nullable")]
     pub(super) target_ref: TargetRef<'a>,
 }
 
-message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 8 => hints });
+message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 7 => zone, 8 => hints });
+
+/// The zone with the decoded name, which is not kept: lists have hundreds of thousands of endpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ZoneName(pub(super) Option<Zone>);
+
+impl<'de> Deserialize<'de> for ZoneName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text::deserialize(deserializer).map(|name| Self(Zone::of(&name)))
+    }
+}
+
+impl<'a> Message<'a> for ZoneName {
+    fn merge(&mut self, value: Value<'a>) -> Result<(), Box<Malformed>> {
+        let mut name = Text::default();
+        name.merge(value)?;
+        self.0 = Zone::of(&name);
+        Ok(())
+    }
+}
 
 /// The object that an endpoint stands for, in most cases a pod.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -20,7 +20,7 @@ fn null_is_as_good_as_absent() {
     let value = json!({"spec": nulls(&spec)});
     let service: Service<'_> = decode(&value).unwrap();
     assert!(service.spec.ports.is_empty() && service.spec.cluster_ip.is_empty());
-    let endpoint = nulls(&["addresses", "conditions", "nodeName", "hints"]);
+    let endpoint = nulls(&["addresses", "conditions", "nodeName", "zone", "hints"]);
     let value = json!({"endpoints": [endpoint], "ports": null, "addressType": null});
     let slice: EndpointSlice<'_> = decode(&value).unwrap();
     assert!(slice.endpoints[0].addresses.get().is_none() && slice.endpoints[0].hints.is_none());

@@ -10,7 +10,7 @@ use component::http::{self, JSON, PLAIN, Response};
 use inspect::services::causes::{Cause, Counts, Hints, Page, PortCauses, Taken};
 use rules::endpoints::causes::{self, Causes, PortCause};
 use rules::endpoints::{Category, Hint, Ignored, Topology};
-use rules::model::{CloseConnections, ObjectName, Protocol, TrafficPolicy};
+use rules::model::{CloseConnections, ObjectName, Protocol, TrafficPolicy, Weights};
 
 /// The paths of these pages begin with this.
 pub(super) const PATH: &str = "/debug/endpoints/";
@@ -87,6 +87,7 @@ fn cause(causes: &Causes, port: &PortCause, field: &str, policy: TrafficPolicy) 
         }
     };
     texts.extend(flows_text(causes, port).map(str::to_owned));
+    texts.extend(weights(causes, field, is_local));
     let taken =
         |taken: causes::Taken| Taken { count: taken.count, terminating: taken.category == Category::Terminating };
     Cause {
@@ -112,6 +113,20 @@ fn flows_text(causes: &Causes, port: &PortCause) -> Option<&'static str> {
         }
         (_, None) => None,
     }
+}
+
+/// Which weights the Service gives, and which of them have no effect; `None` when it gives none.
+fn weights(causes: &Causes, field: &str, is_local: bool) -> Option<String> {
+    let Causes { weights, zone, .. } = causes;
+    let without_effect = match weights.zone {
+        _ if *weights == Weights::default() => return None,
+        _ if is_local => format!("; no effect on connections that {field} Local keeps on this node"),
+        Some(_) if zone.is_none() => {
+            "; zone has no effect: the Node has no label topology.kubernetes.io/zone".to_owned()
+        }
+        _ => String::new(),
+    };
+    Some(format!("weights: {weights}{without_effect}"))
 }
 
 const fn counts(counts: causes::Counts) -> Counts {
@@ -215,16 +230,39 @@ mod tests {
 
     /// The sentences about the cluster IP and about the node port, on a node in zone a.
     fn texts(service: Service, slice_port_name: &str, endpoints: &[&str]) -> [Vec<String>; 2] {
+        texts_in(Some("a"), service, slice_port_name, endpoints)
+    }
+
+    fn texts_in(zone: Option<&str>, service: Service, slice_port_name: &str, endpoints: &[&str]) -> [Vec<String>; 2] {
         let addresses: Vec<String> = endpoints.iter().map(|text| format!("10.244.0.{text}")).collect();
         let endpoints: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let state = state([
-            Event::NodeApplied(node(Some("a"))),
+            Event::NodeApplied(node(zone)),
             Event::ServiceApplied(service),
             Event::SliceApplied(slice("shop/web-1", "shop/web", &[slice_port(slice_port_name, 8080)], &endpoints)),
         ]);
         let page = page(&Gathered::of(&state, &name("shop/web")).causes().unwrap());
         let port = page.ports.into_iter().next().unwrap();
         [port.internal.texts, port.external.unwrap().texts]
+    }
+
+    // What the annotation with weights asks for, and which of it has no effect (E15).
+    #[test]
+    fn weights_are_told_and_what_of_them_has_no_effect() {
+        let weighted = |local, zone| Service { weights: Weights { local, zone }, ..web() };
+        let [internal, external] = texts(weighted(Some(4), Some(2)), "http", &["1", "2 @here"]);
+        assert_eq!(
+            (internal, external),
+            (vec!["weights: local=4,zone=2".to_owned()], vec!["weights: local=4,zone=2".to_owned()])
+        );
+        let [internal, _] = texts_in(None, weighted(None, Some(2)), "http", &["1"]);
+        let without = "weights: zone=2; zone has no effect: the Node has no label topology.kubernetes.io/zone";
+        assert_eq!(internal, [without]);
+        let local = Service { external_policy: LOCAL, ..weighted(Some(4), None) };
+        let [internal, external] = texts(local, "http", &["1", "2 @here"]);
+        let kept = "weights: local=4; no effect on connections that externalTrafficPolicy Local keeps on this node";
+        assert_eq!((internal, external), (vec!["weights: local=4".to_owned()], vec![kept.to_owned()]));
+        assert_eq!(texts(web(), "http", &["1"]), [vec![""; 0], vec![""; 0]]);
     }
 
     #[test]

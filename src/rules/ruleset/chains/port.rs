@@ -294,17 +294,19 @@ impl Writer<'_> {
     /// The rules that choose one of the endpoints' chains. Also adds these chains, and the map from number to chain unless there is only
     /// one endpoint.
     fn among_chains(&mut self, map: &Arc<str>, list: List) -> Vec<Rule> {
-        let endpoints = list.of(self.port);
-        let names: Vec<Arc<str>> = endpoints.iter().map(|endpoint| self.endpoint_name(*endpoint)).collect();
+        let slots = list.of(self.port);
+        // The list is sorted: an endpoint that counts more is there several times, one after the other.
+        let endpoints: Vec<(SocketAddr, usize, Arc<str>)> =
+            slots.chunk_by(|a, b| a == b).map(|same| (same[0], same.len(), self.endpoint_name(same[0]))).collect();
         let mut rules = Vec::new();
         if self.port.affinity_seconds.is_some() {
             let remembered = |name: &Arc<str>| {
                 let is_known = Operand::InSet(Arc::clone(name));
                 self.rule([Statement::Match(vec![self.fields.source], is_known), goto(name)])
             };
-            rules.extend(names.iter().map(remembered));
+            rules.extend(endpoints.iter().map(|(_, _, name)| remembered(name)));
         }
-        match (u32::try_from(names.len()), &names[..]) {
+        match (u32::try_from(slots.len()), &endpoints[..]) {
             (Ok(count @ 2..), _) => {
                 let (number, is_fixed) = match self.balancer(FrontendType::Address, list).pick {
                     Pick::Hash { with_port, .. } => {
@@ -315,14 +317,15 @@ impl Writer<'_> {
                 rules.push(self.rule([Statement::Vmap(vec![number], Arc::clone(map))]));
                 let types = Types::Of(vec![endpoint_sets::SLOT_TYPE]);
                 let set = commented(Set::map(map, types, ValueType::Verdict), &self.comment);
-                let verdicts = names.iter().map(|name| Verdict::Goto(Arc::clone(name))).collect();
+                let repeated = endpoints.iter().flat_map(|(_, count, name)| (0..*count).map(move |_| name));
+                let verdicts = repeated.map(|name| Verdict::Goto(Arc::clone(name))).collect();
                 self.objects.verdict_maps.push(VerdictMap { set: Arc::new(set), verdicts, is_fixed });
             }
-            (_, [only]) => rules.push(self.rule([goto(only)])),
+            (_, [(_, _, only)]) => rules.push(self.rule([goto(only)])),
             _ => {}
         }
         let local: HashSet<SocketAddr> = self.port.hairpin.iter().copied().collect();
-        for (endpoint, name) in endpoints.iter().zip(&names) {
+        for (endpoint, _, name) in &endpoints {
             self.endpoint(*endpoint, name, local.contains(endpoint));
         }
         rules

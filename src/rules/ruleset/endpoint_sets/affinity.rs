@@ -183,6 +183,8 @@ impl<'a> Affinity<'a> {
         let endpoints = list.of(self.port).iter().filter(|endpoint| endpoint.port() == port);
         let mut allowed: Vec<Data> = endpoints.map(|endpoint| Data::from(endpoint.ip())).collect();
         allowed.sort();
+        // With weights an endpoint may be several times in its list.
+        allowed.dedup();
         DynamicSet { set: Arc::new(set), allowed: Some(allowed) }
     }
 

@@ -12,26 +12,33 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::ruleset::balancing::places_of_one;
 use crate::ruleset::stable_hash::{fnv1a, mix};
+use crate::table::fit;
 
 /// The search of one endpoint for positions in the table.
 struct Seeker {
     hash: u64,
+    /// The index of its endpoint in the list.
+    first: usize,
     next: u64,
     step: u64,
     /// The number of positions that it still needs.
     needs: u32,
 }
 
-/// Fills a table with `size` positions, at least two for each endpoint. Returns its taken positions in order, each with the index of its
-/// endpoint.
+/// Fills a table with `size` positions, at least two for each entry of the list. Equal entries, which are one endpoint that counts more, are
+/// one after the other; it takes as many positions as they take together. Returns the taken positions in order, each with the index of the
+/// first entry of its endpoint.
 pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
     let modulus = u64::from(size);
-    let needs = places_of_one(size, endpoints.len());
-    let seeker = |endpoint: &SocketAddr| {
-        let hash = hash(endpoint);
-        Seeker { hash, next: hash % modulus, step: mix(hash) % (modulus - 1) + 1, needs }
+    let of_one = places_of_one(size, endpoints.len());
+    let mut first = 0;
+    let seeker = |same: &[SocketAddr]| {
+        let (hash, index) = (hash(&same[0]), first);
+        first += same.len();
+        let needs = of_one.saturating_mul(fit(same.len()));
+        Seeker { hash, first: index, next: hash % modulus, step: mix(hash) % (modulus - 1) + 1, needs }
     };
-    let mut seekers: Vec<Seeker> = endpoints.iter().map(seeker).collect();
+    let mut seekers: Vec<Seeker> = endpoints.chunk_by(|a, b| a == b).map(seeker).collect();
     let mut taken: Vec<Option<usize>> = vec![None; size as usize];
     let mut open: Vec<usize> = (0..seekers.len()).collect();
     while let Some(number) = open.pop() {
@@ -40,7 +47,7 @@ pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
             seekers[number].next = (place + seekers[number].step) % modulus;
             let holder = &mut taken[usize::try_from(place).unwrap_or(usize::MAX)];
             // Compares hashes, then addresses: so two endpoints never have the same rank.
-            let rank = |number: usize| (mix(seekers[number].hash ^ mix(place)), endpoints[number]);
+            let rank = |number: usize| (mix(seekers[number].hash ^ mix(place)), endpoints[seekers[number].first]);
             if holder.is_none_or(|other| rank(number) > rank(other)) {
                 seekers[number].needs -= 1;
                 if let Some(loser) = holder.replace(number) {
@@ -50,7 +57,7 @@ pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
             }
         }
     }
-    (0..).zip(taken).filter_map(|(place, endpoint)| Some((place, endpoint?))).collect()
+    (0..).zip(taken).filter_map(|(place, number)| Some((place, seekers[number?].first))).collect()
 }
 
 /// The endpoint for clients that find only empty positions; an empty slice if there are no endpoints.
@@ -126,6 +133,24 @@ mod tests {
             let expected = f64::from(CLIENTS) / f64::from(count);
             let chi_squared: f64 = had.values().map(|had| (had - expected).powi(2) / expected).sum();
             assert!(chi_squared < limit, "{count} endpoints: {chi_squared}");
+        }
+    }
+
+    // An endpoint that counts three times as much has three times the places and clients (E15).
+    #[test]
+    fn an_endpoint_of_weight_three_gets_three_times_the_clients() {
+        const CLIENTS: u32 = 20_000;
+        let list = [0, 1, 1, 1, 2].map(endpoint);
+        let taken = places(1021, &list);
+        let of = |number: u32| taken.iter().filter(|(_, index)| list[*index] == endpoint(number)).count();
+        assert_eq!([of(0), of(1), of(2)], [15, 45, 15]);
+        let reached = reached(1021, &list, CLIENTS);
+        let share = |number: u32| {
+            let count = reached.iter().filter(|reached| **reached == endpoint(number)).count();
+            f64::from(u32::try_from(count).unwrap()) / f64::from(CLIENTS)
+        };
+        for (number, wanted) in [(0, 0.2), (1, 0.6), (2, 0.2)] {
+            assert!((share(number) - wanted).abs() < 0.02, "{number}: {}", share(number));
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn key(frontend: &Frontend) -> Data {
 }
 
 impl List {
-    /// This list of a service port's endpoints.
+    /// This list of a service port's endpoints, with one entry for each slot (E15).
     pub(super) fn of(self, port: &PortSelection) -> &[SocketAddr] {
         match self {
             Self::Cluster => &port.cluster,
@@ -188,7 +188,7 @@ pub(super) fn fill(objects: &mut ServiceObjects, port: &PortSelection, frontend:
 
 /// Estimates the cost of a service port of this size, in elements, with the objects of its session affinity.
 pub(super) fn weight(balancing: Balancing, size: &PortSize) -> u64 {
-    let PortSize { frontends, sources, endpoints, scheduler, .. } = *size;
-    let slots = frontends.saturating_mul(balancing.elements(scheduler, endpoints).saturating_add(1));
+    let PortSize { frontends, sources, slots, scheduler, .. } = *size;
+    let slots = frontends.saturating_mul(balancing.elements(scheduler, slots).saturating_add(1));
     slots.saturating_add(sources).saturating_add(affinity::weight(size))
 }

@@ -10,7 +10,7 @@ use proptest::sample::{select as one_of, subsequence};
 use super::*;
 use crate::endpoints::{Action, PortSelection, ServiceSelection, select};
 use crate::model::testing::{self, name, port, service, slice, slice_port};
-use crate::model::{Event, FrontendKind, Scheduler, TrafficPolicy};
+use crate::model::{EndpointSlice, Event, FrontendKind, Scheduler, TrafficPolicy, Weights};
 use crate::ruleset::counters::Counters;
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::List;
@@ -27,7 +27,10 @@ struct Facts {
     fates: BTreeMap<Frontend, Fate>,
     endpoints: BTreeSet<SocketAddr>,
     /// The endpoints of each list, if endpoints are map elements and have no chains; the key's `bool` is true for the local list.
-    lists: BTreeMap<(Frontend, bool), BTreeSet<SocketAddr>>,
+    /// An endpoint is there as often as it counts, or once if it has places in a Maglev table.
+    lists: BTreeMap<(Frontend, bool), Vec<SocketAddr>>,
+    /// The endpoints of each map from numbers to their chains, each as often as it counts.
+    numbered: BTreeSet<Vec<SocketAddr>>,
     here: BTreeSet<(SocketAddr, Protocol)>,
     sources: BTreeSet<(IpAddr, IpAddr)>,
     /// The frontends with session affinity, if endpoints are map elements and have no chains.
@@ -98,6 +101,15 @@ impl Facts {
         }
         for map in &objects.verdict_maps {
             assert!(matches!(SetKind::of(&map.set.name), Some(SetKind::VerdictMap(_))), "{:?}", map.set);
+            let chain = |verdict: &Verdict| {
+                let name = verdict.chain().expect("a verdict leads to a chain");
+                objects.chains.iter().find(|content| content.chain.name == *name).and_then(chain_endpoint).unwrap()
+            };
+            facts.numbered.insert(sorted(map.verdicts.iter().map(chain).collect()));
+        }
+        facts.lists.values_mut().for_each(|list| list.sort());
+        for (frontend, is_local) in tables(&elements(&objects), settings.family) {
+            facts.lists.get_mut(&(frontend, is_local)).unwrap().dedup();
         }
         facts
     }
@@ -115,7 +127,7 @@ impl Facts {
                 let endpoint = slot_endpoint(family, value.as_slice()).expect("an endpoint");
                 self.endpoints.insert(endpoint);
                 if let (SetKind::Endpoints(_, list), Some(frontend)) = (kind, key.frontend()) {
-                    self.lists.entry((frontend, list == List::Local)).or_default().insert(endpoint);
+                    self.lists.entry((frontend, list == List::Local)).or_default().push(endpoint);
                 }
             }
             (_, Key::Frontend(frontend)) => {
@@ -182,13 +194,34 @@ impl Facts {
         for (is_local, list) in lists {
             self.endpoints.extend(list.iter());
             if elements {
-                self.lists.entry((frontend, *is_local)).or_default().extend(list.iter());
+                let mut list = list.to_vec();
+                if port.scheduler == Some(Scheduler::Maglev) && list.len() > 1 {
+                    list.dedup();
+                }
+                self.lists.insert((frontend, *is_local), list);
+            } else if list.len() > 1 {
+                self.numbered.insert(list.to_vec());
             }
         }
         if elements && port.affinity_seconds.is_some() && !lists.is_empty() {
             self.remembered.insert(frontend);
         }
     }
+}
+
+fn sorted(mut list: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    list.sort();
+    list
+}
+
+/// The lists of frontends that have a Maglev table.
+fn tables(elements: &[(SetName, Element)], family: Family) -> BTreeSet<(Frontend, bool)> {
+    let of_element = |(set, element): &(SetName, Element)| {
+        let kind @ SetKind::Endpoints(_, list) = SetKind::of(set)? else { return None };
+        let Some(Key::Numbered(frontend, number)) = key(kind, family, element.key.as_slice()) else { return None };
+        is_place(number).then_some((frontend, list == List::Local))
+    };
+    elements.iter().filter_map(of_element).collect()
 }
 
 /// Whether a service port needs a Maglev table, so that its endpoints are elements in every layout.
@@ -204,8 +237,10 @@ fn selection() -> impl Strategy<Value = ServiceSelection> {
     let endpoints = subsequence(ENDPOINTS.to_vec(), 0..=4);
     let affinity = one_of(vec![None, Some(60)]);
     let more = (any::<bool>(), any::<bool>(), any::<bool>());
-    (policy(), policy(), scheduler, ranges, endpoints, affinity, more).prop_map(
-        |(internal, external, scheduler, ranges, endpoints, affinity, (node_port, external_ip, health))| {
+    let weights = (proptest::option::of(1..4_u8), 1..4_u8);
+    (policy(), policy(), scheduler, ranges, endpoints, affinity, (more, weights)).prop_map(
+        |(internal, external, scheduler, ranges, endpoints, affinity, (more, (local, weight)))| {
+            let (node_port, external_ip, health) = more;
             let mut web = service("ns/web", &["172.30.0.1", "fd30::1"]);
             web.ports = vec![port("http", 80), port("dns/udp", 53)];
             web.ports[0].node_port = node_port.then_some(30080);
@@ -215,12 +250,18 @@ fn selection() -> impl Strategy<Value = ServiceSelection> {
             web.load_balancer_ips = vec!["192.0.2.10".parse().unwrap(), "172.30.0.1".parse().unwrap()];
             (web.internal_policy, web.external_policy) = (internal, external);
             (web.affinity_seconds, web.scheduler) = (affinity, scheduler);
+            web.weights = Weights { local, zone: None };
             web.health_check_node_port = health.then_some(30000);
             web.source_ranges = testing::ranges(ranges);
             let ports = [slice_port("http", 8080), slice_port("dns/udp", 5353)];
             let six: Vec<String> = endpoints.iter().map(|endpoint| endpoint.replace("10.0.0.", "fd00::")).collect();
             let six: Vec<&str> = six.iter().map(String::as_str).collect();
-            let slices = [slice("ns/four", "ns/web", &ports, &endpoints), slice("ns/six", "ns/web", &ports, &six)];
+            let (first, others) = endpoints.split_at(endpoints.len().min(1));
+            let slices = [
+                EndpointSlice { weight, ..slice("ns/four", "ns/web", &ports, first) },
+                slice("ns/fours", "ns/web", &ports, others),
+                slice("ns/six", "ns/web", &ports, &six),
+            ];
             let slices = slices.into_iter().filter(|slice| !slice.endpoints.is_empty()).map(Event::SliceApplied);
             let state = testing::state(std::iter::once(Event::ServiceApplied(web)).chain(slices));
             select(&state, &name("ns/web")).unwrap()

@@ -139,7 +139,7 @@ fn an_answer_that_is_no_list_is_an_error() {
 #[test]
 fn both_formats_of_an_object_give_the_same_event() {
     let labels = json!({"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "x"});
-    let annotations = json!({"endpoints.kubernetes.io/last-change-trigger-time": "2026-11-22T10:00:00Z", "a": "b"});
+    let annotations = json!({"endpoints.kubernetes.io/last-change-trigger-time": "2026-11-22T10:00:00Z", "kube-proxy-nft/weight": "3", "a": "b"});
     let slice = json!({
         "metadata": {
             "name": "web-1", "namespace": "demo", "resourceVersion": "5", "uid": "u", "generation": 3,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use rules::model::{ClusterIps, ObjectName, Protocol, TrafficPolicy};
+use rules::model::{ClusterIps, ObjectName, Protocol, TrafficPolicy, Weights};
 
 /// Checks that a Service converts to a deletion. Returns its problems as text.
 fn deleted(value: Value) -> Vec<String> {
@@ -218,6 +218,33 @@ fn a_family_that_source_ranges_leave_open_is_named() {
     assert_eq!(problems, [format!("Service demo/web: spec.loadBalancerSourceRanges: {open}")]);
     let (_, problems) = service(with(object, "/status/loadBalancer/ingress", json!([{"ip": "198.51.100.1"}])));
     assert_eq!(problems, [""; 0]);
+}
+
+// The annotation `kube-proxy-nft/weights` has a weight from 1 to 100 for this node, for its zone, or for both (E15).
+#[test]
+fn an_annotation_has_weights() {
+    let annotated = |text: &str| {
+        let (service, problems) =
+            service(with(web(), "/metadata/annotations", json!({"kube-proxy-nft/weights": text})));
+        (service.weights, problems)
+    };
+    let weights = |local, zone| Weights { local, zone };
+    for (text, expected) in [
+        ("local=4", weights(Some(4), None)),
+        ("zone=100", weights(None, Some(100))),
+        ("local=4,zone=2", weights(Some(4), Some(2))),
+        (" zone = 2 , local = 1 ", weights(Some(1), Some(2))),
+    ] {
+        assert_eq!(annotated(text), (expected, vec![]), "{text}");
+    }
+    for text in ["", "4", "local", "local=0", "local=101", "local=-1", "local=4,local=5", "node=4", "local=4,", "a=4"] {
+        let problem = format!(
+            "metadata.annotations[kube-proxy-nft/weights]: {text:?} is not local=N or zone=N, or both with a comma between them, with N \
+             from 1 to 100; ignored"
+        );
+        assert_eq!(annotated(text), (Weights::default(), vec![format!("Service demo/web: {problem}")]));
+    }
+    assert_eq!(service(web()).0.weights, Weights::default());
 }
 
 // The annotation `kube-proxy-nft/scheduler` has three valid values (E12).

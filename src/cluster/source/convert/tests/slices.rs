@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use rules::model::{Conditions, Family, ObjectName, Protocol};
+use rules::model::{Conditions, Family, ObjectName, Protocol, Zone};
 
 fn deleted(value: Value) -> Vec<String> {
     let converted = convert_slice(value);
@@ -158,4 +158,24 @@ fn the_time_of_the_trigger_comes_along_and_makes_no_difference() {
     }
     assert_eq!(slice(web_slice()).0.trigger.0, None);
     assert_eq!(annotated("2026-01-01T00:00:00Z"), annotated("2026-01-02T00:00:00Z"));
+}
+
+// The annotation `kube-proxy-nft/weight` of a slice is a weight from 1 to 100 for each of its endpoints (E16), which have a zone (E15).
+#[test]
+fn an_annotation_has_the_weight_and_each_endpoint_its_zone() {
+    let annotated =
+        |text: &str| slice(with(web_slice(), "/metadata/annotations", json!({"kube-proxy-nft/weight": text})));
+    for (text, weight) in [("3", 3), ("100", 100), (" 1 ", 1)] {
+        let (slice, problems) = annotated(text);
+        assert_eq!((slice.weight, problems), (weight, vec![]), "{text}");
+    }
+    for text in ["", "0", "101", "-1", "2.5", "heavy"] {
+        let problem =
+            format!("metadata.annotations[kube-proxy-nft/weight]: {text:?} is not a weight (1 to 100); 1 is used");
+        let (slice, problems) = annotated(text);
+        assert_eq!((slice.weight, problems), (1, vec![format!("EndpointSlice demo/web-1: {problem}")]));
+    }
+    assert_eq!((slice(web_slice()).0.weight, slice(web_slice()).0.endpoints[0].zone), (1, None));
+    let (zoned, _) = slice(with(web_slice(), "/endpoints", json!([{"addresses": ["10.244.1.2"], "zone": "a"}])));
+    assert_eq!(zoned.endpoints[0].zone, Zone::of("a"));
 }

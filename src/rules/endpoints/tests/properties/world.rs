@@ -93,12 +93,14 @@ fn a_slice() -> impl Strategy<Value = EndpointSlice> {
         3 => vec(an_endpoint(&["10.244.0.1", "10.244.0.2", "10.244.0.3"]), 0..4).prop_map(|list| (Family::V4, list)),
         1 => vec(an_endpoint(&["fd01::1", "fd01::2"]), 0..3).prop_map(|list| (Family::V6, list)),
     ];
-    (names, ports, endpoints).prop_map(|(names, ports, (family, endpoints))| EndpointSlice {
+    let weight = select(&[1, 1, 1, 2, 3][..]);
+    (names, ports, endpoints, weight).prop_map(|(names, ports, (family, endpoints), weight)| EndpointSlice {
         name: name(names.0),
         service: name(names.1),
         family,
         ports: ports.into_iter().map(|(name, number)| slice_port(name, number)).collect(),
         endpoints,
+        weight,
         trigger: TriggerTime::default(),
     })
 }
@@ -112,13 +114,14 @@ fn an_api_server() -> impl Strategy<Value = EndpointSlice> {
         family: Family::V4,
         ports: vec![slice_port("p", number)],
         endpoints: addresses.into_iter().map(endpoint).collect(),
+        weight: 1,
         trigger: TriggerTime::default(),
     })
 }
 
 fn an_endpoint(addresses: &'static [&'static str]) -> impl Strategy<Value = Endpoint> {
     let conditions = select(&["", "", " unready", " terminating", " dead"][..]);
-    let places = select(&["", " @here", " @there"][..]);
+    let places = select(&["", " @here", " @there", " zone=a", " @here zone=a", " @there zone=b"][..]);
     let hints = select(&["", "", " zones=a", " zones=b", " nodes=here", " nodes=there zones=a"][..]);
     (select(addresses), conditions, places, hints)
         .prop_map(|(address, conditions, place, hints)| endpoint(&format!("{address}{conditions}{place}{hints}")))
