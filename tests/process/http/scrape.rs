@@ -275,6 +275,9 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_rejected_objects", "kind", KINDS_OR_NONE),
     ("nft_log_lines_dropped", "", &[]),
     ("nft_readyz", "code", &["200", "503"]),
+    ("nft_conntrack_dropped_packets", "", &[]),
+    ("nft_conntrack_failed_inserts", "", &[]),
+    ("nft_conntrack_early_drops", "", &[]),
 ];
 
 /// The counter that has two labels, a family and a protocol.
