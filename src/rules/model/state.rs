@@ -244,10 +244,16 @@ impl State {
         self.claims.owns(service, port_index, frontend)
     }
 
-    /// The frontends of the first `most` ports of a Service that no other Service owns. A Service with too many frontends owns none.
+    /// The frontends of the first `most` ports of a Service, and its node ports, that no other Service owns. A Service with too many frontends
+    /// owns none.
     pub fn unshared_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
-        let of_port = move |port| Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
-        let frontends = service.ports.iter().take(most).flat_map(of_port).map(|(_, frontend)| frontend);
+        let of_port = move |(index, port)| {
+            let frontends = Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
+            frontends
+                .map(|(_, frontend)| frontend)
+                .filter(move |frontend| index < most || matches!(frontend.destination, Destination::NodePort(_)))
+        };
+        let frontends = service.ports.iter().enumerate().flat_map(of_port);
         frontends.filter(|frontend| !self.claims.is_anothers(&service.name, frontend))
     }
 
