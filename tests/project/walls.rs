@@ -363,7 +363,7 @@ const NFT: &[(&str, &[&str])] = &[
         "connection",
         &["batch", "command", "data", "decode", "monitor", "object", "packed", "socket", "table", "text", "wire"],
     ),
-    ("machine", &["connection", "data", "decode", "expr", "jhash", "object", "table"]),
+    ("machine", &["connection", "data", "decode", "expr", "jhash", "object", "packed", "table"]),
 ];
 
 #[test]

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Lookup, Ruleset};
-use crate::ElementRef;
 use crate::connection::{ReadError, TableDump};
 use crate::data::Data;
 use crate::decode::{ChainHead, RuleHead, SetHead};
 use crate::object::Element;
+use crate::packed::ElementRef;
 use crate::table::TableName;
 
 /// The rules of one table, for packets of its family.

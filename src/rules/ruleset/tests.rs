@@ -174,11 +174,14 @@ impl Table {
         };
         let is_outside = self.settings.local_traffic.is_some() && !is_local;
         let masquerade = masquerade || self.is_cluster_ip(to) && (self.settings.masquerade_all || is_outside);
-        let of = |endpoint: &SocketAddr| {
+        // An endpoint with a weight is in the list as often as it counts.
+        let part = 1.0 / f64::from(u32::try_from(endpoints.len()).unwrap());
+        let mut shares = BTreeMap::new();
+        for endpoint in endpoints.iter() {
             let is_itself = endpoint.ip() == client.address && port.hairpin.contains(endpoint);
-            (*endpoint, (1.0 / f64::from(u32::try_from(endpoints.len()).unwrap()), masquerade || is_itself))
-        };
-        Outcome::Endpoints(endpoints.iter().map(of).collect())
+            shares.entry(*endpoint).or_insert((0.0, masquerade || is_itself)).0 += part;
+        }
+        Outcome::Endpoints(shares)
     }
 
     /// Whether a hash of the client chooses among this many endpoints.

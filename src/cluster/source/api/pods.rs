@@ -19,6 +19,7 @@ use super::client::ClientOptions;
 use super::connection::{Connection, Request};
 use super::format::JSON;
 use super::look::answer;
+use crate::source::objects::SlicePods;
 
 /// How long the whole search may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,35 +31,13 @@ struct List {
     #[serde(default)]
     metadata: ListMetadata,
     #[serde(default)]
-    items: Vec<Slice>,
+    items: Vec<SlicePods>,
 }
 
 #[derive(Default, Deserialize)]
 struct ListMetadata {
     #[serde(default, rename = "continue")]
     next: String,
-}
-
-#[derive(Deserialize)]
-struct Slice {
-    #[serde(default)]
-    endpoints: Option<Vec<Endpoint>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Endpoint {
-    #[serde(default)]
-    addresses: Vec<String>,
-    target_ref: Option<TargetRef>,
-}
-
-#[derive(Deserialize)]
-struct TargetRef {
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    name: String,
 }
 
 /// The addresses of a pod, sorted; empty when no EndpointSlice of its namespace names it.
@@ -80,17 +59,13 @@ async fn find(options: &ClientOptions, namespace: &str, pod: &str) -> Result<BTr
     // Asks for JSON, because protobuf answers have no typed reader for `targetRef` here.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
-    let (mut found, mut next) = (BTreeSet::new(), None);
+    let (wanted, mut found, mut next) = (format!("{namespace}/{pod}"), BTreeSet::new(), None);
     loop {
         let params = ListParams { limit: Some(PAGE), continue_token: next, ..ListParams::default() };
         let list: Result<List, _> = answer(&mut connection, &path, &Request::List(params)).await;
         let list = list.map_err(|error| anyhow!("{}: cannot list EndpointSlices: {error}", connection.url()))?;
-        found.extend(list.items.iter().flat_map(|slice| slice.endpoints.iter().flatten()).flat_map(|endpoint| {
-            let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod" && target.name == pod);
-            target
-                .into_iter()
-                .flat_map(|_| endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok()))
-        }));
+        let pods = list.items.iter().flat_map(SlicePods::addresses);
+        found.extend(pods.filter(|(name, _)| *name == wanted).map(|(_, address)| address));
         if list.metadata.next.is_empty() {
             return Ok(found);
         }

@@ -119,15 +119,13 @@ kind!(ServiceCidr, service_cidr);
 pub struct Converter {
     options: ConvertOptions,
     names: Interner,
-    /// The addresses of pods, each after its `namespace/name`; empty without [`ConvertOptions::keeps_pods`].
-    pub(super) pods: Vec<(String, IpAddr)>,
 }
 
 impl Converter {
     /// Makes a converter whose string interner is empty.
     #[must_use]
     pub fn new(options: ConvertOptions) -> Self {
-        Self { options, names: Interner::default(), pods: Vec::new() }
+        Self { options, names: Interner::default() }
     }
 
     /// Returns the validated name of a namespaced object.

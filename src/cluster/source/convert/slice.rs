@@ -1,7 +1,6 @@
 //! Converts EndpointSlices: decides whether the proxy uses a slice, and converts its ports, addresses, conditions and hints (B1 to B9).
 
 use std::fmt::Arguments;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -20,9 +19,6 @@ impl Converter {
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
             return fields.finish(None);
         };
-        if self.options.keeps_pods {
-            self.pods.extend(pods(object));
-        }
         let event = match self.usable_slice(&name, object, &mut fields) {
             Some(slice) => Event::SliceApplied(slice),
             None => Event::SliceDeleted(name),
@@ -137,15 +133,6 @@ impl Converter {
             nodes: nodes.iter().map(|node| self.names.share(&node.name)).collect(),
         }))
     }
-}
-
-/// The first address of each pod that a slice names, after its `namespace/name`.
-fn pods(slice: &objects::EndpointSlice<'_>) -> impl Iterator<Item = (String, IpAddr)> {
-    let pods = slice.endpoints.iter().filter(|endpoint| &*endpoint.target_ref.kind == "Pod");
-    pods.filter_map(|endpoint| {
-        let address = endpoint.addresses.get()?.parse().ok()?;
-        Some((format!("{}/{}", slice.metadata.namespace, endpoint.target_ref.name), address))
-    })
 }
 
 /// Returns the time of the change that made the endpoints controller write the slice, for the metric of programming latency. An invalid

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_ignored::Path as Ignored;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -25,7 +25,7 @@ use super::shape::{Head, Shapes};
 use super::{ManifestProblem, Severity};
 use crate::source::Key;
 use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
-use crate::source::objects::{self, DecodeError};
+use crate::source::objects::{self, DecodeError, SlicePods};
 use rules::model::Event;
 
 /// The number of list items that a thread takes at a time ("chunk").
@@ -76,17 +76,27 @@ pub(super) struct ManifestObject {
 pub(super) struct Reader {
     converter: Converter,
     shapes: Shapes,
+    /// The pods that slices name; `None` if nobody asks for them.
+    pods: Option<Vec<(String, IpAddr)>>,
 }
 
 impl Reader {
     /// Makes a reader that has not read any object.
     pub(super) fn new(options: ConvertOptions) -> Self {
-        Self { converter: Converter::new(options), shapes: Shapes::default() }
+        let pods = options.keeps_pods.then(Vec::new);
+        Self { converter: Converter::new(options), shapes: Shapes::default(), pods }
     }
 
-    /// Returns the pods that the converter kept.
+    /// Keeps the pods of a slice, if they are asked for.
+    fn keep_pods<'de>(&mut self, slice: impl Deserializer<'de>) {
+        if let (Some(pods), Ok(slice)) = (&mut self.pods, SlicePods::deserialize(slice)) {
+            pods.extend(slice.addresses());
+        }
+    }
+
+    /// Returns the addresses of the pods that were kept, each after its `namespace/name`.
     pub(super) fn take_pods(&mut self) -> Vec<(String, IpAddr)> {
-        std::mem::take(&mut self.converter.pods)
+        self.pods.take().unwrap_or_default()
     }
 }
 
@@ -261,7 +271,13 @@ impl<'a> Decoder<'a> {
         self.kind = kind.name();
         let is_plain = match kind {
             ItemKind::Service => self.plain::<core::Service, objects::Service>(text, &head),
-            ItemKind::Slice => self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head),
+            ItemKind::Slice => {
+                let is_plain = self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head);
+                if is_plain {
+                    self.reader.keep_pods(text);
+                }
+                is_plain
+            }
             // A cluster has few objects of these kinds, so they can be decoded through a `Value`, which is slower.
             ItemKind::Node | ItemKind::ServiceCidr => false,
         };
@@ -328,7 +344,11 @@ impl<'a> Decoder<'a> {
         match kind {
             ItemKind::Service => self.typed::<core::Service, objects::Service>(with_namespace(object), path),
             ItemKind::Slice => {
-                self.typed::<discovery::EndpointSlice, objects::EndpointSlice>(with_namespace(object), path);
+                let object = Value::Object(with_namespace(object));
+                self.reader.keep_pods(&object);
+                if let Value::Object(object) = object {
+                    self.typed::<discovery::EndpointSlice, objects::EndpointSlice>(object, path);
+                }
             }
             ItemKind::Node => self.typed::<core::Node, objects::Node>(object, path),
             ItemKind::ServiceCidr => self.typed::<networking::ServiceCIDR, objects::ServiceCidr>(object, path),

@@ -11,6 +11,7 @@
 //! absent, null or empty; an object that decodes as the complete k8s-openapi type also decodes as the type of this module.
 
 mod json;
+mod pods;
 mod protobuf;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use rules::model::Zone;
 use serde::{Deserialize, Deserializer};
 
 pub(super) use json::{DecodeError, decode, nullable};
+pub(super) use pods::SlicePods;
 pub(super) use protobuf::{Malformed, Message, Value, message};
 pub(super) use text::Text;
 use text::{First, Pairs, all_pairs};
@@ -286,9 +288,6 @@ pub(super) struct Endpoint<'a> {
     pub(super) node_name: Text<'a>,
     pub(super) zone: ZoneName,
     pub(super) hints: Option<Box<Hints<'a>>>,
-    /// Only from JSON and YAML.
-    #[serde(deserialize_with = "nullable")]
-    pub(super) target_ref: TargetRef<'a>,
 }
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 7 => zone, 8 => hints });
@@ -310,15 +309,6 @@ impl<'a> Message<'a> for ZoneName {
         self.0 = Zone::of(&name);
         Ok(())
     }
-}
-
-/// The object that an endpoint stands for, in most cases a pod.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct TargetRef<'a> {
-    #[serde(borrow)]
-    pub(super) kind: Text<'a>,
-    pub(super) name: Text<'a>,
 }
 
 /// The conditions of an endpoint; the conversion adds the defaults for absent conditions (B7).
