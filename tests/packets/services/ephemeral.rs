@@ -49,7 +49,7 @@ fn reserved(node: &Namespace) -> String {
 fn a_node_port_that_programs_may_get_is_named_and_can_be_reserved() {
     let world = World::new();
     world.node.set_sysctl("ipv4/ip_local_port_range", "30000 30199");
-    // So many that the kernel gives them only to a program that reads them at once.
+    // Reserves so many ports that the kernel returns the whole list only to a program that reads it with one system call.
     world.node.set_sysctl("ipv4/ip_local_reserved_ports", &format!("{OTHERS},30100-30101"));
     let mut proxy = Proxy::start(&world.node, &config(), &objects());
 
