@@ -35,8 +35,8 @@ const ENDPOINTS: u32 = 10;
 const PORT: u16 = 8080;
 /// The range of all endpoint addresses.
 const PODS: &str = "11.0.0.0/8";
-/// Connections in a block, after [`UNCOUNTED`] connections that are not measured. These reach each endpoint at least once, because the first
-/// connection to an endpoint after a pause takes longer, and would be more than 1 % of all connections and so change the p99.
+/// Connections in a block, after [`UNCOUNTED`] connections that are not measured. These reach each endpoint at least once, because the
+/// first connection to an endpoint after a pause takes longer, and would be more than 1 % of all connections and so change the p99.
 const BLOCK: usize = 250;
 const UNCOUNTED: usize = 100;
 /// Blocks of each world and Service: 10,000 connections in all.

@@ -4,8 +4,8 @@
 //! `BENCH_PEER` the server is Kubernetes' own, its metrics have the requests, and upstream's proxy is measured beside; without it, the
 //! server is that of the tests, whose processor time is not known. The figures are for one node: `deploy/FLEET.md` has the sums.
 //!
-//! The costs that the server has without nodes are subtracted: while it is idle, for the writing of the changes, and for its own start. Nodes
-//! can connect only after that start.
+//! The costs that the server has without nodes are subtracted: while it is idle, for the writing of the changes, and for its own start.
+//! Nodes can connect only after that start.
 
 use std::env;
 use std::fs;

@@ -101,8 +101,8 @@ fn frontends_of(flow: &Flow, node_addresses: &[IpAddr]) -> impl Iterator<Item = 
     destinations.map(move |destination| Frontend { destination, protocol, port: to.port() })
 }
 
-/// Whether a slice loses a TCP or SCTP endpoint: `counts` accepts the endpoint's conditions before, and the slice's content `after` has no such
-/// endpoint. Also true if the endpoint has only moved to another slice.
+/// Whether a slice loses a TCP or SCTP endpoint: `counts` accepts the endpoint's conditions before, and the slice's content `after` has no
+/// such endpoint. Also true if the endpoint has only moved to another slice.
 #[must_use]
 pub fn loses_endpoints(
     before: &EndpointSlice,
@@ -141,8 +141,8 @@ pub struct Examiner<'a> {
 }
 
 impl<'a> Examiner<'a> {
-    /// Takes the Services whose UDP flows are examined, and the frontends and endpoints that are gone. `node_addresses` are the addresses of this node. If `gone` has
-    /// frontends, the endpoints of `services` are added to it.
+    /// Takes the Services whose UDP flows are examined, and the frontends and endpoints that are gone. `node_addresses` are the addresses
+    /// of this node. If `gone` has frontends, the endpoints of `services` are added to it.
     pub fn new(
         state: &'a State,
         services: impl IntoIterator<Item = &'a ObjectName>,

@@ -184,8 +184,8 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
     chains.filter(|chain| chain.endpoint.is_some()).collect()
 }
 
-/// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, each with its own set. If
-/// one chain has several maps, the map of the endpoints on this node has no client that the others lack.
+/// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, each with its own set.
+/// If one chain has several maps, the map of the endpoints on this node has no client that the others lack.
 fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
     // Counts each set once: with weights, `chains` may have a chain several times.
     let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();

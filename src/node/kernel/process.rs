@@ -160,10 +160,10 @@ pub const SYNC_THREAD: &str = "sync";
 /// Returns the directory below `proc` of a process that is a running kube-proxy of this program in the network namespace of the calling
 /// thread, whether or not it holds the writer lock.
 ///
-/// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of this
-/// process. So a process that could not hold the lock never counts. An unprivileged user can do three things to look like the proxy: choose the
-/// name of a process and, by a link, the name that all its threads begin with; get every capability in a user namespace of his own; and start a
-/// set-user-ID program. The real user id of such a program shows who started it.
+/// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of
+/// this process. So a process that could not hold the lock never counts. An unprivileged user can do three things to look like the proxy:
+/// choose the name of a process and, by a link, the name that all its threads begin with; get every capability in a user namespace of his
+/// own; and start a set-user-ID program. The real user id of such a program shows who started it.
 pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
     let is_here = in_this_network(proc);
     let user_namespace = fs::read_link(proc.join("thread-self/ns/user")).ok()?;

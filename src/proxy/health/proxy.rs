@@ -462,8 +462,8 @@ mod tests {
         assert!(health.healthz(now, clock(0)).0);
     }
 
-    // `/healthz` and `/readyz` say how long ago the API server last sent anything, for the kind that has been silent for the longest time, and
-    // how much is left out (L11).
+    // `/healthz` and `/readyz` say how long ago the API server last sent anything, for the kind that has been silent for the longest time,
+    // and how much is left out (L11).
     #[test]
     fn the_age_of_the_api_servers_word_and_what_is_left_out_are_fields() {
         let (mut health, start) = registered(&[Family::V4]);

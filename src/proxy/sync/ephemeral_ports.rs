@@ -1,9 +1,9 @@
 //! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and says each once (N6).
 //!
-//! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read at the start and with each full comparison.
-//! Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at most
-//! [`NAMED`] ports, so that a user who makes many node ports does not fill the log; nothing is read and kept for a Service without node
-//! ports.
+//! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read at the start and with each full
+//! comparison. Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at
+//! most [`NAMED`] ports, so that a user who makes many node ports does not fill the log; nothing is read and kept for a Service without
+//! node ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -36,8 +36,8 @@ const MOST: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Flows {
     known: HashSet<ObjectName>,
-    /// The changed Services that have or had UDP endpoints, by name. The value says whether to examine their UDP flows: `false` for a Service
-    /// that is left out.
+    /// The changed Services that have or had UDP endpoints, by name. The value says whether to examine their UDP flows: `false` for a
+    /// Service that is left out.
     changed: BTreeMap<ObjectName, bool>,
     gone: Gone,
     /// Whether flows may lead to an endpoint that does not answer the first packet (J12).

@@ -3,9 +3,9 @@
 //! Takes the [`State`] and a Service's name, returns a [`ServiceSelection`]. Pure, and independent of nftables: no code here
 //! uses chains, maps or marks.
 //!
-//! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service
-//! owns each frontend; every list is sorted and has each endpoint once, or with weights several times; if an [`Action`] uses [`PortSelection::cluster`], that list
-//! is not empty; IPv4 and IPv6 never mix (D24).
+//! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service owns each frontend;
+//! every list is sorted and has each endpoint once, or with weights several times; if an [`Action`] uses [`PortSelection::cluster`], that
+//! list is not empty; IPv4 and IPv6 never mix (D24).
 
 mod categories;
 pub mod causes;

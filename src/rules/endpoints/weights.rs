@@ -4,8 +4,8 @@
 //! Takes the endpoints of a service port with the weights of their slices, and the weights that the Service gives to this node and its zone.
 //! Returns the list, or how long it becomes at most. Pure.
 //!
-//! Invariants: equal weights give a list with one entry for each endpoint; a list never has more than [`most_slots`] entries, and has at least
-//! one for each endpoint.
+//! Invariants: equal weights give a list with one entry for each endpoint; a list never has more than [`most_slots`] entries, and has at
+//! least one for each endpoint.
 
 use std::net::SocketAddr;
 
@@ -79,8 +79,8 @@ impl<'a> Weighing<'a> {
     }
 }
 
-/// How many entries each endpoint has in its list: the smallest numbers with the proportions of the weights or, if these numbers are too large,
-/// smaller ones with nearly the same proportions.
+/// How many entries each endpoint has in its list: the smallest numbers with the proportions of the weights or, if these numbers are too
+/// large, smaller ones with nearly the same proportions.
 fn counts(weights: Vec<u32>) -> impl Iterator<Item = u64> {
     let divisor = u64::from(weights.iter().copied().fold(0, gcd).max(1));
     let sum = weights.iter().map(|weight| u64::from(*weight)).sum::<u64>() / divisor;

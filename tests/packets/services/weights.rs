@@ -1,5 +1,5 @@
-//! Weights: an endpoint with a larger weight gets more of the new connections, in each layout and with each scheduler; the output of `services`,
-//! `explain` and `verify` about it; and the cost of a change of an endpoint.
+//! Weights: an endpoint with a larger weight gets more of the new connections, in each layout and with each scheduler; the output of
+//! `services`, `explain` and `verify` about it; and the cost of a change of an endpoint.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -102,7 +102,8 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Where a list of flows is filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because it has a bug: it lists the flows that do not match.
+    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because it has a bug: it lists
+    /// the flows that do not match.
     Kernel,
     /// In this module. Kernels before 5.8 have no filter: some ignore the attribute, others refuse the request.
     Here,

@@ -25,9 +25,9 @@ struct Seeker {
     needs: u32,
 }
 
-/// Fills a table with `size` positions, at least two for each entry of the list. Equal entries belong to one endpoint with a larger weight and
-/// follow each other; the endpoint takes as many positions as its entries would take together. Returns the taken positions in order, each with
-/// the index of the first entry of its endpoint.
+/// Fills a table with `size` positions, at least two for each entry of the list. Equal entries belong to one endpoint with a larger weight
+/// and follow each other; the endpoint takes as many positions as its entries would take together. Returns the taken positions in order,
+/// each with the index of the first entry of its endpoint.
 pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
     let modulus = u64::from(size);
     let of_one = places_of_one(size, endpoints.len());
