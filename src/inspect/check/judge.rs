@@ -332,7 +332,7 @@ fn permissions(look: &ServerReport, node_name: &str) -> Vec<Line> {
     lines
 }
 
-/// A proxy is not ready while there is no Node of its name.
+/// Reports that a Node is missing: a proxy is not ready while there is no Node of its name.
 fn no_node(area: &'static str, name: &str) -> Line {
     failure(area, no_such_node(name), NODE_REMEDY)
 }

@@ -154,7 +154,7 @@ pub(crate) fn command_line(process: &Path) -> Option<String> {
     Some(redact(&line).chars().take(SHOWN).collect())
 }
 
-/// The name of the sync loop's thread, by which a running kube-proxy of this program is told from upstream's.
+/// The name of the sync loop's thread. It distinguishes a running kube-proxy of this program from upstream's.
 pub const SYNC_THREAD: &str = "sync";
 
 /// Returns the directory below `proc` of a process that is a running kube-proxy of this program in the network namespace of the calling

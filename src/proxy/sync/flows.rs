@@ -389,7 +389,7 @@ mod tests {
         ])
     }
 
-    /// The flows of a process that has looked for what was there before it.
+    /// The [`Flows`] of a process that has already examined the flows that an earlier process left.
     fn flows() -> Flows {
         Flows { unanswered: false, ..Flows::default() }
     }

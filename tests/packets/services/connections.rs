@@ -189,7 +189,7 @@ fn first_packets_that_nobody_answered_find_another_endpoint(layout: Layout) {
     assert!(id_of(&open).iter().all(|id| id_of(&now).contains(id)), "an open connection was cut: {open:?}, {now:?}");
 }
 
-/// The numbers of flows.
+/// The conntrack ids of flows.
 fn id_of(lines: &[String]) -> Vec<&str> {
     lines.iter().filter_map(|line| line.split(' ').find(|word| word.starts_with("id="))).collect()
 }

@@ -203,7 +203,7 @@ impl<K: Kernel> Engine<K> {
             }
         }
         if report.removed > 0 {
-            // Until now, session affinity could send the deleted clients to an endpoint that is gone, which makes a UDP flow to that
+            // Until now, session affinity could send the deleted clients to an endpoint that is gone, which makes a flow to that
             // endpoint.
             self.observers.flows.all_changed();
         }
