@@ -89,8 +89,7 @@ fn accepting(destination: IpAddr, addresses: &[IpAddr]) -> String {
     }
 }
 
-/// Explains a connection to a node port on a loopback address of the host: the program that listens there gets it, perhaps kube-proxy
-/// itself.
+/// Explains a connection to a node port on a loopback address of the host: the program that listens there gets it, perhaps kube-proxy.
 fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, listener: Option<Listener>) {
     let Some(Listener { address, program }) = listener else {
         explanation.is_wrong = true;
