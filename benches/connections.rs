@@ -1,9 +1,9 @@
 //! Measures the time to connect to a Service, by the number of Services and by which of them was programmed first or last.
 //!
-//! A client in a pod connects through a node to a pod of another node, all in network namespaces joined by veth pairs. There is such a
-//! world for each kind of rules and number of Services: this program's layouts, with `BENCH_PEER` upstream's modes, a single rule that
-//! translates, and no rule at all. All worlds stand at the same time and are measured in turns, in blocks of connections, so that a
-//! machine that is slower for a while slows all of them. The time is that of `connect(2)`, from the SYN to its answer.
+//! A client in a pod connects through a node to a pod of another node, all in network namespaces joined by veth pairs (a *world*). Each
+//! kind of rules and each number of Services has its own world. The kinds are this program's layouts, with `BENCH_PEER` upstream's modes, a
+//! single rule that translates, and no rule at all. All worlds exist at the same time and are measured in turns, in blocks of connections:
+//! a machine that is slower for a while then slows all of them. The measured time is that of `connect(2)`, from the SYN to its answer.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
@@ -33,20 +33,20 @@ use crate::wait_for_idle;
 
 const ENDPOINTS: u32 = 10;
 const PORT: u16 = 8080;
-/// All addresses of endpoints.
+/// The range of all endpoint addresses.
 const PODS: &str = "11.0.0.0/8";
-/// Connections in a block, after some that are not counted: so many that each endpoint has been met, because the first connection to each
-/// after a pause takes longer, and would be more than a hundredth of all.
+/// Connections in a block, after [`UNCOUNTED`] connections that are not measured. These reach each endpoint at least once, because the
+/// first connection to an endpoint after a pause takes longer, and would be more than 1 % of all connections and so change the p99.
 const BLOCK: usize = 250;
 const UNCOUNTED: usize = 100;
 /// Blocks of each world and Service: 10,000 connections in all.
 const ROUNDS: usize = 40;
-/// The most Services of layout `chains` with chains of endpoints: with 20,000 its first sync takes a minute.
+/// The largest number of Services measured for layout `chains` with a chain for each endpoint: with 20,000 its first sync takes a minute.
 const MOST_CHAINS: u32 = 5_000;
 /// How long upstream's proxy may take to program all Services.
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(600);
 const PROGRAMMED_WITHIN_QUICK: Duration = Duration::from_secs(60);
-/// The series that others are compared with.
+/// The series with which the others are compared.
 const ONE_RULE: &str = "one rule that translates";
 
 /// The modes of upstream's proxy.
@@ -196,7 +196,7 @@ fn quantiles(table: &mut Table, what: &str, times: &[Duration], path: Option<&Pa
     }
 }
 
-/// Returns a world of which only the last of ten Services is used, without rules or with one.
+/// Returns a world without rules, or with one rule that translates the cluster IP of one Service.
 fn plain(series: &str, translates: bool) -> Path {
     const SERVICES: u32 = 10;
     let last = SERVICES - 1;
@@ -247,8 +247,8 @@ impl World {
     }
 }
 
-/// Programs upstream's rules for each size and mode, by its proxy and a real API server, and adds the paths. The proxy is ended when
-/// its rules are there, which stay. Adds rows for what cannot be measured, with the reason.
+/// Has upstream's proxy program its rules from a real API server, for each size and mode, and adds the paths. Ends the proxy once its
+/// rules are there; the rules stay. Adds a row with the reason for what cannot be measured.
 fn upstream(table: &mut Table, paths: &mut Vec<Path>, sizes: &[u32], limit: Duration) {
     let programs = programs(&["kube-proxy", "kube-apiserver", "etcd"]);
     let control = host();

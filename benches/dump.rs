@@ -1,4 +1,5 @@
-//! Measures what the kernel alone takes to list the elements of this program's table: the limit of every command and start that reads them.
+//! Measures what the kernel alone takes to list the elements of this program's table. No command and no start that
+//! reads them can be faster.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ fn list(socket: &mut Socket, kind: u16, names: &[&str], mut each: impl FnMut(&[u
     loop {
         let piece = socket.receive().expect("the kernel answers");
         each(piece);
-        // Only the last message of a piece can end the dump, but only its first bytes say how long each is.
+        // Only the last message of a piece can end the dump. The messages before it are read for their lengths, which lead to the last one.
         let last = Messages::new(piece).last().expect("a piece has messages");
         assert!(ack(last).is_none_or(|ack| ack.errno == 0), "the kernel refuses the request");
         if done(last).is_some() {

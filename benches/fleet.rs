@@ -4,8 +4,8 @@
 //! `BENCH_PEER` the server is Kubernetes' own, its metrics have the requests, and upstream's proxy is measured beside; without it, the
 //! server is that of the tests, whose processor time is not known. The figures are for one node: `deploy/FLEET.md` has the sums.
 //!
-//! What the server needs without nodes is taken away: when it is idle, for the writing of the changes, and for its own start, after which
-//! nodes are let in.
+//! The costs that the server has without nodes are subtracted: while it is idle, for the writing of the changes, and for its own start.
+//! Nodes can connect only after that start.
 
 use std::env;
 use std::fs;
@@ -52,7 +52,7 @@ const DOOR: &str = "table ip door { chain input { type filter hook input priorit
     iifname nodes tcp dport 6443 reject with tcp reset; }; }";
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How large the measurement is.
+/// The size of the measurement.
 struct Size {
     services: u32,
     ours: usize,
@@ -135,7 +135,7 @@ fn measure(table: &mut Table, server: &mut Server<'_>, nodes: &[Namespace], size
     table.time("  time over which nine tenths of the bytes of all were sent", returned.spread, "");
 }
 
-/// Changes endpoints one after the other; `round` makes the changes others than those of the round before.
+/// Changes endpoints one after the other; `round` makes the changes differ from those of the round before.
 fn changes(server: &mut Server<'_>, size: &Size, round: u32) {
     for n in 0..CHANGES {
         server.change(n % size.services, n / size.services + round);

@@ -2,7 +2,8 @@
 //!
 //! Everything runs in separate network namespaces. Times depend on the machine and its load: ratios are taken within one run.
 //! `BENCH_QUICK=1` leaves out the measurements that take minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy
-//! against a real API server, also in the parts `connections` and `fleet`, and `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services as well, which takes half an hour. A
+//! against a real API server, also in the parts `connections` and `fleet`. `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services
+//! as well, which takes half an hour. A
 //! time that misses its goal is only printed; an error that must not happen on any machine, such as a connection without an answer, makes
 //! the bench fail at its end. `BENCH_PARTS="phases restart"` runs these parts only.
 

@@ -1,7 +1,7 @@
 //! The result table: one row for each measurement, printed as it is made, and all written as JSON after each part.
 //!
-//! The file keeps the rows of parts that this run did not measure, so that several runs of some parts make one table; each row says when,
-//! where and of which commit it is. `BENCH_QUICK=1` has a file of its own, because its sizes are others.
+//! The file keeps the rows of parts that this run did not measure, so that several runs, each of some parts, make one table. Each row says
+//! when, where and with which commit it was measured. `BENCH_QUICK=1` writes another file, because it measures other sizes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -83,7 +83,7 @@ impl Table {
         self.row(what, measured, goal, json!(measured));
     }
 
-    /// Adds a row. Two spaces before its name say that it belongs to the row above with two spaces less.
+    /// Adds a row. A row whose name begins with two spaces more than that of an earlier row belongs to the nearest such row.
     fn row(&mut self, what: &str, measured: &str, goal: &str, value: Value) {
         println!("{what:<70} {measured:>14} {goal:>12}");
         let name = what.trim_start();

@@ -1,7 +1,7 @@
 //! The sums for a cluster of many nodes, from the figures of one node.
 //!
-//! Takes the rows of the part `fleet`; gives the table of `deploy/FLEET.md`. A node costs the API server what it costs in a fleet of some
-//! processes: each node has its own watches, and the server encodes an event once for all of them.
+//! Takes the rows of the part `fleet`; gives the table of `deploy/FLEET.md`. The sums assume that a node of a large cluster costs the API
+//! server as much as one of the measured processes: each node has its own watches, and the server encodes an event once for all of them.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! The figures of runs of the bench, in one form for the bench, the pages and the plots.
 //!
 //! Takes and gives the text of a file such as `bench.json`: a list of rows, one in a line. [`merge`] puts a later run over an earlier one;
-//! [`plots`] draws, with [`svg`], what the rows have a [`Point`] for; [`pages`] writes tables and numbers into
+//! [`plots`] draws, with [`svg`], the rows that have a [`Point`]; [`pages`] writes tables and numbers into
 //! pages, and [`fleet`] the sums for a cluster of many nodes. Pure: no I/O, no
 //! clock. The bench and the tests of the project both compile it.
 //!
@@ -47,7 +47,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// The number of Services of a value that does not depend on it: its line goes from the least number to the greatest.
+    /// Stands for the number of Services where the value does not depend on it: the plot then has a level line over all numbers.
     pub(crate) const ALWAYS: u32 = 0;
 }
 

@@ -19,7 +19,7 @@ const END: &str = " -->";
 /// What stands for a row that was not measured.
 const MISSING: &str = "-";
 
-/// A table: its columns with what they put for `{}` into the names of rows, and its rows with their label and name.
+/// A table. A column has its heading, and the text that replaces `{}` in the names of rows; a row has its label and its name.
 struct Grid {
     name: &'static str,
     columns: &'static [(&'static str, &'static str)],
@@ -187,8 +187,8 @@ pub(super) fn sources(runs: &BTreeSet<String>) -> String {
     format!("Measured {}.\n", runs.join("; "))
 }
 
-/// Returns the figure of a row for people, and its run in words. Where a row to which it would belong says why it was not measured, it is
-/// that.
+/// Returns the figure of a row for people, and its run in words. If the row is missing, and the row above it says why nothing
+/// was measured, returns that reason.
 fn cell(rows: &[Row], what: &str) -> (String, Option<String>) {
     let reason =
         || rows.iter().find(|row| row.measured.starts_with("n/a") && what.starts_with(&format!("{},", row.what)));

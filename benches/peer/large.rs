@@ -1,9 +1,9 @@
 //! The large clusters that users of upstream reported, with default settings: this program and upstream's, one after the other, against a
 //! real API server, as in the part `peer`.
 //!
-//! kubernetes/kubernetes#135639 has 5,006 Services with 50 endpoints each, kubernetes/kubernetes#139513 has 45,000 with one. What takes longer
-//! than [`LIMIT`] is given up, and the row says so. A start over existing rules counts as done when a change that was made while no proxy ran
-//! is in force.
+//! kubernetes/kubernetes#135639 has 5,006 Services with 50 endpoints each, kubernetes/kubernetes#139513 has 45,000 with one. A measurement
+//! that takes longer than [`LIMIT`] is given up, and its row says so. A start over existing rules counts as done when a change that was
+//! made while no proxy ran is in force.
 
 use std::process::Stdio;
 use std::thread::sleep;

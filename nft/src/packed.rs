@@ -70,7 +70,7 @@ pub fn pack(bytes: &mut Vec<u8>, element: &Element) {
     pack_parts(bytes, Parts::of(element));
 }
 
-/// Appends an element, of which there are only parts, to packed bytes.
+/// Appends an element, given its parts, to packed bytes.
 fn pack_parts(bytes: &mut Vec<u8>, parts: Parts<'_>) {
     let Parts { key, key_end, value, timeout, comment } = parts;
     let of_value = match value {
@@ -301,13 +301,13 @@ impl Elements {
         End { bytes: self.bytes.len(), len: self.len }
     }
 
-    /// Takes away the elements behind what was the end of the list.
+    /// Removes the elements that were appended since [`Self::end`] returned this end.
     pub(crate) fn cut(&mut self, end: End) {
         self.bytes.truncate(end.bytes);
         self.len = end.len;
     }
 
-    /// Gives back the memory that the list has beyond its elements.
+    /// Releases the memory that the list has reserved beyond its elements.
     pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }

@@ -7,7 +7,7 @@ use rustix::termios::{isatty, tcgetwinsize};
 /// Lines are not broken for a terminal with fewer columns.
 const LEAST: usize = 40;
 
-/// The columns of the terminal that a stream leads to; `None` for other streams and for a very narrow terminal.
+/// The number of columns of the terminal behind a stream; `None` if the stream is no terminal, or the terminal is very narrow.
 pub fn width(stream: impl AsFd) -> Option<usize> {
     let size = isatty(&stream).then(|| tcgetwinsize(&stream).ok()).flatten();
     size.map(|size| usize::from(size.ws_col)).filter(|width| *width >= LEAST)

@@ -100,7 +100,7 @@ impl Problem {
         self.service.as_deref().is_some_and(|service| name.is_of(service))
     }
 
-    /// Whether it is about this address of a Service, or about a node port when there is no address. No port and no protocol stand for all.
+    /// Whether it is about this address of a Service or, without an address, about a node port. `None` as port or protocol stands for all.
     pub(crate) fn is_at(&self, address: Option<IpAddr>, port: Option<u16>, protocol: Option<Protocol>) -> bool {
         let is_it = |name: &String| {
             name.split_once('/').is_some_and(|(its_port, its_protocol)| {

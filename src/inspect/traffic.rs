@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The walks of one command over the connections that the kernel tracks, each compared with the one before.
+/// Lists the connections that the kernel tracks, again and again for one command. Each list is compared with the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Walks(Option<(Memory, Instant)>);
 

@@ -5,9 +5,9 @@
 //! the proxy runs in another container or is stopped. A flag of the command wins over the proxy's configuration. Without a running proxy, or
 //! when /proc does not show its process, defaults apply.
 //!
-//! Invariants: only what a process with CAP_NET_ADMIN says counts, which holding the lock takes as well. A process or a server of an
-//! unprivileged user could name a kubeconfig that runs a program. So `/configz` is not asked. No read waits for another program, and none
-//! takes more than `MOST` bytes.
+//! Invariants: only a process with CAP_NET_ADMIN is believed; the lock needs this capability too. An unprivileged user could start a
+//! process or a server that names a kubeconfig, and a kubeconfig can run a program. So `/configz` is not asked. No read waits for another
+//! program, and none takes more than `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -7,8 +7,9 @@
 //! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered (J12).
 //! Open connections end only where an annotation of the Service asks for it (J13).
 //!
-//! UDP flows are examined for Services that changed and removed frontends only: the flows of any other Service were checked when that
-//! Service last changed, and its endpoints are still the same. The others are examined for all Services, because few of them lead nowhere.
+//! UDP flows are examined only for removed frontends and for Services that changed: the flows of any other Service were checked when that
+//! Service last changed, and its endpoints are still the same. The listed TCP and SCTP flows are examined for all Services, because only
+//! few flows are listed.
 //!
 //! Two differences from upstream kube-proxy. Flows of a service port without serving endpoints are deleted as well, so that the client
 //! gets a refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an
@@ -78,7 +79,7 @@ impl Gone {
         self.endpoints.extend(ports.flat_map(|port| addresses().map(|address| SocketAddr::new(address, port.port))));
     }
 
-    /// Whether there are UDP frontends, or others.
+    /// Whether there are UDP frontends, or, if `udp` is `false`, frontends of other protocols.
     #[must_use]
     pub fn has_frontends(&self, udp: bool) -> bool {
         self.frontends.iter().any(|frontend| (frontend.protocol == Protocol::Udp) == udp)
@@ -100,8 +101,8 @@ fn frontends_of(flow: &Flow, node_addresses: &[IpAddr]) -> impl Iterator<Item = 
     destinations.map(move |destination| Frontend { destination, protocol, port: to.port() })
 }
 
-/// Whether a TCP or SCTP endpoint that counts by its conditions in a slice no longer does in the slice's content `after`. An endpoint that
-/// is in another slice by now may be reported as well.
+/// Whether a slice loses a TCP or SCTP endpoint: `counts` accepts the endpoint's conditions before, and the slice's content `after` has no
+/// such endpoint. Also true if the endpoint has only moved to another slice.
 #[must_use]
 pub fn loses_endpoints(
     before: &EndpointSlice,
@@ -135,13 +136,13 @@ pub struct Examiner<'a> {
     services: HashSet<&'a ObjectName>,
     gone: &'a Gone,
     node_addresses: &'a [IpAddr],
-    /// The frontends that flows were found to use.
+    /// What is known of the frontends that flows use; filled as flows are examined.
     targets: HashMap<Frontend, Target>,
 }
 
 impl<'a> Examiner<'a> {
-    /// Takes the Services whose UDP flows are examined, and what is gone. `node_addresses` are the addresses of this node. If `gone` has
-    /// frontends, the endpoints of `services` are added to it.
+    /// Takes the Services whose UDP flows are examined, and the frontends and endpoints that are gone. `node_addresses` are the addresses
+    /// of this node. If `gone` has frontends, the endpoints of `services` are added to it.
     pub fn new(
         state: &'a State,
         services: impl IntoIterator<Item = &'a ObjectName>,
@@ -167,13 +168,13 @@ impl<'a> Examiner<'a> {
                 let target = target.or_insert_with(|| Target::new(state, service, port, &frontend));
                 !target.admits(flow)
             }
-            // A reset is on its way already: no endpoint has port 0.
+            // This flow leads to port 0 already, so that the client gets a reset: no endpoint has port 0.
             _ => flow.reply_source.port() != 0 && self.gone.has(flow, self.node_addresses),
         }
     }
 }
 
-/// The endpoints and the clients that flows to one frontend may have.
+/// The endpoints and clients that are valid for flows to one frontend.
 struct Target {
     /// The endpoints of the service port in any slice.
     endpoints: HashMap<SocketAddr, Conditions>,
@@ -368,7 +369,7 @@ mod tests {
         testing::state([Event::ServiceApplied(web), Event::SliceApplied(slice)])
     }
 
-    /// Whether a TCP flow and an SCTP flow to the Service end.
+    /// Whether a TCP flow and an SCTP flow from a client to this endpoint of the Service end.
     fn ended(state: &State, endpoint: &str, is_unanswered: bool) -> [bool; 2] {
         let node = ["192.168.0.2".parse().unwrap()];
         let mut gone = Gone::default();
@@ -440,7 +441,7 @@ mod tests {
         }
     }
 
-    // A slice loses an endpoint that took TCP or SCTP connections by its address, its conditions, its port or its Service (J12).
+    // A slice loses an endpoint for TCP or SCTP when its address, its conditions, its port or the slice's Service changes (J12).
     #[test]
     fn a_slice_that_loses_endpoints_is_noticed() {
         let with = |port: &str, number, endpoints: &[&str]| {
@@ -461,7 +462,7 @@ mod tests {
         ] {
             assert_eq!(loses_endpoints(&before, Some(&after)), loses, "{after:?}");
         }
-        // To open connections an endpoint is lost with its place in the slice.
+        // For open connections an endpoint is lost only when the slice no longer has it.
         let (dead, other) = (with("http", 80, &["10.244.0.1 dead"]), with("http", 80, &["10.244.0.2"]));
         let loses_any = |before, after| super::loses_endpoints(before, Some(after), |_| true);
         assert!(loses_any(&dead, &other) && !loses_any(&with("http", 80, &["10.244.0.1"]), &dead));

@@ -107,7 +107,7 @@ fn a_replaced_first_endpoint_costs_one_element_of_each_frontend_too() {
     });
 }
 
-// Each of the others keeps its numbers (E15).
+// All other endpoints keep their numbers (E15).
 #[test]
 fn a_weighted_endpoint_costs_its_chain_and_as_many_elements_as_it_counts() {
     const LOCAL: usize = 4;

@@ -151,7 +151,7 @@ fn another_endpoint_costs_one_slot_and_the_verdict_a_frontend() {
     });
 }
 
-// Each of the others stays in its slots (E15).
+// All other endpoints stay in their slots (E15).
 #[test]
 fn a_weighted_endpoint_costs_as_many_slots_as_it_counts() {
     const LOCAL: usize = 4;

@@ -117,7 +117,8 @@ fn a_walk_meets_each_translated_connection_of_all_protocols_and_families_once() 
 
 #[test]
 fn connections_are_listed_by_whether_they_were_answered_and_reset_at_this_node() {
-    // Only first packets that nobody answered are in the one list; none that is over or not translated is in any (J9, J12, J13).
+    // One list has only connections whose first packet nobody answered. No list has connections that have ended or are not translated (J9,
+    // J12, J13).
     let node = Namespace::new("open");
     let mut lines = line("tcp", false, 7, 1) + &translated("udp", false, 7, 2);
     let states =

@@ -108,7 +108,7 @@ fn tables_that_are_read_ahead_are_those_of_the_moment_when_they_are_needed() {
         let mut kernel = Netfilter::open().expect("a socket");
         let mut chains = |kernel: &mut Netfilter, new: Option<&str>| {
             kernel.read_ahead(vec![ours()]);
-            // Long enough for the reading in most runs: then the change comes after it.
+            // In most runs the tables are read within this time, so that the change comes after the reading.
             thread::sleep(Duration::from_millis(100));
             new.into_iter().for_each(|name| drop(other.commit(&[Command::AddTable(table()), chain(name)])));
             let dump = kernel.read(&ours()).expect("it can be read");
@@ -118,7 +118,7 @@ fn tables_that_are_read_ahead_are_those_of_the_moment_when_they_are_needed() {
         assert_eq!(chains(&mut kernel, Some("a")), Some(vec!["a".to_owned()]));
         assert_eq!(chains(&mut kernel, None), Some(vec!["a".to_owned()]));
         assert_eq!(chains(&mut kernel, Some("b")), Some(vec!["a".to_owned(), "b".to_owned()]));
-        // The second reading finds nothing that was read ahead.
+        // A second read of a table never uses tables that were read ahead.
         assert_eq!(kernel.read(&ours()).expect("it can be read").map(|dump| dump.chains.len()), Some(2));
     });
 }

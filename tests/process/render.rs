@@ -299,7 +299,7 @@ fn a_service_without_a_cluster_ip_is_rendered_with_one_and_an_assertion_can_be_m
     assert_eq!(explain("--ruleset-layout=maps", &format!("{ip}:80"), &[]), Some(2), "a part cannot be read");
 }
 
-/// `kube-proxy explain --manifests`: the exit code, and the output with that on standard error.
+/// Runs `kube-proxy explain --manifests`. Returns the exit code, and standard output followed by standard error.
 fn explained(manifests: &TempDir, layout: Layout, from: &str, to: &str) -> (Option<i32>, String) {
     let [layout, _] = layout.flags();
     let mut command = kube_proxy(&["explain", "--from", from, "--to", to, &layout, "--manifests"]);
@@ -342,7 +342,7 @@ fn a_pod_is_found_by_its_name_in_the_slices_of_manifests() {
     }
 }
 
-// What a running proxy would report is said in its words (Q10).
+// Problems that a running proxy would report are reported in the same words (Q10).
 #[test]
 fn what_manifests_leave_out_and_who_loses_an_address_is_explained() {
     let mut objects = cluster();
@@ -366,7 +366,7 @@ fn what_manifests_leave_out_and_who_loses_an_address_is_explained() {
         let why =
             "TRANSLATED: shop/web-2 does not get 10.96.0.1:80/TCP, shop/web has it; for now: shop/web:http sends it to";
         assert!(code == Some(1) && text.contains(why), "{text}");
-        // Who asks for the one that has it is warned, as on a node.
+        // A question about the Service that has the address is answered with a warning, as on a node.
         let (code, text) = explained(&manifests, layout, "203.0.113.7", "shop/web");
         assert!(code == Some(0) && text.contains("warning: shop/web-2 does not get 10.96.0.1:80/TCP"), "{text}");
 

@@ -1,4 +1,4 @@
-//! The figures in pages, and the plots, are those of `benches/bench.json`: what the bench wrote, and nothing else.
+//! The figures in pages, and the plots, come from `benches/bench.json`, which the bench wrote.
 //!
 //! `BLESS=1` (`make plots`) first takes over the rows of `target/bench.json`, if it is there, and then writes pages and plots.
 
@@ -14,10 +14,10 @@ use super::pages::{page, project};
 
 /// The pages that have figures.
 const PAGES: [&str; 4] = ["README.md", "benches/README.md", "benches/FIGURES.md", "deploy/FLEET.md"];
-/// Figures of the pages that are not of the bench.
+/// Figures in the pages that the bench does not measure.
 const OTHERS: [&str; 1] = ["serves nothing for some 2 s"];
 
-/// Returns the rows of the committed run; with `BLESS`, after those of the last run were taken over.
+/// Returns the rows of the committed run; with `BLESS`, first takes over the rows of the last run.
 fn committed() -> Vec<Row> {
     let path = project().join("benches/bench.json");
     let rows = |path: &PathBuf| {

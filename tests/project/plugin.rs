@@ -187,7 +187,7 @@ fn a_bundle_of_each_node_is_a_file_byte_for_byte() {
     assert_eq!((code, stdout.as_str()), (Some(0), "kube-proxy-bundles/kube-proxy-c.tar.gz\n"));
 }
 
-// On a terminal both streams are one: what the nodes say comes first, and which nodes said nothing is the end.
+// A terminal shows both streams together: the output of the nodes comes first, and the nodes that did not answer come last.
 #[test]
 fn nodes_that_are_not_reached_are_named_in_the_first_line_and_explained_in_the_last() {
     let cluster = Cluster::new(&[("a", ""), ("b", "echo no; exit 1"), ("c", "echo yes"), ("d", "echo yes")]);

@@ -11,7 +11,7 @@ pub(crate) fn assert_even(what: &str, counts: &[u32]) {
     assert!(p > LEAST_PROBABILITY, "{what}: {counts:?} is not even, p = {p:e}");
 }
 
-/// Panics if the counts cannot be the result of a choice in proportion to the weight beside each.
+/// Takes counts, each with its weight. Panics if the counts cannot come from a choice in proportion to the weights.
 pub(crate) fn assert_shares(what: &str, counts: &[(u32, u32)]) {
     let p = fit(counts);
     assert!(p > LEAST_PROBABILITY, "{what}: counts and weights {counts:?} do not fit, p = {p:e}");
@@ -22,7 +22,7 @@ pub(crate) fn evenness(counts: &[u32]) -> f64 {
     fit(&counts.iter().map(|count| (*count, 1)).collect::<Vec<_>>())
 }
 
-/// Returns the p-value of the counts if each is in proportion to the weight beside it, in 0..=1.
+/// Takes counts, each with its weight. Returns the p-value, 0 to 1, for a choice in proportion to the weights.
 fn fit(counts: &[(u32, u32)]) -> f64 {
     let cells = u32::try_from(counts.len()).expect("a handful of cells");
     let total: f64 = counts.iter().map(|(count, _)| f64::from(*count)).sum();

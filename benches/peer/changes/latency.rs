@@ -25,7 +25,7 @@ use crate::table::Table;
 
 /// The pause between two changes of the probed Service.
 const PAUSE: Duration = Duration::from_millis(37);
-/// A change that no packet has met for this long makes the bench fail.
+/// The bench fails if no packet reaches the new endpoint within this time after a change.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A run: the proxy, its `minSyncPeriod` if that is set, the changes a second, and the goals for median, p99 and longest time.

@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// As [`Self::read_table`], for a caller that needs the table later: [`Self::unchanged`] gives it. Until then a socket receives the
-    /// notifications of all transactions, which makes each of them a little dearer.
+    /// notifications of all transactions, which makes each transaction a little slower.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -137,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Gives what was read, and the watch that saw no change of the table.
+    /// Returns the result of `read`, and the watch that saw no change of the table during the read.
     fn undisturbed_in<T>(
         &mut self,
         tries: usize,

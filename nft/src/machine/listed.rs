@@ -114,7 +114,7 @@ mod tests {
         let is_found = Lookup::Found(element.borrow().clone());
         assert_eq!([found(5, 85, 0), found(9, 80, 0)], [is_found.clone(), is_found]);
         assert_eq!([found(5, 91, 0), found(0, 85, 0)], [Lookup::Missing, Lookup::Missing]);
-        // With an unknown port the key may be in the range, unless its address is outside.
+        // If the port is unknown, the key may be in the range, unless its address is outside the range.
         let without_port = 0b0011_0000;
         assert_eq!(found(5, 0, without_port), Lookup::Unreadable(String::new()));
         assert_eq!(found(0, 0, without_port), Lookup::Missing);
@@ -134,7 +134,7 @@ mod tests {
             Lookup::Unreadable(String::new())
         );
         assert_eq!(among(&head(Data::MAX_LEN + 1), &[element], &[7; Data::MAX_LEN], 0), Lookup::too_long());
-        // What is unknown behind the key does not matter.
+        // Unknown bytes after the end of the key do not matter.
         assert_eq!(key_of(&head(4), &[1, 2, 3, 4, 5], 0b1_0000).map(|(_, unknown)| unknown), Some(0));
     }
 
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    // Only rules that changed while they were read are that deep: what they do is not known.
+    // The kernel allows no deeper nesting. Rules that are deeper changed while they were read, so their effect is unknown.
     #[test]
     fn chains_that_are_deeper_than_the_kernel_allows_lead_nowhere() {
         let name = TableName::new(Family::Ip, "t");

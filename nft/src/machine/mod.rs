@@ -276,8 +276,8 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         }
     }
 
-    /// Goes on in a chain, and returns whether that ends the base chain: the kernel has no deeper chains, so that these rules were read while
-    /// they changed.
+    /// Goes on in a chain. Returns whether the base chain ends here because the chain is nested too deeply: the kernel allows no such
+    /// rules, so they changed while they were read.
     fn enter(&mut self, thread: &mut Thread, chain: Arc<str>, table: &TableName) -> Result<bool, ReadError> {
         if thread.stack.len() >= DEPTH {
             let why = format!(

@@ -140,7 +140,7 @@ pub struct Config {
     /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more.
     /// `u64::MAX` stands for no limit.
     pub service_elements_limit: u64,
-    /// The ports that a start keeps from being given to programs as ephemeral ports, beside those that are reserved already (N5).
+    /// The ports that a start reserves, so that the kernel gives them to no program as ephemeral ports. Reserved ports stay reserved (N5).
     pub reserve_node_ports: PortRanges,
     /// The mark of this node's Node with which an operator drains the node; `None` if there is no such mark (L10).
     pub drain_on: Option<NodeMark>,

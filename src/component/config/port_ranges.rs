@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The node ports that an API server gives unless its flag `--service-node-port-range` says otherwise.
+/// The node ports that an API server assigns unless its flag `--service-node-port-range` says otherwise.
 pub const DEFAULT_NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
 /// A set of ports.

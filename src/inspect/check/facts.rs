@@ -244,7 +244,7 @@ impl Programs {
         let waits = running.waits();
         let other = other_proxy::beside(running.proxy.as_ref().ok().and_then(Option::as_ref), config);
         Self {
-            // A command that does not see the process of a proxy knows it by its pages.
+            // A proxy that waits may be visible only by its health page, as from another container. It must not count as another proxy.
             other: other.filter(|other| waits.is_none() || other.program != Program::Own),
             proxy: running.proxy.map(|proxy| proxy.map(|proxy| proxy.to_string())).map_err(NoLook::from),
             waits,

@@ -186,7 +186,7 @@ fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool, privileges: P
     lines
 }
 
-/// Judges whether the kernel may give node ports to programs of the node (N6): those to reserve, or the default ones.
+/// Judges whether the kernel may give node ports to programs (N6): the ports that a start reserves, or else the default range.
 fn node_ports(local: &LocalPorts, config: Option<&OfConfig>, runs: bool) -> Line {
     const AREA: &str = "sysctls";
     let reserves = config.map(|config| &config.reserves).filter(|ports| !ports.is_empty());
@@ -331,7 +331,7 @@ fn permissions(look: &ServerReport, node_name: &str) -> Vec<Line> {
     lines
 }
 
-/// A proxy is not ready while there is no Node of its name.
+/// Reports that a Node is missing: a proxy is not ready while there is no Node of its name.
 fn no_node(area: &'static str, name: &str) -> Line {
     failure(area, no_such_node(name), NODE_REMEDY)
 }

@@ -310,7 +310,7 @@ fn a_busy_port_is_another_proxy_only_while_none_of_ours_runs() {
     assert!(found[0].1.contains("port 10249"), "{found:?}");
 }
 
-// A proxy that waits is in one line, whether or not its process is seen.
+// A proxy that waits is named in one line, whether or not its process is visible.
 #[test]
 fn a_proxy_that_waits_is_one_line() {
     let waits = "kube-proxy (pid 7) waits for Service of the API server since 2026-11-26T02:10:00Z";
@@ -395,7 +395,7 @@ fn node_ports_that_programs_may_get_are_a_warning_with_the_line_to_set() {
     wide(&mut facts);
     let remedy = lines(&facts).into_iter().find_map(|line| line.remedy).unwrap();
     assert_eq!(remedy, "set net.ipv4.ip_local_reserved_ports = 8080,30000-32767, and keep it in /etc/sysctl.d");
-    // A proxy that runs should have reserved what its configuration names; one that starts does.
+    // A running proxy should have reserved the ports that its configuration names; a proxy that starts will reserve them.
     config(&mut facts).reserves = "40000".parse().unwrap();
     let warnings = |facts: &Facts| lines(facts).into_iter().filter(|line| line.result != Verdict::Ok).count();
     assert_eq!(warnings(&facts), 1);

@@ -89,7 +89,7 @@ fn accepting(destination: IpAddr, addresses: &[IpAddr]) -> String {
     }
 }
 
-/// Explains a connection to a node port on a loopback address of the host: whoever listens there gets it, which may be kube-proxy itself.
+/// Explains a connection to a node port on a loopback address of the host: the program that listens there gets it, perhaps kube-proxy.
 fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, listener: Option<Listener>) {
     let Some(Listener { address, program }) = listener else {
         explanation.is_wrong = true;
@@ -132,7 +132,7 @@ fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: 
             explanation.is_wrong = true;
             explanation.warnings.push(problem.text.clone());
         }
-        // Another port of the address of a Service that is left out.
+        // The packet goes to another port of an address whose Service is left out.
         Oversized | Quarantined if is_unowned && problem.is_at(Some(packet.destination), None, None) => {
             explanation.warnings.push(problem.text.clone());
         }

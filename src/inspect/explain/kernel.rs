@@ -16,7 +16,7 @@ use nft::{Connection, Element, Family, ReadError, TableName};
 
 use node::kernel::routes::{self, RouteQuery};
 
-/// The kernel's rules for packets of one family, with a cache of what was read.
+/// The kernel's rules for packets of one family, with a cache of the rules and sets that were read.
 pub(crate) struct Live<'a> {
     connection: &'a mut Connection,
     family: Family,

@@ -50,7 +50,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// The tone of a verdict as one of several.
+/// The tone in which a verdict is printed.
 const fn tone(verdict: Verdict) -> Tone {
     match verdict {
         Verdict::Translated | Verdict::Passed | Verdict::Proxied => Tone::Plain,

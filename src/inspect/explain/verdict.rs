@@ -105,7 +105,7 @@ pub struct EffectiveRule {
 }
 
 impl EffectiveRule {
-    /// A rule with the sentence about it, for packets to these endpoints.
+    /// A rule and the sentence that describes it; it applies to packets to these endpoints.
     pub(crate) fn of(seen: &Seen<'_>, sentence: &Sentence, endpoints: Vec<SocketAddr>) -> Self {
         Self {
             table: seen.table.to_string(),
@@ -143,7 +143,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// An explanation that has only these.
+    /// An explanation with a verdict, its Service and its reason; all else is empty.
     pub(crate) fn new(verdict: Verdict, service: Option<String>, reason: String) -> Self {
         let (endpoints, steps, warnings) = (Vec::new(), Vec::new(), Vec::new());
         let (masquerade, masquerade_reason, is_wrong) = (false, None, false);

@@ -251,8 +251,8 @@ fn with_silence(error: anyhow::Error, problems: &[Problem]) -> anyhow::Error {
     }
 }
 
-/// Marks the frontends of Services that the kernel refuses. A long name is cut in the tables: without another sign, it counts as that of each
-/// Service whose name begins so and that has the frontend.
+/// Marks the frontends of Services that the kernel refuses. The tables cut long names, so a cut name counts as the name of each Service
+/// that begins with it and has the frontend.
 fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
     for view in frontends {
         let (name, frontend) = (view.service.as_deref().unwrap_or_default(), frontend_name(&view.frontend));

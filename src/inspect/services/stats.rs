@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::tables::{EndpointView, FrontendView, View};
 use crate::traffic::{Count, Frontends, TrafficSample, Walks};
 
-/// The numbers of the last walk.
+/// The numbers of the last listing of connections.
 #[derive(Default)]
 pub(super) struct Stats {
     look: TrafficSample,

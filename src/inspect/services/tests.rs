@@ -232,7 +232,7 @@ fn frontends_of_a_quarantined_service_have_that_state() {
     assert_eq!(Listing::of(view(), None, &args(&[])).unwrap().outcome(), CommandOutcome::Fine);
 }
 
-// A name that the tables cut is that of a Service which has the frontend.
+// A name that the tables cut counts as the name of a Service if that Service has the frontend.
 #[test]
 fn a_quarantined_service_whose_name_the_tables_cut_has_that_state() {
     let cut = |address| frontend("shop/a-very-lo...", Some(address), 80, Kind::ClusterIP, &[]);

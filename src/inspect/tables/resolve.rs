@@ -184,10 +184,10 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
     chains.filter(|chain| chain.endpoint.is_some()).collect()
 }
 
-/// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, of which each has its own
-/// set. Of several maps of one chain, that of the endpoints on this node has no client that the others lack.
+/// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, each with its own set.
+/// If one chain has several maps, the map of the endpoints on this node has no client that the others lack.
 fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
-    // Each set once: with weights, a chain may be there several times.
+    // Counts each set once: with weights, `chains` may have a chain several times.
     let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();
     let clients = |of_local: bool| -> u64 {
         let is_wanted = |set: &&Arc<str>| (SetKind::of(set) == Some(SetKind::Clients(List::Local))) == of_local;
@@ -211,7 +211,7 @@ fn endpoints(
     let everywhere = if only_local { outside.clone() } else { shares(&slots) };
     slots.extend(here);
     slots.sort_unstable();
-    // An endpoint in both lists, or with a weight, has several map elements, whose counts are added; or one chain, which has one count.
+    // An endpoint in both lists, or with a weight, has several map elements, whose counts are added, or one chain with one count.
     slots.dedup_by(|later, first| {
         let same = later.address == first.address;
         if same && !shares_counters {
@@ -233,7 +233,7 @@ fn endpoints(
 
 /// The share of each endpoint of a list in tenths of a percent; nothing if all are alike.
 fn shares(list: &[Slot]) -> HashMap<SocketAddr, u16> {
-    // Beside a Maglev table, one element is for the few clients that find nothing in it.
+    // Beside a Maglev table there is one element for the few clients that find no endpoint in the table.
     let is_table = list.iter().any(|slot| slot.is_place);
     let mut counts = HashMap::default();
     list.iter().filter(|slot| slot.is_place == is_table).for_each(|slot| *counts.entry(slot.address).or_default() += 1);

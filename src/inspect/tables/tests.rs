@@ -104,7 +104,7 @@ fn a_frontend_has_the_name_the_endpoints_and_the_state_that_its_elements_say() {
     assert!(frontend.sources.is_none() && frontend.affinity.is_none());
 }
 
-// An endpoint that is in more slots than others gets more connections: its share is shown, but not where all are alike (E15).
+// An endpoint in more slots than others gets more connections. The shares are shown only where they differ (E15).
 #[test]
 fn shares_are_those_of_the_slots_and_of_the_places_of_a_table() {
     let place = |number: u32, last: u8| {

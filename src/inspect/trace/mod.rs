@@ -50,7 +50,7 @@ const PACKETS: usize = 256;
 const REPORTS: usize = 1024;
 /// The most chains whose rules are remembered.
 const CHAINS: usize = 256;
-/// After this time the running proxy is asked for problems again.
+/// The time after which the trace asks the running proxy for its problems again.
 const PROBLEMS_LAST: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! How reports are put together by packet, and the limits of that.
+//! Reports of the kernel are grouped by packet, with limits on how many are kept.
 
 use nft::decode::{Event, Headers};
 

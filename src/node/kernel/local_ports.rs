@@ -1,4 +1,4 @@
-//! The ports that the kernel gives to programs that ask for any free port, and those that it keeps back (N5, N6).
+//! The ports that the kernel gives to programs that ask for any free port, and the reserved ports, which it never gives (N5, N6).
 //!
 //! The kernel takes an ephemeral port from `net.ipv4.ip_local_port_range`, for IPv4 and IPv6, unless the port is in
 //! `net.ipv4.ip_local_reserved_ports`. It does not know that kube-proxy serves a node port, because no socket listens on it: a program that
@@ -16,7 +16,7 @@ const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
 /// The longest list of reserved ports: every second port, each with a comma.
 const LONGEST: usize = 6 << 15;
 
-/// Why ports could not be reserved, or it is not known which are. Ends the start of a proxy that is to reserve ports (N5).
+/// Why ports could not be reserved, or the reserved ports could not be read. Ends the start of a proxy that has to reserve ports (N5).
 #[derive(Debug, thiserror::Error)]
 pub enum LocalPortsError {
     /// A sysctl cannot be read.
@@ -80,21 +80,21 @@ impl LocalPorts {
         self.ephemeral.contains(port) && !self.reserved.contains(port)
     }
 
-    /// Returns those of these ports that the kernel may give to a program that asks for any free port.
+    /// Returns the ports among these that the kernel may give to a program that asks for any free port.
     #[must_use]
     pub fn given_of(&self, ports: &PortRanges) -> PortRanges {
         ports.common(&self.ephemeral).without(&self.reserved)
     }
 
-    /// Returns the line for a file in `/etc/sysctl.d` that reserves these ports beside those that are reserved already.
+    /// Returns the line for a file in `/etc/sysctl.d` that reserves these ports and the ports that are reserved already.
     #[must_use]
     pub fn line(&self, ports: &PortRanges) -> String {
         format!("{RESERVED} = {}", self.reserved.with(ports))
     }
 }
 
-/// Reserves ports, beside those that are reserved already. Returns the new list; `None` if it was right already, so that a process without
-/// permission to write can start (N5).
+/// Adds ports to the reserved ports. Returns the new list; `None` if all of them were reserved already: then nothing is written, so that a
+/// process without permission to write can start (N5).
 ///
 /// # Errors
 /// When a sysctl cannot be read or written.
@@ -162,7 +162,7 @@ mod tests {
         assert!(default.given_of(&ports("30000-32767")).is_empty());
     }
 
-    // Ports are added to those that are reserved; what is right needs no write, and the error says what to do (N5).
+    // Ports are added to the reserved ports. A list that has them already is not written, and an error names the remedy (N5).
     #[test]
     fn ports_are_added_to_what_is_reserved_and_nothing_is_removed() {
         let directory = sysctls("32768\t60999", "8080,31000-33000");

@@ -154,16 +154,16 @@ pub(crate) fn command_line(process: &Path) -> Option<String> {
     Some(redact(&line).chars().take(SHOWN).collect())
 }
 
-/// The name of the sync loop's thread, by which a running kube-proxy of this program is told from upstream's.
+/// The name of the sync loop's thread. It distinguishes a running kube-proxy of this program from upstream's.
 pub const SYNC_THREAD: &str = "sync";
 
 /// Returns the directory below `proc` of a process that is a running kube-proxy of this program in the network namespace of the calling
 /// thread, whether or not it holds the writer lock.
 ///
-/// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of this
-/// process. So no process counts that could not hold the lock. An unprivileged user can choose the name of a process and, by a link, the one
-/// that all its threads begin with; can get every capability in a user namespace; and can start a set-user-ID program, whose real user
-/// tells who started it.
+/// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of
+/// this process. So a process that could not hold the lock never counts. An unprivileged user can do three things to look like the proxy:
+/// choose the name of a process and, by a link, the name that all its threads begin with; get every capability in a user namespace of his
+/// own; and start a set-user-ID program. The real user id of such a program shows who started it.
 pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
     let is_here = in_this_network(proc);
     let user_namespace = fs::read_link(proc.join("thread-self/ns/user")).ok()?;
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(proxies(Path::new("/nowhere"), None), [""; 0]);
     }
 
-    // Nobody is taken for the running kube-proxy who could not be it (Q11).
+    // A process that could not write rules never counts as the running kube-proxy (Q11).
     #[test]
     fn only_a_process_that_may_write_rules_counts_as_the_running_proxy() {
         use std::os::unix::fs::symlink;

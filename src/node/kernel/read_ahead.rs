@@ -1,8 +1,8 @@
 //! Reads tables in another thread before they are needed: a process that starts needs them when all objects of the cluster have arrived, and
 //! a table with a million endpoints takes a second.
 //!
-//! Takes the names of tables; gives each table once, and only if no transaction has changed it since it was read. The thread ends, and what it
-//! read is dropped, when nobody asks for [`PATIENCE`]: until then its sockets receive the notifications of all transactions.
+//! Takes the names of tables; gives each table once, and only if no transaction has changed it since it was read. If nobody asks for the
+//! tables within [`PATIENCE`], the thread drops them and ends: until then its sockets receive the notifications of all transactions.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nft::{Connection, ReadError, TableAhead, TableDump, TableName};
 
-/// How long what was read is kept. Objects arrive sooner, unless the API server is away.
+/// How long the tables are kept after they were read. Objects arrive sooner, unless the API server does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Tables, each after its name.
@@ -44,7 +44,7 @@ impl ReadAhead {
 
     /// Returns a table as it is now; `None` if it has to be read now. Waits until the thread has read it.
     pub(super) fn take(&mut self, name: &TableName, connection: &Connection) -> Option<Option<TableDump>> {
-        // Fails when the thread has ended, because nobody asked for long, or because it has given the tables.
+        // Fails when the thread has ended: nobody asked for the tables in time, or the thread has already given them.
         if self.ask.try_send(()).is_ok()
             && let Ok(tables) = self.answer.recv()
         {

@@ -235,7 +235,8 @@ impl ProxyHealth {
         stuck.or_else(|| self.held_back.clone())
     }
 
-    /// Returns the fields of `/healthz` and `/readyz`: those of all responses, how old the API server's word is, and what is left out (L11).
+    /// Returns the fields of `/healthz` and `/readyz`: those of all responses, when the API server last sent anything, and how much
+    /// is left out of the rules (L11).
     fn detailed_body(&self, good: bool, now: Instant, clock: SystemTime) -> Body<'_> {
         let oldest = self.followed.values().map(|followed| followed.received).min_by_key(|(at, _)| *at);
         let word = oldest.map(|(at, shown)| ApiServerBody {
@@ -303,7 +304,7 @@ struct Body<'a> {
     left_out: Option<LeftOutBody>,
 }
 
-/// How old the API server's word is; for the kind of objects of which nothing came for the longest time.
+/// When the API server last sent anything, for the kind of objects that has been silent for the longest time.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ApiServerBody {
@@ -448,7 +449,7 @@ mod tests {
         assert_eq!(body, expected);
     }
 
-    // A drained node is not eligible: `/healthz` answers 503 with the reason, the other pages answer what they answered (L10).
+    // A drained node is not eligible: `/healthz` answers 503 with the reason, and the other pages answer as before (L10).
     #[test]
     fn only_healthz_asks_whether_the_node_is_drained() {
         let (mut health, now) = registered(&[Family::V4]);
@@ -461,8 +462,8 @@ mod tests {
         assert!(health.healthz(now, clock(0)).0);
     }
 
-    // `/healthz` and `/readyz` say how old the API server's word is, of the kind that is silent for the longest time, and how much is left out
-    // (L11).
+    // `/healthz` and `/readyz` say how long ago the API server last sent anything, for the kind that has been silent for the longest time,
+    // and how much is left out (L11).
     #[test]
     fn the_age_of_the_api_servers_word_and_what_is_left_out_are_fields() {
         let (mut health, start) = registered(&[Family::V4]);

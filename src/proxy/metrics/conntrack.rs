@@ -1,6 +1,6 @@
 //! The metrics of connection tracking, read from the kernel at each scrape.
 //!
-//! While the kernel does not give the numbers, as without connection tracking, the metric families are left out.
+//! While the kernel does not give the numbers, for example because connection tracking is not loaded, the metric families are left out.
 
 use std::fmt;
 use std::io;

@@ -133,7 +133,7 @@ impl Metrics {
         }
     }
 
-    /// Notes that the UDP flows of a family were checked, and how many stale ones were deleted.
+    /// Notes that the flows of a family were checked, how long that took, and how many stale ones were deleted.
     pub(crate) fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
         let labels = family.into();
         self.inner.reconciler_duration.get_or_create(&labels).observe(took.as_secs_f64());

@@ -1,9 +1,9 @@
 //! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and says each once (N6).
 //!
-//! Takes the Services as they come, and what the kernel gives ([`LocalPorts`]), which is read at the start and with each full comparison.
-//! Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at most
-//! [`NAMED`] ports, so that a user who makes many node ports does not fill the log; nothing is read and kept for a Service without node
-//! ports.
+//! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read at the start and with each full
+//! comparison. Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at
+//! most [`NAMED`] ports, so that a user who makes many node ports does not fill the log; nothing is read and kept for a Service without
+//! node ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use component::config::{DEFAULT_NODE_PORTS, PortRanges};
 use node::kernel::local_ports::LocalPorts;
 use rules::model::{ObjectName, Service};
 
-/// How often ports are reported; those that are found in between wait.
+/// How often ports are reported; ports that are found in between wait for the next report.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
 /// The most ports that a sentence names.
 const NAMED: usize = 5;
@@ -53,7 +53,7 @@ impl EphemeralPorts {
         }
     }
 
-    /// Takes the sysctls as they are now. If they differ from those of before, looks at all Services again.
+    /// Takes the current sysctls. If they have changed, looks at all Services again.
     pub(super) fn sysctls<'a>(&mut self, local: LocalPorts, services: impl Iterator<Item = &'a Service>) {
         if local != self.local {
             self.local = local;

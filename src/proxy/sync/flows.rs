@@ -36,7 +36,8 @@ const MOST: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Flows {
     known: HashSet<ObjectName>,
-    /// By name; the value says whether to examine the UDP flows of the Service, which is `false` for one that is left out.
+    /// The changed Services that have or had UDP endpoints, by name. The value says whether to examine their UDP flows: `false` for a
+    /// Service that is left out.
     changed: BTreeMap<ObjectName, bool>,
     gone: Gone,
     /// Whether flows may lead to an endpoint that does not answer the first packet (J12).
@@ -208,7 +209,7 @@ impl Flows {
         results
     }
 
-    /// What has to be listed.
+    /// The flows that have to be listed.
     fn listings(&self) -> Vec<Listing> {
         let udp = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
         let open = self.open || self.gone.has_frontends(false);
@@ -388,7 +389,7 @@ mod tests {
         ])
     }
 
-    /// The flows of a process that has looked for what was there before it.
+    /// The [`Flows`] of a process that has already examined the flows that an earlier process left.
     fn flows() -> Flows {
         Flows { unanswered: false, ..Flows::default() }
     }

@@ -111,7 +111,7 @@ pub struct Sync<K> {
     /// Called with each Service that does not get a frontend that it claims.
     on_lost_claims: Option<OnLostClaims>,
     recent_reports: RecentReports,
-    /// The search for node ports that the kernel may give to other programs, if somebody is to be told.
+    /// The search for node ports that the kernel may give to other programs; `None` if nobody wants the result.
     ephemeral_ports: Option<(EphemeralPorts, OnEphemeralPorts)>,
     /// The work that waits for the first successful sync.
     cleanup: Cleanup,

@@ -54,7 +54,7 @@ impl Observers {
         }
         self.flows.committed(tables);
         if deletes_clients {
-            // Until now, session affinity could send a client to an endpoint that is gone, which makes a UDP flow to that endpoint.
+            // Until now, session affinity could send a client to an endpoint that is gone, which makes a flow to that endpoint.
             self.flows.all_changed();
         }
     }

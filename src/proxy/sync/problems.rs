@@ -101,7 +101,8 @@ fn lost_frontend(conflict: &Conflict) -> Problem {
     Problem { kind: ProblemKind::LostFrontend, service, addresses, ports, node_ports, text: conflict.in_short() }
 }
 
-/// Returns the problem of a Service, with its addresses and node ports but for those of which another Service owns each frontend.
+/// Returns the problem of a Service, with its addresses and node ports. Leaves out an address or node port if another Service owns all of
+/// its frontends.
 fn of_service(state: &State, kind: ProblemKind, name: &ObjectName, text: String) -> Problem {
     let (mut addresses, mut node_ports) = (BTreeSet::new(), BTreeSet::new());
     let service = state.service(name);

@@ -74,7 +74,7 @@ impl<K: Kernel> Sync<K> {
         self.node_is_missing = true;
     }
 
-    /// Passes on whether an operator drains the node, and logs when that begins and ends (L10).
+    /// Tells the health pages whether an operator drains the node, and logs when that begins and ends (L10).
     pub(super) fn report_drained(&mut self) {
         let is_drained = self.engine.state.node().is_some_and(|node| node.drained);
         if is_drained != self.is_drained {

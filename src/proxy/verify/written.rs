@@ -137,7 +137,7 @@ pub(super) fn contradiction(
     says: impl Fn(&str) -> Option<String>,
 ) -> Option<DescribedDifference> {
     let says = |flag: &str| says(flag).unwrap_or_else(|| "the configuration".to_owned());
-    // A sentence is the text before the names of the tables, and the text behind them, whatever their number is.
+    // Each sentence has a text before the names of the tables and a text after them; both fit one table and several tables.
     type Sentence = (&'static str, String);
     let find = |is_it: &dyn Fn(&Form) -> Option<Sentence>| {
         let of = |written: &Written| is_it(&written.form).map(|text| (written.table.to_string(), text));

@@ -98,7 +98,7 @@ impl<'a> SetView<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// Puts elements together that have the same number of a group. Keeps one of several elements with the same key: the kernel may list an
+    /// Collects the elements of each group. Keeps one of several elements with the same key: the kernel may list an
     /// element twice while the map grows or shrinks.
     fn of(mut numbered: Vec<(u32, ElementRef<'a>)>) -> Self {
         let place = |(group, element): &(u32, ElementRef<'a>)| (*group, slot_of(*element));

@@ -4,8 +4,9 @@ use std::hash::Hash;
 
 use foldhash::{HashMap, HashMapExt as _};
 
-/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in one of these slots stays in its slot, and one
-/// that is wanted several times in as many; the other values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is an empty slot.
+/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in these slots stays in as many of them as it is
+/// wanted times; the other values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is
+/// an empty slot.
 pub(super) fn arranged<T: Copy + Eq + Hash>(present: impl Iterator<Item = Option<T>>, wanted: &[T]) -> Vec<T> {
     let mut missing: HashMap<T, usize> = HashMap::with_capacity(wanted.len());
     wanted.iter().for_each(|value| *missing.entry(*value).or_default() += 1);
@@ -48,7 +49,7 @@ mod tests {
         assert_eq!(arrange(&[], &[1, 2]), [1, 2]);
     }
 
-    // An endpoint that counts more than others has several slots.
+    // An endpoint with a larger weight than others has several slots.
     #[test]
     fn a_value_that_is_wanted_several_times_keeps_as_many_slots() {
         assert_eq!(arrange(&[1, 2, 1, 3], &[1, 1, 1, 3]), [1, 1, 1, 3]);

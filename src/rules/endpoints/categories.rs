@@ -1,8 +1,8 @@
 //! Computes the endpoint lists of a service port.
 //!
 //! Takes the port's slices; returns the endpoints for traffic policy Cluster, the endpoints for policy Local, the endpoints that may
-//! connect to themselves, and whether there is any usable endpoint. Invariant: the lists are sorted, and have each endpoint once, or in its
-//! share of a weighted list ([`super::weights`]).
+//! connect to themselves, and whether there is any usable endpoint. Invariant: the lists are sorted, and have each endpoint once, or
+//! with weights as often as [`super::weights`] says.
 
 use std::net::SocketAddr;
 

@@ -3,9 +3,9 @@
 //! Takes the [`State`] and a Service's name, returns a [`ServiceSelection`]. Pure, and independent of nftables: no code here
 //! uses chains, maps or marks.
 //!
-//! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service
-//! owns each frontend; every list is sorted and has each endpoint once, but for weights; if an [`Action`] uses [`PortSelection::cluster`], that list
-//! is not empty; IPv4 and IPv6 never mix (D24).
+//! Invariants: the result depends only on the Service, its slices, the node's name, zone and IPs, and on which Service owns each frontend;
+//! every list is sorted and has each endpoint once, or with weights several times; if an [`Action`] uses [`PortSelection::cluster`], that
+//! list is not empty; IPv4 and IPv6 never mix (D24).
 
 mod categories;
 pub mod causes;
@@ -58,8 +58,8 @@ pub struct PortSelection {
     pub label: Arc<str>,
     /// Transport protocol.
     pub protocol: Protocol,
-    /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15). With weights an endpoint is here as
-    /// often as it counts, so each entry gets the same share of the connections (E15).
+    /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15). With weights an endpoint has
+    /// several entries, so that each entry gets the same share of the connections (E15).
     pub cluster: Vec<SocketAddr>,
     /// The endpoints on this node for traffic policy Local (C4), sorted and weighted as those of `cluster`; empty when no frontend uses them (A15).
     pub local: Vec<SocketAddr>,

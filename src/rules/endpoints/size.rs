@@ -25,7 +25,7 @@ pub struct PortSize {
     pub sources: u64,
     /// Endpoints in all slices, ready or not; duplicates count each time.
     pub endpoints: u64,
-    /// The most numbers that these endpoints take in a list: one for each, or with weights several (E15).
+    /// The most entries that these endpoints have in a list: one for each, or with weights several (E15).
     pub slots: u64,
     /// Different port numbers on the endpoints: nearly always one. Counted only with session affinity, otherwise 0.
     pub targets: u64,
@@ -47,7 +47,7 @@ pub fn sizes(gathered: &Gathered<'_>) -> Vec<PortSize> {
     sizes
 }
 
-/// The sums of the weights of slices' endpoints, of slices in which not all weights are 1; made once, because many ports may have a slice.
+/// For each slice in which not all weights are 1, the sum of its endpoints' weights. Made once, because many ports may use one slice.
 type Sums<'a> = HashMap<&'a ObjectName, u64>;
 
 fn sums<'a>(state: &'a State, service: &Service) -> Sums<'a> {
@@ -97,7 +97,7 @@ impl Addresses {
     }
 }
 
-/// How many numbers the endpoints of a Service take at most in a list of one of its ports (E15).
+/// The most entries that the endpoints of a Service have in a list of one of its ports (E15).
 pub(crate) fn slots(state: &State, service: &Service, family: Family) -> u64 {
     let weighing = Weighing::of(service, NodeTopology::of(state));
     let slices = state.slices_of(&service.name).filter(|slice| slice.family == family);
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(sizes_in(&state(events)), [size]);
     }
 
-    // With weights the numbers that endpoints take count, and not the endpoints (E15, E16).
+    // With weights the size is counted in entries of the lists, and not in endpoints (E15, E16).
     #[test]
     fn weights_are_counted_as_the_list_has_them() {
         let mut web = service(WEB, &["172.30.0.1"]);
@@ -173,7 +173,7 @@ mod tests {
         let slots = |state: &State| sizes_in(state).iter().map(|size| (size.endpoints, size.slots)).collect::<Vec<_>>();
         assert_eq!(slots(&state(events.clone())), [(3, 52), (4, 55)]);
         assert_eq!(super::slots(&state(events), &web, Family::V4), 55);
-        // A list is cut long before it holds up others, however large the sum is.
+        // A list is shortened, however large the sum of the weights is, long before it takes much memory or time.
         let many: Vec<String> = (0..255).map(|n| format!("10.0.1.{n} @here")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let heavy = EndpointSlice { weight: 100, ..slice("ns/a", WEB, &[slice_port("http", 8080)], &many) };

@@ -1,10 +1,11 @@
-//! Gives endpoints their shares of the new connections: an endpoint of weight 3 is three times in its list, and each entry of a list gets
-//! the same share (E15).
+//! Gives endpoints their shares of the new connections: an endpoint of weight 3 has three entries in its list, and each entry of a list
+//! gets the same share (E15).
 //!
 //! Takes the endpoints of a service port with the weights of their slices, and the weights that the Service gives to this node and its zone.
 //! Returns the list, or how long it becomes at most. Pure.
 //!
-//! Invariants: equal weights give a list without repeats; a list never has more than [`most_slots`] entries, and each endpoint at least once.
+//! Invariants: equal weights give a list with one entry for each endpoint; a list never has more than [`most_slots`] entries, and has at
+//! least one for each endpoint.
 
 use std::net::SocketAddr;
 
@@ -12,8 +13,8 @@ use crate::model::{Endpoint, EndpointSlice, Service, Weights, Zone};
 
 use super::topology::NodeTopology;
 
-/// A weighted list may always have this many entries; what needs more is cut down in proportion, so that a Service is not left out as too large
-/// because of its weights. A hundred endpoints never need more by one annotation.
+/// A weighted list may always have this many entries. A longer list is shortened in proportion, so that no Service is left out as too large
+/// because of its weights. 100 endpoints with the weights of one annotation never need more.
 const ENOUGH: u64 = 10_000;
 /// A weighted list may have this many entries for each endpoint, if that is more.
 const ENOUGH_FOR_EACH: u64 = 8;
@@ -24,11 +25,11 @@ pub(super) struct Entry<'a> {
     /// Its address and port number.
     pub(super) address: SocketAddr,
     pub(super) endpoint: &'a Endpoint,
-    /// How much the endpoints of its slice count.
+    /// The weight of its slice.
     pub(super) weight: u8,
 }
 
-/// How much each endpoint of a Service counts, as seen from this node.
+/// The weights of a Service's endpoints, as seen from this node.
 #[derive(Clone, Copy)]
 pub(super) struct Weighing<'a> {
     pub(super) node: NodeTopology<'a>,
@@ -43,7 +44,7 @@ impl<'a> Weighing<'a> {
         Self { node, weights: service.weights, zone }
     }
 
-    /// The weight of an endpoint: that of its slice, times that of its place.
+    /// The weight of an endpoint: the weight of its slice, times the weight of its place (this node, this node's zone, or elsewhere).
     fn weight(self, endpoint: &Endpoint, of_slice: u8) -> u32 {
         let is_local = || self.node.is_local(endpoint);
         let is_in_zone = || self.zone.is_some() && (endpoint.zone == self.zone || is_local());
@@ -78,8 +79,8 @@ impl<'a> Weighing<'a> {
     }
 }
 
-/// How often each endpoint is in its list: the smallest numbers with the proportions of the weights, or where these are too many, numbers
-/// that come close.
+/// How many entries each endpoint has in its list: the smallest numbers with the proportions of the weights or, if these numbers are too
+/// large, smaller ones with nearly the same proportions.
 fn counts(weights: Vec<u32>) -> impl Iterator<Item = u64> {
     let divisor = u64::from(weights.iter().copied().fold(0, gcd).max(1));
     let sum = weights.iter().map(|weight| u64::from(*weight)).sum::<u64>() / divisor;
@@ -98,9 +99,9 @@ fn enough(endpoints: u64) -> u64 {
     endpoints.saturating_mul(ENOUGH_FOR_EACH).max(ENOUGH)
 }
 
-/// The most entries that a list of this many endpoints has, whose weights have this sum.
+/// The most entries that a list can have, given the number of its endpoints and the sum of their weights.
 pub(super) fn most_slots(endpoints: u64, sum: u64) -> u64 {
-    // What is cut down has at most one entry more for each endpoint, from rounding up.
+    // Rounding up can give a shortened list one more entry for each endpoint.
     sum.min(enough(endpoints).saturating_add(endpoints))
 }
 
@@ -148,7 +149,7 @@ mod tests {
     const LOCAL_4: Weights = Weights { local: Some(4), zone: None };
     const PLACES: [&str; 4] = ["10.0.0.1 @here zone=a", "10.0.0.2 @there zone=a", "10.0.0.3 @far zone=b", "10.0.0.4"];
 
-    // The weight of an endpoint is that of its place: this node, else this node's zone, else 1 (E15).
+    // An endpoint on this node has the weight `local`, another one in this node's zone `zone`, and any other one 1 (E15).
     #[test]
     fn an_endpoint_counts_by_where_it_runs() {
         let list = |local, zone| cluster(Weights { local, zone }, &[weighted("ns/a", 1, &PLACES)]);
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(cluster(Weights { local: Some(4), zone: Some(2) }, &elsewhere), [3, 4]);
     }
 
-    // A slice gives its endpoints a weight, which counts beside that of their place (E16).
+    // The weight of a slice multiplies the weights that its endpoints have by their place (E16).
     #[test]
     fn slices_have_weights_too() {
         let slices = [weighted("ns/a", 3, &["10.0.0.1 @here", "10.0.0.2"]), weighted("ns/b", 1, &["10.0.0.3 @here"])];
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(cluster(Weights::default(), &twice), [1, 1, 1, 2, 2]);
     }
 
-    // Only proportions count: the numbers are the smallest that have them (E15).
+    // The numbers of entries are the smallest with the proportions of the weights (E15).
     #[test]
     fn weights_are_reduced() {
         let slices = [weighted("ns/a", 90, &["10.0.0.1"]), weighted("ns/b", 60, &["10.0.0.2"])];
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((cluster, local), ([[1; 4].as_slice(), &[2], &[3; 2]].concat(), vec![1, 1, 3]));
     }
 
-    // Where the list becomes too long, it is cut in proportion, and no endpoint loses its last entry (E15).
+    // A list that would be too long is shortened in proportion, and each endpoint keeps at least one entry (E15).
     #[test]
     fn too_many_entries_are_cut_in_proportion() {
         let listed = |weights: Vec<u32>| counts(weights).collect::<Vec<u64>>();
@@ -208,7 +209,7 @@ mod tests {
             }
         }
 
-        // The length that is counted before is never exceeded, and no endpoint is left out.
+        // The list is never longer than the length that was computed in advance, and has each endpoint.
         #[test]
         fn lists_are_bounded(weights in proptest::collection::vec(prop_oneof![1_u32..=4, 1_u32..=10_000], 1..300)) {
             let sum = weights.iter().copied().map(u64::from).sum();

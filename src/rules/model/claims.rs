@@ -303,7 +303,7 @@ impl Claims {
         self.owner(frontend).is_some_and(|(owner, index)| index == port && owner == service)
     }
 
-    /// The Service that owns a frontend, and the index of its port; `None` when the API server does, or nobody.
+    /// The Service that owns a frontend, and the index of its port; `None` when the API server or no Service owns it.
     pub(super) fn owner(&self, frontend: &Frontend) -> Option<(&ObjectName, usize)> {
         let owner = self.owners.get(frontend).filter(|owner| owner.rank.kind().is_some())?;
         let is_barred = owner.rank == Rank::ExternalIp && self.is_barred(frontend);

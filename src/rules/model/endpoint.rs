@@ -20,7 +20,7 @@ pub struct EndpointSlice {
     pub ports: Vec<SlicePort>,
     /// Endpoints that have an address (B6).
     pub endpoints: Vec<Endpoint>,
-    /// How much each of its endpoints counts, from 1 to [`MOST_WEIGHT`](super::MOST_WEIGHT): 1, unless an annotation of the slice says
+    /// The weight of each of its endpoints, from 1 to [`MOST_WEIGHT`](super::MOST_WEIGHT): 1, unless an annotation of the slice says
     /// otherwise.
     pub weight: u8,
     /// The time of the cluster change that made the control plane write this version of the slice.
@@ -82,8 +82,8 @@ pub struct Endpoint {
     pub hints: Option<Box<Hints>>,
 }
 
-/// A zone, as a hash of its name: there are hundreds of thousands of endpoints, and these four bytes fit where the compiler would leave as
-/// many unused. Only weights depend on it, so two zones with one hash, of which there is one pair in four billion, do little harm.
+/// A zone, as a hash of its name: there are hundreds of thousands of endpoints, and these four bytes fit into padding of [`Endpoint`]. Two
+/// zones have the same hash with a probability of one in four billion; that does little harm, because only weights depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Zone(NonZeroU32);
 

@@ -46,7 +46,7 @@ pub struct Service {
     pub close_connections: Option<CloseConnections>,
     /// Whether an annotation of the Service asks to keep UDP flows to endpoints that are only not ready (J3).
     pub keeps_unready_udp_flows: bool,
-    /// How much endpoints count because of where they run, by another annotation.
+    /// The weights that another annotation gives to endpoints by where they run.
     pub weights: Weights,
     /// `spec.healthCheckNodePort`; `None` unless the type is LoadBalancer and `external_policy` is `Local` (A13).
     pub health_check_node_port: Option<u16>,
@@ -99,13 +99,13 @@ pub enum Scheduler {
 /// Which open TCP connections and SCTP associations are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseConnections {
-    /// Those to an endpoint whose address is in no slice of the Service.
+    /// Connections to an endpoint whose address is in no slice of the Service.
     EndpointGone,
-    /// These, and those to an address or port that the Service no longer has, as after its deletion.
+    /// The same, and connections to an address or port that the Service no longer has, also because it was deleted.
     EndpointOrServiceGone,
 }
 
-/// How much an endpoint counts because of where it runs, from 1 to [`MOST_WEIGHT`]. An endpoint that runs elsewhere counts 1.
+/// The weights of endpoints by where they run, from 1 to [`MOST_WEIGHT`]. An endpoint that runs elsewhere has weight 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Weights {
     /// The weight of an endpoint on this node; if it is not set, `zone` counts for it too.

@@ -89,7 +89,7 @@ impl Steps {
     }
 }
 
-/// The elements of a Service whose endpoints take this many slots, for frontends with an address and for node ports.
+/// The number of elements of a Service whose endpoints take this many slots: for frontends with an address, and for node ports.
 fn of_service(service: &Service, family: Family, balancing: Balancing, slots: u64) -> [u64; 2] {
     let addresses = service.address_count(family);
     let node_ports = service.ports.iter().filter(|port| addresses > 0 && port.node_port.is_some()).count();

@@ -1,6 +1,6 @@
 //! Property tests of the rules by the packets that pass them: `nft::machine` sends a packet to each frontend of a random cluster, through
-//! the table that a layout makes for it, and it has to reach exactly the endpoints of the selection, or to be refused or dropped as that
-//! says. The seeds are fixed, so that a failure comes back.
+//! the table that a layout makes for it, and it has to reach exactly the endpoints of the selection, or to be refused or dropped as the
+//! selection says. The seeds are fixed, so that a failure can be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -114,7 +114,7 @@ prop_compose! {
     }
 }
 
-/// What becomes of a packet: its endpoints, each with its share and whether it sees another source than the client's; or no endpoint.
+/// The result for a packet: its possible endpoints, each with its share and whether the source address is translated; or no endpoint.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
     Endpoints(BTreeMap<SocketAddr, (f64, bool)>),
@@ -145,7 +145,7 @@ impl Table {
         Self { dump: as_read(&records.content()), settings, selections }
     }
 
-    /// The ways of the first packet of a connection.
+    /// The paths that the first packet of a connection may take.
     fn ways(&self, client: &Client, protocol: u8, to: SocketAddr) -> Vec<Branch> {
         let packet = Packet::new((client.address, Some(40_000)), to, protocol, client.input.clone());
         let branches = walk(packet, None, &mut Listed(&self.dump), &mut Node).unwrap().branches;
@@ -157,7 +157,7 @@ impl Table {
         self.selections.values().any(|selection| selection.cluster_ips.contains(&address))
     }
 
-    /// What the selection wants for packets of a client to a frontend.
+    /// The outcome that the selection asks for, for packets of a client to a frontend.
     fn wanted(&self, client: &Client, to: IpAddr, port: &PortSelection, frontend: &FrontendSelection) -> Outcome {
         let (is_own, is_local) = (client.input == Link::None, client.is_pod && self.settings.local_traffic.is_some());
         if frontend.sources.as_ref().is_some_and(|ranges| !ranges.iter().any(|range| range.contains(&client.address))) {
@@ -190,7 +190,7 @@ impl Table {
     }
 }
 
-/// What became of a packet that took these ways.
+/// The outcome for a packet that may take these paths.
 fn outcome(ways: &[Branch]) -> Outcome {
     let mut endpoints: BTreeMap<SocketAddr, (f64, bool)> = BTreeMap::new();
     for way in ways {
@@ -208,7 +208,7 @@ fn outcome(ways: &[Branch]) -> Outcome {
     Outcome::Endpoints(endpoints)
 }
 
-/// Rounds shares, which are sums of fractions.
+/// Rounds shares: they are sums of fractions, so they are not exact.
 fn rounded(outcome: Outcome) -> Outcome {
     let Outcome::Endpoints(endpoints) = outcome else { return outcome };
     let round = |share: f64| (share * 1e6).round() / 1e6;

@@ -125,7 +125,7 @@ pub struct Slots {
     pub set: SetName,
     /// The key without the number at its end.
     pub prefix: Data,
-    /// The values. One may be there several times: an endpoint that counts more than others.
+    /// The values. A value may occur several times: an endpoint with a larger weight than others.
     pub values: Values,
     /// Whether each value must have its index in the list as its number. Otherwise `diff` chooses the numbers.
     pub is_fixed: bool,
@@ -136,7 +136,7 @@ pub struct Slots {
 pub struct VerdictMap {
     /// The map. Its key is one integer. `diff` assumes that any other map of this type in the table was made by this proxy, and deletes it.
     pub set: Arc<Set>,
-    /// The verdicts. One may be there several times: that of an endpoint that counts more than others.
+    /// The verdicts. A verdict may occur several times: it leads to an endpoint with a larger weight than others.
     pub verdicts: Vec<Verdict>,
     /// Whether each verdict must have its index in the list as its number. Otherwise `diff` chooses the numbers.
     pub is_fixed: bool,

@@ -38,7 +38,7 @@ fn assert_says(node: &Namespace, line: &str, code: i32, text: &str) {
     assert!(found == code && output.contains(text), "{line}: {found}, {text:?} is not in {output}");
 }
 
-/// Asserts what a trace says of one packet, which it meets while the trace runs: the exit code, and that the output has this text.
+/// Sends one packet while a trace runs, and asserts the exit code of the trace and that its output has this text.
 fn assert_traces(world: &World, source: &Namespace, flow: Flow, code: i32, text: &str) {
     let (found, output) = super::trace::one(world, source, flow, "table");
     assert!(found == Some(code) && output.contains(text), "{flow:?}: {found:?}, {text:?} is not in {output}");
@@ -60,7 +60,7 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let world = World::new();
     let mut config = config_in(layout);
     config["nftables"]["serviceElementsLimit"] = json!(900);
-    // Both ask for one address, which the first one gets.
+    // Both Services claim one address; the first one gets it.
     let shared = V4.external_ip(9);
     let ports: Vec<(String, u16)> = (0..99).map(|n| (format!("p{n}"), 1_000 + n)).collect();
     let large = |name, n| {
@@ -89,7 +89,7 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
         assert_says(&world.node, &format!("explain --from 203.0.113.7 --to {}", flow.target), 1, why);
         assert_traces(&world, &world.client, flow, 1, why);
     }
-    // What is not of the Service is not explained by it.
+    // A port with another protocol, and a node port of no Service, are not explained by the Service that is left out.
     for other in ["192.0.2.2:30999/udp", "192.0.2.3:30080/udp"] {
         let (code, text) = said(&world.node, &format!("explain --from 203.0.113.7 --to {other}"));
         assert!(code == 0 && text.contains("PASSED: no Service has ") && !text.contains("shop/big"), "{text}");
@@ -101,7 +101,7 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     let (config, manifests) = (proxy.config_path(), proxy.manifests().path().to_owned());
     let alone = format!("{question} --config {} --manifests {}", config.display(), manifests.display());
     assert_says(&world.node, &alone, 1, "DROPPED: shop/big is left out: ");
-    // The address that two of them ask for is that of the one which would have it.
+    // Two Services that are left out claim one address: the answer names the Service that would get the address.
     let shared_question = format!("explain --from 10.244.1.99 --to {shared}:1000");
     for line in [format!("services {shared}"), shared_question.clone(), shared_question + &alone[question.len()..]] {
         let (code, text) = said(&world.node, &line);
@@ -113,7 +113,7 @@ fn a_service_that_is_too_large_is_said_to_be_left_out(layout: Layout) {
     assert_eq!(health["oversizedServices"], json!(["shop/big", "shop/hog"]));
     let text = texts(&health)[0];
     assert!(text.starts_with(why) && text.contains("the limit is 900 "), "{health}");
-    // Others are as they should be, and nothing is said of what they were not asked about.
+    // Other Services are served, and the answers about them do not mention the Services that are left out.
     assert_says(&world.node, "services shop/web", 0, "served");
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, "TRANSLATED");
 }
@@ -135,13 +135,13 @@ fn a_service_that_does_not_get_a_frontend_is_named_with_the_service_that_has_it(
     }
     assert_says(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, why);
     assert_traces(&world, &world.shell, flow, 0, &format!("warning: {why}"));
-    // Who asks for the Service that lost is told, though its cluster IP works.
+    // A question about the Service that lost the frontend is answered with a warning, although its own cluster IP works.
     let own = Flow::new(Proto::Tcp, V4.shell(), V4.cluster_ip(8), 80);
     assert_reaches(&world.shell, own, &endpoints(V4, &[3], 8080), Source::Kept, FEW);
     assert_says(&world.node, "explain --from 10.244.1.99 --to shop/collide", 0, &format!("warning: {why}"));
     let (_, text) = said(&world.node, "explain --from 10.244.1.99 --to 10.96.0.8:80");
     assert!(!text.contains("warning"), "{text}");
-    // Another protocol is not the frontend that was lost.
+    // The same address and port with another protocol is another frontend, which was not lost.
     assert_says(&world.node, "services 10.96.0.1:80/udp", 2, "no Service has the frontend 10.96.0.1:80/UDP");
     let (code, text) = said(&world.node, "explain --from 10.244.1.99 --to 10.96.0.1:80/udp");
     assert!(code == 1 && !text.contains("shop/collide"), "{text}");
@@ -234,7 +234,7 @@ fn a_node_port_on_an_address_that_takes_none_is_named_with_the_address_that_does
     assert_says(&world.node, "services 30080", 0, "*:30080/TCP");
 }
 
-// A client on the node meets whoever listens on the loopback address, and nobody does for a Service (Q10).
+// A connection of the node to a node port on a loopback address reaches the program that listens there, and never a Service (Q10).
 test_in_each_layout!(a_node_port_on_loopback_is_answered_by_whoever_listens_there);
 fn a_node_port_on_loopback_is_answered_by_whoever_listens_there(layout: Layout) {
     let world = World::new();

@@ -262,7 +262,7 @@ fn stories(child: Child) -> Vec<Value> {
     stories.collect::<Result<_, _>>().expect("documents, one after the other")
 }
 
-// Without `--all` each connection is told once, and `--count` counts what is told.
+// Without `--all` each connection is printed once, and `--count` counts the printed packets.
 test_in_each_layout!(only_the_first_packet_of_each_connection_is_told);
 fn only_the_first_packet_of_each_connection_is_told(layout: Layout) {
     let world = World::new();
@@ -271,7 +271,7 @@ fn only_the_first_packet_of_each_connection_is_told(layout: Layout) {
         let port = if proto == Proto::Tcp { 80 } else { 53 };
         let vip = Family::V4.cluster_ip(if proto == Proto::Tcp { 1 } else { 20 });
         let flow = Flow::new(proto, Family::V4.shell(), vip, port);
-        // What a connection of before sends is told with `--all` only.
+        // Packets of a connection that is open already are printed with `--all` only.
         let (earlier, _) = Connection::open(&world.shell, flow);
         let first = start(&world.node, "10.244.1.99", target, &["--count", "2", "-o", "json"]);
         earlier.ask();
@@ -293,7 +293,7 @@ fn only_the_first_packet_of_each_connection_is_told(layout: Layout) {
     wait_for_tables(&world.node, 0);
 }
 
-// A first packet that a rule drops before connection tracking is told for TCP.
+// A first packet that a rule drops before connection tracking is printed for TCP.
 #[test]
 fn a_connection_that_is_dropped_before_it_is_tracked_is_told() {
     let world = World::new();
@@ -308,7 +308,7 @@ fn a_connection_that_is_dropped_before_it_is_tracked_is_told() {
     assert!(story.1["reason"].as_str().is_some_and(|reason| reason.contains("ip early")), "{story:?}");
 }
 
-// Before and after our own chains of the hook, and by the policy of a chain, whose drop has no rule.
+// The other program's chain is before or after ours at the same hook, and drops by a rule or by its policy, which is no rule.
 test_in_each_layout!(another_program_that_drops_behind_the_choice_is_named_with_the_endpoint);
 fn another_program_that_drops_behind_the_choice_is_named_with_the_endpoint(layout: Layout) {
     let world = World::new();
@@ -348,7 +348,7 @@ fn another_program_that_drops_behind_the_choice_is_named_with_the_endpoint(layou
             let (first, rest) = text.split_once('\n').expect("a line");
             assert!(first.ends_with(&format!(": dropped on the way to {endpoint} ({service})")), "{text}");
             assert!(rest.starts_with(&format!("  {why}.\n")), "{text}");
-            // The prediction has the same words.
+            // `explain`, which predicts what happens to the packet, uses the same words.
             let to = format!("{}/{}", flow.target, flow.proto.name().to_lowercase());
             let (code, text, _) =
                 outcome(&mut command(&world.node, &["explain", "--from", "10.244.1.99", "--to", &to]));

@@ -1,5 +1,5 @@
-//! What becomes of connections whose endpoint is gone: first packets that nobody answered, open connections and UDP flows, without and with
-//! the annotations of the Service.
+//! Connections whose endpoint is gone: first packets that nobody answered, open connections and UDP flows, without and with the annotations
+//! of the Service.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ const PORTS: [(&str, Proto, u16); 3] =
     [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 8080), ("sig", Proto::Sctp, 8080)];
 /// Longer than the pauses before the first four repetitions of a SYN.
 const REPEATED: Duration = Duration::from_secs(20);
-/// After this time a change is in force also on a machine that is busy.
+/// Within this time a change is in force, even on a busy machine.
 const IN_FORCE: Duration = Duration::from_secs(10);
 
 fn web(name: &str, n: u8) -> ServiceBuilder {
@@ -125,7 +125,7 @@ impl<'world> Client<'world> {
         }
     }
 
-    /// Connects again from the same port, and gives the endpoint.
+    /// Connects again from the same port. Returns the endpoint.
     fn again(&self) -> IpAddr {
         let source = self.stream.local_addr().ok().and_then(|address| address.as_socket()).expect("it is bound");
         let again = Self::connect(self.space, source, self.target, REPEATED)
@@ -134,14 +134,14 @@ impl<'world> Client<'world> {
     }
 }
 
-/// The flows of a protocol that the node tracks, with their numbers.
+/// The flows of a protocol that the node tracks, with their conntrack ids.
 fn tracked(node: &Namespace, protocol: &str, has: &str) -> Vec<String> {
     let list = |family| run(node.command("conntrack").args(["-L", "-o", "id", "-f", family, "-p", protocol]));
     let lines = ["ipv4", "ipv6"].map(list).concat();
     lines.lines().filter(|line| line.contains(has)).map(str::to_owned).collect()
 }
 
-/// Lets the first endpoint answer nothing any more.
+/// Makes the first endpoint stop answering.
 fn silence(world: &World) {
     let rule = "chain in { type filter hook input priority 0; meta l4proto { tcp, sctp } drop; }";
     nft::load(&world.pods[0], &format!("table inet silent {{\n{rule}\n}}"));
@@ -189,7 +189,7 @@ fn first_packets_that_nobody_answered_find_another_endpoint(layout: Layout) {
     assert!(id_of(&open).iter().all(|id| id_of(&now).contains(id)), "an open connection was cut: {open:?}, {now:?}");
 }
 
-/// The numbers of flows.
+/// The conntrack ids of flows.
 fn id_of(lines: &[String]) -> Vec<&str> {
     lines.iter().filter_map(|line| line.split(' ').find(|word| word.starts_with("id="))).collect()
 }
@@ -230,7 +230,8 @@ fn connections_to_an_endpoint_that_is_gone_are_closed_where_that_is_asked_for(la
         }
         proxy.apply(&["web", "kept"].iter().flat_map(|name| slices("shop", name, &[0], &PORTS)).collect::<Vec<_>>());
     }
-    // With the Service, connections go on; an annotation that comes later counts for what is gone already.
+    // Connections to a Service that is deleted go on; an annotation that is added later also closes connections to endpoints that are gone
+    // already.
     let clients = Client::all(&world, 1);
     proxy.delete(&[closing]);
     clients.iter().chain(&kept).for_each(Client::assert_open);
@@ -242,8 +243,8 @@ fn connections_to_an_endpoint_that_is_gone_are_closed_where_that_is_asked_for(la
 
 #[test]
 fn connections_are_closed_in_conntrack_zones() {
-    // With everything that arrives in one zone the endpoint that is left resets; with each client's packets in a zone of their own, whose
-    // answers are found in the common one, the node does (J13).
+    // If all arriving packets are in one zone, the endpoint that is left sends the reset. If only packets of the clients' direction are in
+    // a zone, the node sends it (J13).
     for (zones, left) in [("ct zone set 5", &[0][..]), ("iifname to-client ct original zone set 7", &[])] {
         let world = World::new();
         let rule = format!("chain raw {{ type filter hook prerouting priority raw; {zones}; }}");

@@ -25,7 +25,7 @@ fn objects() -> Vec<Value> {
     [vec![node(), service_cidr(), web.json()], slices("shop", "web", &[0, 2], &PORTS)].concat()
 }
 
-/// The sockets of a program that asks for any free port until there is none left.
+/// The sockets of a program that asks for any free port until no port is left.
 fn all_free_ports(node: &Namespace) -> Vec<TcpListener> {
     let any = (IpAddr::from(Ipv4Addr::UNSPECIFIED), 0);
     node.enter(|| std::iter::from_fn(|| TcpListener::bind(any).ok()).collect())
@@ -49,11 +49,11 @@ fn reserved(node: &Namespace) -> String {
 fn a_node_port_that_programs_may_get_is_named_and_can_be_reserved() {
     let world = World::new();
     world.node.set_sysctl("ipv4/ip_local_port_range", "30000 30199");
-    // So many that the kernel gives them only to a program that reads them at once.
+    // Reserves so many ports that the kernel returns the whole list only to a program that reads it with one system call.
     world.node.set_sysctl("ipv4/ip_local_reserved_ports", &format!("{OTHERS},30100-30101"));
     let mut proxy = Proxy::start(&world.node, &config(), &objects());
 
-    // Without the switch nothing is reserved, and the node port is named with the line to set (N6).
+    // Without the flag nothing is reserved, and the node port is named with the line to set (N6).
     assert_eq!(reserved(&world.node), format!("{OTHERS},30100-30101"));
     let end = Instant::now() + PATIENCE;
     while warnings(&proxy).is_empty() {
@@ -85,7 +85,7 @@ fn a_node_port_that_programs_may_get_is_named_and_can_be_reserved() {
     }
     assert_eq!(warnings(&proxy).len(), 1, "{}", proxy.log());
 
-    // With the switch a start adds the range to what is reserved, and no program gets a port of it (N5).
+    // With the flag a start adds the range to what is reserved, and no program gets a port of it (N5).
     proxy.stop();
     let mut reserving = config();
     reserving["nftables"]["reserveNodePorts"] = json!("30000-30150");
@@ -96,7 +96,7 @@ fn a_node_port_that_programs_may_get_is_named_and_can_be_reserved() {
     assert!(taken.len() > 10 && taken.iter().all(|port| (30_151..=30_199).contains(port)), "{taken:?}");
     assert_eq!(warnings(&proxy).len(), 1, "the log of before has one, and this start none: {}", proxy.log());
 
-    // Nothing is removed by a start without it, or with another range.
+    // A start without the flag, or with another range, removes nothing from the reserved ports.
     for range in ["", "40000"] {
         proxy.stop();
         reserving["nftables"]["reserveNodePorts"] = json!(range);

@@ -174,7 +174,7 @@ fn a_health_check_node_port_in_use_at_one_address_is_served_at_the_others() {
     assert_eq!(ask(&world.client, second, 32_101), 200, "of {NODE}");
 }
 
-/// The Node with a label or without.
+/// The Node, with or without the label.
 fn labelled(labels: &Value) -> Value {
     let mut node = node();
     node["metadata"]["labels"] = labels.clone();

@@ -150,7 +150,7 @@ fn a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection(layout
     for (name, number, addresses, expected) in [("bigger", 2, 1, 16), ("biggest", 3, 36, 64)] {
         assert_served_during(&world, || {
             proxy.apply(&large(name, number, addresses));
-            // The sync that splits takes longer than a proxy is silent to count as quiet, on a translated processor.
+            // On an emulated processor the sync that splits the maps takes longer than the silence after which a proxy counts as quiet.
             let end = Instant::now() + Duration::from_secs(60);
             while maps() != wanted(expected) {
                 assert!(Instant::now() < end, "{} maps, not {}: {}", maps(), wanted(expected), proxy.log());

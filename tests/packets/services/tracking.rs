@@ -1,4 +1,4 @@
-//! The numbers of connection tracking beside what the kernel says itself.
+//! The metrics of connection tracking are the kernel's own numbers.
 
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -35,7 +35,7 @@ fn the_metrics_of_connection_tracking_are_those_of_the_nodes_network_namespace()
     for name in ["dropped_packets_total", "failed_inserts_total", "early_drops_total"] {
         assert!(series(name) < 1.0, "{name}: nothing has been dropped in a new network namespace");
     }
-    // Connections that are held count, and only those of this network namespace.
+    // Connections that are open count, and only those of this network namespace.
     let flow = Flow::new(Proto::Tcp, Family::V4.client(), Family::V4.external_ip(1), 80);
     let before = series("entries");
     let held: Vec<_> = (0..HELD).map(|_| Connection::open(&world.client, flow)).collect();

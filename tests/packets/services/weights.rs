@@ -1,5 +1,5 @@
-//! Weights: an endpoint that counts more gets more of the new connections, in each layout and with each scheduler; what `services`,
-//! `explain` and `verify` say of it; and what a change of an endpoint costs.
+//! Weights: an endpoint with a larger weight gets more of the new connections, in each layout and with each scheduler; the output of
+//! `services`, `explain` and `verify` about it; and the cost of a change of an endpoint.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 const HTTP: [(&str, Proto, u16); 1] = [("http", Proto::Tcp, 8080)];
 const NODE_PORT: u16 = 30080;
 const ZONE: &str = "a";
-/// Enough connections that a share of one in ten is told from one in five.
+/// Enough connections to distinguish a share of one in ten from a share of one in five.
 const MANY: u32 = 300;
 
 /// The endpoints 0 and 1 are on this node, the others are not; 2 is in this node's zone.
@@ -141,7 +141,7 @@ fn rules(node: &Namespace) -> String {
     kept.join(" ")
 }
 
-/// `verify` finds nothing, and a process that is started anew writes nothing.
+/// `verify` finds no difference, and a new process of the proxy writes nothing.
 fn assert_settled(world: &World, proxy: &mut Proxy<'_>) {
     let path = |path: &Path| path.to_str().expect("a temporary path is text").to_owned();
     let (config, manifests) = (path(&proxy.config_path()), path(proxy.manifests().path()));
@@ -189,7 +189,7 @@ fn endpoints_near_by_get_more_connections(layout: Layout) {
     assert_weighted(&world.client, v4, &[(0, 1), (3, 1)]);
 }
 
-// The endpoints of a slice count as its annotation says, also among those of policy Local, and a weight that is none is named (E16).
+// The endpoints of a slice have the weight of its annotation, also under policy Local, and an invalid weight is named (E16).
 test_in_each_layout!(endpoints_of_a_slice_with_a_weight_get_more_connections);
 fn endpoints_of_a_slice_with_a_weight_get_more_connections(layout: Layout) {
     let world = World::new();
@@ -219,8 +219,8 @@ fn endpoints_of_a_slice_with_a_weight_get_more_connections(layout: Layout) {
     assert!(news.contains("metadata.annotations[kube-proxy-nft/weights]") && news.contains("; ignored"), "{news}");
 }
 
-// With a scheduler that chooses by the client, the shares of the clients are as asked, each client stays, and a restart changes
-// nothing (E15, E9, E10).
+// With a scheduler that chooses by the client, each endpoint gets its share of the clients, each client keeps its endpoint, and a restart
+// changes nothing (E15, E9, E10).
 test_in_each_layout!(clients_are_shared_by_weight_too);
 fn clients_are_shared_by_weight_too(layout: Layout) {
     let world = world_of_clients();

@@ -53,7 +53,7 @@ fn a_proxy_whose_node_does_not_exist_says_so_and_is_not_ready_until_it_does() {
             thread::sleep(Duration::from_millis(50));
         }
     };
-    // It says so long before that, a moment after the first list (M2).
+    // The log names the missing Node long before that, a moment after the first list (M2).
     let listed = wait_for("a Node of this node's name");
     assert!(listed.starts_with("HTTP/1.1 503 "), "{listed}");
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! What an operator says on the Node, and what the Node is told.
+//! Marks that an operator sets on the Node, and events about the Node.
 
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn wait_for_status(proxy: &Proxy<'_>, path: &str, status: u16) -> String {
 
 test_in_each_format!(a_mark_of_the_node_drains_it_until_it_is_gone);
 fn a_mark_of_the_node_drains_it_until_it_is_gone(format: Format) {
-    // A cordoned node is taken out of load balancers, and comes back, with the mark that says so (L10).
+    // A cordoned node is taken out of load balancers while the Node has the mark, and comes back without it (L10).
     let unschedulable = json!([{ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }]);
     let marks = [
         ("taint:node.kubernetes.io/unschedulable", "/spec/taints", unschedulable),

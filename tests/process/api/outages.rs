@@ -182,7 +182,7 @@ fn an_outage_is_in_the_log_and_in_the_metrics_and_so_is_its_end(format: Format) 
     let later = |now: &[f64]| now.len() == 4 && now.iter().zip(&received).all(|(now, before)| now > before);
     wait_for("bookmarks to count", || later(&proxy.series(RECEIVED)).then_some(()));
 
-    // A probe reads how old the API server's word is from fields of the health pages (L11).
+    // Fields of the health pages say how long ago the API server last sent anything (L11).
     let word = |path: &str| api_servers_word(&proxy, path);
     for path in ["/healthz", "/readyz"] {
         assert_eq!(word(path)["connected"], true, "{path}");

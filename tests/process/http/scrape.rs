@@ -317,7 +317,7 @@ fn every_counter_is_there_with_0_before_anything_was_counted() {
     {
         expected.insert(format!("{REJECTED}{{ip_family=\"{family}\",protocol=\"{protocol}\"}} 0"));
     }
-    // The kernel's counters, which nothing has moved in a new network namespace.
+    // The kernel's counters, which are 0 in a new network namespace.
     let tracking = ["dropped_packets", "failed_inserts", "early_drops"];
     expected.extend(tracking.map(|name| format!("kubeproxy_nft_conntrack_{name}_total 0")));
     assert_eq!(counters(&scrape.body), expected);

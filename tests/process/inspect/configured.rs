@@ -323,7 +323,7 @@ fn a_proxy_that_waits_for_its_first_objects_is_found(layout: Layout) {
     let waits = format!("kube-proxy (pid {}) waits for ", proxy.pid());
     let why = " of the API server since 20";
 
-    // The rules of the process before serve.
+    // The rules of the earlier process still serve.
     let text = assert_says(&node, "services shop/web", 1, &waits);
     assert!(text.contains("served") && text.contains(why), "{text}");
     assert_says(&node, "explain --from 10.244.1.99 --to 10.96.0.1:80", 0, &format!("warning: {waits}"));
@@ -364,7 +364,7 @@ fn a_proxy_that_waits_for_its_first_objects_is_found(layout: Layout) {
     assert!(!text.contains("waits for"), "{text}");
 }
 
-// Without a running proxy `verify` says that nobody has written rules, and gives no command that would make an empty table.
+// Without a running proxy `verify` says that no proxy has written rules, and prints no command that would make an empty table.
 #[test]
 fn verify_without_tables_says_that_no_proxy_has_written_them() {
     let node = Namespace::new("bare");
@@ -392,7 +392,7 @@ fn a_name_that_no_node_of_the_manifests_has_is_said() {
     }
 }
 
-// What commands print is copied into tickets: no password of a command line is in it.
+// People copy the output of commands into tickets, so it has no password of a command line.
 #[test]
 fn the_password_of_a_master_is_in_no_output() {
     let node = Namespace::new("password");

@@ -44,7 +44,7 @@ fn a_pod_is_found_by_its_name_in_the_slices_of_its_namespace() {
     let (_, text, _) = run(&cluster.node, &["explain", "--from", "shop/web-1", "--to", "shop/web"]);
     let begins = format!("{} (shop/web-1) -> 10.96.0.1:80/TCP, ", Family::V4.endpoint(2));
     assert!(text.starts_with(&begins), "{text}");
-    // Behind `--to` a name with the number of a port may be that of a pod.
+    // The value of `--to` may be the name of a pod with the number of a port.
     let (code, told) = explain("203.0.113.7", "other/web-0:8080");
     assert_eq!((code, &told["to"]), (Some(0), &json!("10.244.2.11:8080/TCP")), "{told:#}");
     let (code, out, errors) = run(&cluster.node, &["explain", "--from", "203.0.113.7", "--to", "other/web-9:8080"]);

@@ -69,7 +69,7 @@ pub(super) struct Timing {
     pub(super) absent: Duration,
     /// The shortest wait after a first failure.
     pub(super) first_wait: Duration,
-    /// By how much each known object makes the random wait before another list longer ([`list_spread`]).
+    /// How much longer each known object makes the random wait before the next list ([`list_spread`]).
     pub(super) per_object: Duration,
 }
 

@@ -174,7 +174,7 @@ pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Opt
 
 /// Returns the longest random wait before a list that replaces `objects` known objects, with `per_object` for each: the nodes of a cluster
 /// list at the same moment, because the server was away for all of them or has lost its history. The more objects a list has, the longer is
-/// the time over which the lists spread. Without known objects the rules wait for the list, and the wait is zero.
+/// the time over which the lists spread. Without known objects the first sync needs the list, so the wait is zero.
 pub(super) fn list_spread(objects: usize, per_object: Duration) -> Duration {
     let objects = u32::try_from(objects).unwrap_or(u32::MAX);
     if objects == 0 {

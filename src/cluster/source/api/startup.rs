@@ -23,7 +23,7 @@ pub(super) type ProgressSender = Sender<Progress>;
 /// How long to wait for fields of the Node after the Node was listed.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// The wait for a Node that does not exist, after which that is logged: a kubelet that starts at the same time may create it.
+    /// How long the start waits before it logs that the Node does not exist: a kubelet that starts at the same time may still create it.
     node: Duration,
     /// The wait for an IP, after which the start continues without an IP (M2).
     ip: Duration,

@@ -322,7 +322,7 @@ fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>
     !spec.traffic_distribution.is_empty() || mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
 }
 
-/// The words of the annotations with a fixed choice, each with its meaning (E12, J3, J13).
+/// The valid values of the annotations that allow only some values, each with its meaning (E12, J3, J13).
 const SCHEDULERS: [(&str, Scheduler); 3] =
     [("random", Scheduler::Random), ("source-hash", Scheduler::SourceHash), ("maglev", Scheduler::Maglev)];
 const CLOSE_CONNECTIONS: [(&str, CloseConnections); 2] = [
@@ -331,7 +331,7 @@ const CLOSE_CONNECTIONS: [(&str, CloseConnections); 2] = [
 ];
 const KEEP_UDP_FLOWS: [(&str, ()); 1] = [("not-ready", ())];
 
-/// Returns what an annotation of the Service chooses; `None` without the annotation, and with a wrong word, which is a problem.
+/// Returns the meaning of an annotation's value; `None` without the annotation, or if its value is invalid, which is reported as a problem.
 fn choice<T: Copy>(
     object: &objects::Service<'_>,
     annotation: &str,
@@ -359,7 +359,7 @@ fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
     })
 }
 
-/// Parses weights such as `local=4,zone=2`. A place that is named twice has no clear weight.
+/// Parses weights such as `local=4,zone=2`. Refuses a text that names a place twice, because the weight would be ambiguous.
 fn parse_weights(text: &str) -> Option<Weights> {
     let mut weights = Weights::default();
     for part in text.split(',') {

@@ -22,7 +22,7 @@ fn is_dns_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Returns the weight that a text has, 1 to [`MOST_WEIGHT`].
+/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`].
 pub(super) fn parse_weight(text: &str) -> Option<u8> {
     text.trim().parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight))
 }

@@ -59,7 +59,7 @@ pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigg
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
 /// Annotation of a Service that says which open connections are closed.
 pub(super) const CLOSE_CONNECTIONS: &str = "kube-proxy-nft/close-connections";
-/// Annotation of a Service that says which UDP flows are kept although their endpoint does not serve.
+/// Annotation of a Service that says which UDP flows are kept although their endpoint is not serving.
 pub(super) const KEEP_UDP_FLOWS: &str = "kube-proxy-nft/keep-udp-flows";
 /// Annotation of a Service with the weights of endpoints by where they run.
 pub(super) const WEIGHTS: &str = "kube-proxy-nft/weights";
@@ -292,7 +292,7 @@ pub(super) struct Endpoint<'a> {
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 7 => zone, 8 => hints });
 
-/// The zone with the decoded name, which is not kept: lists have hundreds of thousands of endpoints.
+/// The zone as a hash of its name. The name is not kept, because lists have hundreds of thousands of endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ZoneName(pub(super) Option<Zone>);
 

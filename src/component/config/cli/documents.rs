@@ -68,9 +68,9 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names, so hints that
-/// no other argument of this program has take their place. [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these hints by
-/// functions that list the names; for arguments without a flag clap's script for fish has none.
+/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names. So these
+/// constants use hints that no other argument of this program uses, and [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these
+/// hints by functions that list the names. For arguments without a flag, clap's script for fish has no such function.
 const SERVICES: ValueHint = ValueHint::Username;
 const TARGETS: ValueHint = ValueHint::Hostname;
 const NAMESPACES: ValueHint = ValueHint::CommandName;

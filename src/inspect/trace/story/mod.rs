@@ -1,4 +1,4 @@
-//! Makes a story from the kernel's reports about one packet: what became of it, and the rules that had an effect, in words.
+//! Makes a story from the kernel's reports about one packet: its outcome, and the rules that had an effect, in words.
 //!
 //! Pure: takes the reports in their order, and the rules that they name; returns a [`Story`]. `explain` and `trace` share their sentences
 //! ([`sentence`]). Only what the kernel reports is printed: the translated destination comes from the headers at the next chain or from
@@ -23,7 +23,7 @@ use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
 use rules::ruleset::reading::address;
 
-/// What became of a packet.
+/// The outcome of a packet, with the reason and the rules that had an effect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Story {
@@ -67,11 +67,11 @@ pub(super) trait Book {
     /// The connection that the packet belongs to.
     fn connection(&mut self, packet: &Packet) -> Option<Connection>;
 
-    /// Corrects what the reports say of a packet by what they do not show, as `explain` does.
+    /// Corrects an explanation made from the reports by facts that the reports do not show, as `explain` does.
     fn correct(&mut self, packet: &Packet, explanation: &mut Explanation);
 }
 
-/// Describes what became of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
+/// Describes the outcome of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
 /// report has the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);

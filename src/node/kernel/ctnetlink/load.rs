@@ -82,7 +82,7 @@ mod tests {
         finished(writer)
     }
 
-    // The counters of all processors are added up, and other messages and counters play no part.
+    // The counters of all processors are added up; other messages and counters are ignored.
     #[test]
     fn counters_of_all_processors_are_added_up() {
         let mut load = ConntrackLoad::default();

@@ -99,10 +99,11 @@ const DELETIONS: usize = 64;
 const RELEASE_TRIES: usize = 50;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where a list of UDP flows is filtered by protocol.
+/// Where a list of flows is filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// In the kernel, by protocol only. Its filter by IPv6 address is not used, because it has a bug: it lists the flows that do not match.
+    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because it has a bug: it lists
+    /// the flows that do not match.
     Kernel,
     /// In this module. Kernels before 5.8 have no filter: some ignore the attribute, others refuse the request.
     Here,
@@ -133,7 +134,7 @@ pub(super) fn list(
     })
 }
 
-/// Whether a flow belongs into a list; the kernel may list others as well.
+/// Whether a flow belongs to a listing; kernels that cannot filter list other flows as well.
 fn is_of(listing: Listing, flow: &Flow) -> bool {
     match listing {
         Listing::Udp => flow.protocol == Protocol::Udp,
@@ -341,7 +342,7 @@ fn address(request: &mut Writer, [v4, v6]: [u16; 2], address: IpAddr) {
 }
 
 /// Returns the flow in a message; `None` for a message of another type, for another protocol than those of Services, and for a TCP
-/// connection or SCTP association that is over or has no translated destination.
+/// connection or SCTP association that has ended or has no translated destination.
 #[must_use]
 pub fn flow(message: &[u8]) -> Option<Flow> {
     let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);

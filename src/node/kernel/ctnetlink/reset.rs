@@ -1,7 +1,8 @@
 //! Makes the kernel reset TCP connections whose flows were deleted.
 //!
-//! Takes flows and an address of this node; in the place of each flow it makes one that leads to port 0 of that address, where nothing can
-//! listen. So this node answers the client's next packet with a reset, which goes back with the source address that the client knows.
+//! Takes flows and an address of this node. In place of each flow it makes one that leads to port 0 of that address, where no program can
+//! listen. So this node answers the client's next packet with a reset. The flow translates the source of the reset back to the address that
+//! the client knows.
 //!
 //! Deleting a flow alone resets a connection only where another endpoint is ready: without one the client gets ICMP errors, which end no
 //! connection, or nothing. The new flow belongs to an established connection, so the node's firewall lets packet and reset pass. It ends

@@ -115,7 +115,7 @@ fn flows_text(causes: &Causes, port: &PortCause) -> Option<&'static str> {
     }
 }
 
-/// Which weights the Service gives, and which of them have no effect; `None` when it gives none.
+/// The weights that the Service gives, and those that have no effect; `None` when it gives none.
 fn weights(causes: &Causes, field: &str, is_local: bool) -> Option<String> {
     let Causes { weights, zone, .. } = causes;
     let without_effect = match weights.zone {
@@ -246,7 +246,7 @@ mod tests {
         [port.internal.texts, port.external.unwrap().texts]
     }
 
-    // What the annotation with weights asks for, and which of it has no effect (E15).
+    // The weights that the annotation gives, and those of them that have no effect (E15).
     #[test]
     fn weights_are_told_and_what_of_them_has_no_effect() {
         let weighted = |local, zone| Service { weights: Weights { local, zone }, ..web() };
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(terminating[0], ["served by 2 terminating pods: none is ready"]);
     }
 
-    // What the annotations ask for is said of the ports that it is about (J3, J13).
+    // Each annotation is mentioned at the ports whose protocol it concerns (J3, J13).
     #[test]
     fn what_becomes_of_flows_is_said() {
         let said = |protocol, close_connections| {

@@ -178,7 +178,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Reads the maps that are due, and deletes their clients of endpoints that are gone. Such clients exist if a packet was on its way
     /// when the endpoint was removed, or if the client could not be deleted together with the endpoint. If it deleted any client, or if
-    /// examining flows failed before, examines the flows. Returns `None` when there was nothing to do. A failure is logged and tried
+    /// examining flows failed before, examines the flows. Returns `None` if there was nothing to do. A failure is logged and tried
     /// again; it does not fail a sync, and says nothing about a Service.
     pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
@@ -203,7 +203,7 @@ impl<K: Kernel> Engine<K> {
             }
         }
         if report.removed > 0 {
-            // Until now, session affinity could send the deleted clients to an endpoint that is gone, which makes a UDP flow to that
+            // Until now, session affinity could send the deleted clients to an endpoint that is gone, which makes a flow to that
             // endpoint.
             self.observers.flows.all_changed();
         }

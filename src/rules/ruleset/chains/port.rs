@@ -295,7 +295,7 @@ impl Writer<'_> {
     /// one endpoint.
     fn among_chains(&mut self, map: &Arc<str>, list: List) -> Vec<Rule> {
         let slots = list.of(self.port);
-        // The list is sorted: an endpoint that counts more is there several times, one after the other.
+        // The list is sorted, so the entries of an endpoint with a larger weight follow each other.
         let endpoints: Vec<(SocketAddr, usize, Arc<str>)> =
             slots.chunk_by(|a, b| a == b).map(|same| (same[0], same.len(), self.endpoint_name(same[0]))).collect();
         let mut rules = Vec::new();

@@ -25,9 +25,9 @@ struct Seeker {
     needs: u32,
 }
 
-/// Fills a table with `size` positions, at least two for each entry of the list. Equal entries, which are one endpoint that counts more, are
-/// one after the other; it takes as many positions as they take together. Returns the taken positions in order, each with the index of the
-/// first entry of its endpoint.
+/// Fills a table with `size` positions, at least two for each entry of the list. Equal entries belong to one endpoint with a larger weight
+/// and follow each other; the endpoint takes as many positions as its entries would take together. Returns the taken positions in order,
+/// each with the index of the first entry of its endpoint.
 pub(super) fn places(size: u32, endpoints: &[SocketAddr]) -> Vec<(u32, usize)> {
     let modulus = u64::from(size);
     let of_one = places_of_one(size, endpoints.len());
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    // An endpoint that counts three times as much has three times the places and clients (E15).
+    // An endpoint of weight 3 has three times the positions and clients (E15).
     #[test]
     fn an_endpoint_of_weight_three_gets_three_times_the_clients() {
         const CLIENTS: u32 = 20_000;

@@ -27,9 +27,9 @@ struct Facts {
     fates: BTreeMap<Frontend, Fate>,
     endpoints: BTreeSet<SocketAddr>,
     /// The endpoints of each list, if endpoints are map elements and have no chains; the key's `bool` is true for the local list.
-    /// An endpoint is there as often as it counts, or once if it has places in a Maglev table.
+    /// An endpoint is listed once for each entry that its weight gives it, or once if it has positions in a Maglev table.
     lists: BTreeMap<(Frontend, bool), Vec<SocketAddr>>,
-    /// The endpoints of each map from numbers to their chains, each as often as it counts.
+    /// The endpoints of each map from numbers to their chains, each once for each entry that its weight gives it.
     numbered: BTreeSet<Vec<SocketAddr>>,
     here: BTreeSet<(SocketAddr, Protocol)>,
     sources: BTreeSet<(IpAddr, IpAddr)>,

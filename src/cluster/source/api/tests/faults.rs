@@ -161,7 +161,7 @@ fn a_server_that_is_back_for_one_kind_is_asked_for_all() {
 
 #[test]
 fn lists_again_wait_for_a_random_time_that_grows_with_what_is_known() {
-    // The lists of all nodes would reach the server at once (O20).
+    // Without a random wait the lists of all nodes would reach the server at once (O20).
     let answer = |_: &Request| stream(vec![added(&web("8")), end("9"), gone()]);
     let followed = follow("services", answer, Timing { per_object: Duration::from_secs(2), ..timing() });
     followed.wait(|followed| followed.server.requests("services").len() > 6);

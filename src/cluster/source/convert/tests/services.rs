@@ -265,7 +265,8 @@ fn an_annotation_names_the_scheduler() {
     assert_eq!(service(web()).0.scheduler, None);
 }
 
-// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` have valid values; others are named (J3, J13).
+// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` have valid values; other values are reported (J3,
+// J13).
 #[test]
 fn annotations_say_what_becomes_of_flows() {
     use rules::model::CloseConnections;
