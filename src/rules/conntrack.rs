@@ -159,6 +159,11 @@ impl<'a> Examiner<'a> {
     /// Whether a flow leads nowhere: to a frontend of a Service but to no endpoint that may answer it, from a client that is not in the
     /// allowed source ranges (UDP), or to a frontend that is gone.
     pub fn is_stale(&mut self, flow: &Flow) -> bool {
+        // This flow leads to port 0 already, which no endpoint has, so that its client gets a reset. A list after it must not make it
+        // anew: the client may have got the reset and may connect from the same port again.
+        if flow.reply_source.port() == 0 {
+            return false;
+        }
         let (state, services) = (self.state, &self.services);
         let owned = frontends_of(flow, self.node_addresses)
             .find_map(|frontend| state.owner(&frontend).map(|(service, port)| (frontend, service, port)));
@@ -168,8 +173,7 @@ impl<'a> Examiner<'a> {
                 let target = target.or_insert_with(|| Target::new(state, service, port, &frontend));
                 !target.admits(flow)
             }
-            // This flow leads to port 0 already, so that the client gets a reset: no endpoint has port 0.
-            _ => flow.reply_source.port() != 0 && self.gone.has(flow, self.node_addresses),
+            _ => self.gone.has(flow, self.node_addresses),
         }
     }
 }

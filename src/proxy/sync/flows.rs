@@ -1,8 +1,9 @@
 //! Ends conntrack flows that lead nowhere after a sync: notes which flows to list, which Services to examine for UDP and which frontends the
 //! sync removed, and when to try again.
 //!
-//! UDP flows are listed when a Service with UDP endpoints changed (B15), flows of TCP and SCTP when one lost an endpoint, and the open ones
-//! among them only where an annotation of that Service asks for it (J12, J13). All other syncs list nothing.
+//! UDP flows are listed with the sync of a Service with UDP endpoints (B15). Flows of TCP and SCTP are listed when a Service lost an endpoint,
+//! and the open ones among them only where an annotation of that Service asks for it (J12, J13); for these no sync waits, because the kernel
+//! walks its whole table for a list, which takes milliseconds also when the table is empty. All other syncs list nothing.
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed
@@ -27,6 +28,9 @@ use rules::ruleset::reading;
 /// The pause after a listing or a deletion that failed; each further failure doubles it, up to the second value.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
+/// The flows of TCP and SCTP are listed again after so many times the duration of the last list, and at most after so long.
+const REST: (u32, Duration) = (100, Duration::from_secs(10));
+
 /// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to frontends and endpoints beyond
 /// this number end by their conntrack timeout.
 const MOST: usize = 1 << 16;
@@ -48,13 +52,25 @@ pub(super) struct Flows {
     closing: BTreeSet<ObjectName>,
     /// When to try again after a failure, and the pause until then.
     retry: Option<(Instant, Duration)>,
+    /// From when on flows of TCP and SCTP may be listed.
+    rested: Instant,
+}
+
+/// When flows are examined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// At the end of a sync: UDP flows only.
+    Sync,
+    /// Between two syncs.
+    Idle,
 }
 
 impl Default for Flows {
     /// Flows may have been left by a process before this one.
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
-        Self { known, changed, gone: Gone::default(), unanswered: true, open: false, closing, retry: None }
+        let (gone, rested) = (Gone::default(), Instant::now());
+        Self { known, changed, gone, unanswered: true, open: false, closing, retry: None, rested }
     }
 }
 
@@ -149,9 +165,9 @@ impl Flows {
         }
     }
 
-    /// Returns when to examine flows again after a failure; `None` if nothing failed.
+    /// Returns when to examine flows between two syncs: again after a failure, or those of TCP and SCTP; `None` if there is no need.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.retry.map(|(at, _)| at)
+        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|_| self.rested))
     }
 
     /// Ends the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10, J12, J13). A failure is logged
@@ -162,14 +178,15 @@ impl Flows {
         kernel: &mut impl Kernel,
         families: &[Family],
         node_addresses: &[IpAddr],
-        now: Instant,
+        (moment, now): (Moment, Instant),
     ) -> Vec<Reconciled> {
-        if self.next_try().is_some_and(|at| now < at) {
+        if self.retry.is_some_and(|(at, _)| now < at) {
             return Vec::new();
         }
-        let listings = self.listings();
+        let others = self.others().filter(|_| moment == Moment::Idle && now >= self.rested);
+        let listings: Vec<Listing> = self.udp().into_iter().chain(others).collect();
         if listings.is_empty() {
-            self.done();
+            self.done(false);
             return Vec::new();
         }
         let examined = self.changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
@@ -196,7 +213,12 @@ impl Flows {
             }
         }
         let Some((family, error)) = failure else {
-            self.done();
+            if others.is_some() {
+                let (times, most) = REST;
+                let took: Duration = results.iter().map(|done| done.took).sum();
+                self.rested = now + (took * times).min(most);
+            }
+            self.done(others.is_some());
             return results;
         };
         let (first, most) = PAUSES;
@@ -209,18 +231,27 @@ impl Flows {
         results
     }
 
-    /// The flows that have to be listed.
-    fn listings(&self) -> Vec<Listing> {
-        let udp = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
-        let open = self.open || self.gone.has_frontends(false);
-        let others = if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) };
-        udp.then_some(Listing::Udp).into_iter().chain(others).collect()
+    /// Whether UDP flows have to be listed.
+    fn udp(&self) -> Option<Listing> {
+        let is_needed = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
+        is_needed.then_some(Listing::Udp)
     }
 
-    /// Forgets all changes, because all flows were examined.
-    fn done(&mut self) {
-        let Self { known, closing, .. } = std::mem::take(self);
-        *self = Self { known, closing, unanswered: false, ..Self::default() };
+    /// Which flows of TCP and SCTP have to be listed.
+    fn others(&self) -> Option<Listing> {
+        let open = self.open || self.gone.has_frontends(false);
+        if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) }
+    }
+
+    /// Forgets the changes for which flows were examined: those of UDP, and with `others` those of TCP and SCTP.
+    fn done(&mut self, others: bool) {
+        self.retry = None;
+        self.changed.clear();
+        self.gone.endpoints.clear();
+        self.gone.frontends.retain(|frontend| frontend.protocol != Protocol::Udp && !others);
+        if others {
+            (self.unanswered, self.open) = (false, false);
+        }
     }
 }
 
@@ -401,7 +432,12 @@ mod tests {
     }
 
     fn reconcile(flows: &mut Flows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
-        flows.reconcile(state, kernel, &Family::BOTH, &[], Instant::now()).iter().map(|done| done.deleted).collect()
+        let now = flows.rested.max(Instant::now());
+        flows
+            .reconcile(state, kernel, &Family::BOTH, &[], (Moment::Idle, now))
+            .iter()
+            .map(|done| done.deleted)
+            .collect()
     }
 
     // UDP flows are listed once for each family, after a sync that changed a Service with a UDP port (B15, J1).
@@ -442,6 +478,25 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
     }
 
+    // The list of TCP and SCTP flows takes the kernel milliseconds even when there are none: no sync waits for it, and it has a rest (J12).
+    #[test]
+    fn lists_of_connections_wait_for_no_sync_and_take_a_hundredth_of_the_time() {
+        let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
+        let examine = |flows: &mut Flows, kernel: &mut Tracker, moment, now| {
+            flows.reconcile(&state, kernel, &Family::BOTH, &[], (moment, now)).len()
+        };
+        let now = flows.rested;
+        assert_eq!(examine(&mut flows, &mut kernel, Moment::Sync, now), 0);
+        assert_eq!(flows.next_try(), Some(now), "at once, and after the sync");
+        assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 2, "both families");
+        assert_eq!(flows.next_try(), None);
+        assert!(flows.rested > now && flows.rested <= now + REST.1);
+        flows.unanswered = true;
+        assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 0, "not so soon again");
+        let next = flows.next_try().expect("later");
+        assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, next), 2);
+    }
+
     // A failed listing is repeated after growing pauses until it works, without any further change of the cluster (J8).
     #[test]
     fn a_list_that_fails_is_repeated_until_it_works() {
@@ -451,18 +506,18 @@ mod tests {
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            assert_eq!(flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], now), []);
+            assert_eq!(flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], (Moment::Idle, now)), []);
             let next = flows.next_try().expect("it is tried again");
             pauses.push((next - now).as_millis());
             let tries = kernel.listed.len();
-            flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], next - Duration::from_millis(1));
+            flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], (Moment::Idle, next - Duration::from_millis(1)));
             assert_eq!(kernel.listed.len(), tries, "not before its time, whatever changes");
             now = next;
         }
         assert_eq!(pauses[..3], [100, 200, 400]);
         assert_eq!(pauses[10..], [60_000, 60_000]);
         kernel.fails = false;
-        let done = flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], now);
+        let done = flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], (Moment::Idle, now));
         assert_eq!(done.iter().map(|done| done.deleted).collect::<Vec<_>>(), [1, 0]);
         assert_eq!((flows.next_try(), kernel.deleted), (None, 1));
     }

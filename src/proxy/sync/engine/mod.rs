@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use super::budget::{Budget, Oversized};
 use super::conflicts::{self, LostReport};
 use super::failure::SyncError;
-use super::flows::Reconciled;
+use super::flows::{Moment, Reconciled};
 use super::journal::Journal;
 use super::observers::Observers;
 use super::pending::{Counted, Pending};
@@ -226,7 +226,7 @@ impl<K: Kernel> Engine<K> {
             self.observers.flows.all_changed();
         }
         let start = Instant::now();
-        report.flows = self.reconcile_flows(start);
+        report.flows = self.reconcile_flows(Moment::Sync, start);
         report.timing.flows = start.elapsed();
         self.split_maps(&mut report);
         Ok(report)
@@ -257,9 +257,9 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Ends the flows that lead to no endpoint any more.
-    fn reconcile_flows(&mut self, now: Instant) -> Vec<Reconciled> {
+    fn reconcile_flows(&mut self, moment: Moment, now: Instant) -> Vec<Reconciled> {
         let families: Vec<Family> = self.families().collect();
-        self.observers.flows.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, now)
+        self.observers.flows.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, (moment, now))
     }
 
     /// Plans the Services that changed. Returns their number, and the Service when it is only one.

@@ -16,6 +16,7 @@ use nft::{Command, CommitError, Element, Elements, Refusal};
 use tracing::{debug, warn};
 
 use super::{Engine, Report};
+use crate::sync::flows::Moment;
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
@@ -186,7 +187,7 @@ impl<K: Kernel> Engine<K> {
         if report.removed == 0 && self.observers.flows.next_try().is_none_or(|at| now < at) {
             return None;
         }
-        report.flows = self.reconcile_flows(now);
+        report.flows = self.reconcile_flows(Moment::Idle, now);
         Some(report)
     }
 
