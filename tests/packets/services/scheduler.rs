@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -239,7 +241,15 @@ fn nodes_and_restarts_choose_alike() {
             let [first, second] = [&one, &other].map(|world| connect_all(world, Proto::Tcp, frontend(family)));
             assert_eq!(first, second, "{scheduler}, {layout:?}");
         }
-        let before = nft::list_ruleset(&other.node);
+        // Chains that the last sync emptied are deleted a second later.
+        let mut before = nft::list_ruleset(&other.node);
+        loop {
+            thread::sleep(Duration::from_millis(1_500));
+            let now = nft::list_ruleset(&other.node);
+            if std::mem::replace(&mut before, now.clone()) == now {
+                break;
+            }
+        }
         proxy.kill();
         proxy.launch();
         assert_eq!(nft::list_ruleset(&other.node), before, "{scheduler}, {layout:?}: a restart changed rules");
