@@ -215,8 +215,7 @@ impl Target {
         if flow.is_unanswered {
             return conditions.is_some_and(|conditions| may_answer(*conditions));
         }
-        let answered_by = flow.reply_source;
-        answered_by.port() == 0 || self.open.as_ref().is_none_or(|open| open.contains(&answered_by.ip()))
+        self.open.as_ref().is_none_or(|open| open.contains(&flow.reply_source.ip()))
     }
 }
 

@@ -55,7 +55,7 @@ impl Kernel for Encoding {
         Ok(Vec::new())
     }
 
-    fn delete_flows(&mut self, _: &[Flow]) -> io::Result<usize> {
+    fn delete_flows(&mut self, _: &[Flow], _: Option<IpAddr>) -> io::Result<usize> {
         Ok(0)
     }
 

@@ -54,9 +54,9 @@ fn only_udp_flows_of_the_family_are_listed_and_those_named_deleted() {
                 assert_eq!(Family::of(flow.original_destination.ip()), family);
                 assert_eq!((flow.original_destination.port(), flow.reply_source.port()), (53, 5353));
             }
-            let deleted = kernel.delete_flows(&flows[..70]).unwrap_or_else(|error| panic!("{error}"));
+            let deleted = kernel.delete_flows(&flows[..70], None).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(deleted, 70, "more than go into one send");
-            let again = kernel.delete_flows(&flows[..71]).unwrap_or_else(|error| panic!("{error}"));
+            let again = kernel.delete_flows(&flows[..71], None).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(again, 1, "those that are gone already are no error and do not count");
             assert_eq!(list(&mut kernel, family), flows[71..], "the others are left");
         }
@@ -147,8 +147,10 @@ fn connections_are_listed_by_whether_they_were_answered_and_reset_at_this_node()
             assert_eq!(listed(Listing::Udp), []);
             let at = if family == Family::V4 { "127.0.0.1" } else { "::1" };
             let at = at.parse().unwrap_or_else(|error| panic!("{error}"));
-            kernel.delete_flows(&all).unwrap_or_else(|error| panic!("{error}"));
-            [1, 2].iter().for_each(|_| kernel.reset_flows(&all[2..], at).unwrap_or_else(|error| panic!("{error}")));
+            kernel.delete_flows(&all[..2], None).unwrap_or_else(|error| panic!("{error}"));
+            let deleted =
+                [1, 2].map(|_| kernel.delete_flows(&all[2..], Some(at)).unwrap_or_else(|error| panic!("{error}")));
+            assert_eq!(deleted, [1, 0], "a second time it is no error");
             let left = kernel.flows(family, Listing::Translated, &mut |_| true);
             let left = left.unwrap_or_else(|error| panic!("{error}"));
             let found: Vec<_> = left.iter().map(|flow| (flow.client, flow.reply_source)).collect();

@@ -195,9 +195,9 @@ impl<K: Kernel> Kernel for Faulty<K> {
         Ok(orders.flows.iter().filter(is_listed).cloned().collect())
     }
 
-    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+    fn delete_flows(&mut self, flows: &[Flow], reset_at: Option<IpAddr>) -> io::Result<usize> {
         self.orders.borrow_mut().flows.retain(|flow| !flows.contains(flow));
-        self.inner.delete_flows(flows)
+        self.inner.delete_flows(flows, reset_at)
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

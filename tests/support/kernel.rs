@@ -161,7 +161,7 @@ impl Kernel for Recorder {
         Ok(Vec::new())
     }
 
-    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+    fn delete_flows(&mut self, flows: &[Flow], _: Option<IpAddr>) -> io::Result<usize> {
         Ok(flows.len())
     }
 

@@ -113,19 +113,12 @@ pub trait Kernel {
         is_wanted: &mut dyn FnMut(&Flow) -> bool,
     ) -> io::Result<Vec<Flow>>;
 
-    /// Deletes flows. Returns how many of them still existed.
+    /// Deletes flows. Returns how many of them still existed. `reset_at`, an address of this node, resets the clients of open TCP
+    /// connections among them at their next packets.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
-    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize>;
-
-    /// Has the clients of deleted TCP flows reset at their next packets, by this node's address `at`.
-    ///
-    /// # Errors
-    /// Returns the error that the kernel reports.
-    fn reset_flows(&mut self, _flows: &[Flow], _at: IpAddr) -> io::Result<()> {
-        Ok(())
-    }
+    fn delete_flows(&mut self, flows: &[Flow], reset_at: Option<IpAddr>) -> io::Result<usize>;
 
     /// Returns the addresses of all interfaces of this node.
     ///
@@ -295,12 +288,8 @@ impl Kernel for Netfilter {
         ctnetlink::list(family, listing, is_wanted)
     }
 
-    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
-        ctnetlink::delete(flows, || self.release_flows())
-    }
-
-    fn reset_flows(&mut self, flows: &[Flow], at: IpAddr) -> io::Result<()> {
-        ctnetlink::reset(flows, at)
+    fn delete_flows(&mut self, flows: &[Flow], reset_at: Option<IpAddr>) -> io::Result<usize> {
+        ctnetlink::delete(flows, reset_at, || self.release_flows())
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

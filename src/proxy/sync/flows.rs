@@ -260,14 +260,8 @@ fn end(kernel: &mut impl Kernel, flows: &[Flow], family: Family, node_addresses:
     if flows.is_empty() {
         return Ok(0);
     }
-    let deleted = kernel.delete_flows(flows)?;
-    let open: Vec<Flow> = flows.iter().filter(|flow| flow.needs_reset()).cloned().collect();
-    let answers = |address: &&IpAddr| Family::of(**address) == family && has_route(**address);
-    match node_addresses.iter().find(answers) {
-        Some(at) if !open.is_empty() => kernel.reset_flows(&open, *at)?,
-        _ => {}
-    }
-    Ok(deleted)
+    let answers = |address: &IpAddr| Family::of(*address) == family && has_route(*address);
+    kernel.delete_flows(flows, node_addresses.iter().copied().find(answers))
 }
 
 /// Whether packets of any interface may go to an address of this node.
@@ -397,7 +391,7 @@ mod tests {
             Ok([flow].into_iter().filter(is_wanted).collect())
         }
 
-        fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
+        fn delete_flows(&mut self, flows: &[Flow], _: Option<IpAddr>) -> io::Result<usize> {
             self.deleted += flows.len();
             Ok(flows.len())
         }

@@ -99,8 +99,8 @@ impl Kernel for Aged {
         self.inner.borrow_mut().flows(family, listing, is_wanted)
     }
 
-    fn delete_flows(&mut self, flows: &[Flow]) -> io::Result<usize> {
-        self.inner.borrow_mut().delete_flows(flows)
+    fn delete_flows(&mut self, flows: &[Flow], reset_at: Option<IpAddr>) -> io::Result<usize> {
+        self.inner.borrow_mut().delete_flows(flows, reset_at)
     }
 
     fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {

@@ -18,12 +18,11 @@ use nft::wire::{Attr, Attrs, Writer};
 
 use super::connections::{Ends, Phase};
 use super::rtnetlink::ip;
-use crate::kernel::errno::{EBUSY, ENOENT};
+use crate::kernel::errno::{EBUSY, EEXIST, ENOENT};
 use rules::conntrack::{Flow, Listing};
 use rules::model::{Family, Protocol};
 
 pub use load::ConntrackLoad;
-pub(super) use reset::reset;
 pub use walk::find_connection;
 use walk::{SEEN_REPLY, TRANSLATED};
 pub use walk::{connection, each_connection};
@@ -93,8 +92,8 @@ mod number {
 
 /// How often the list is requested at most, if the kernel marks each answer as interrupted (`NLM_F_DUMP_INTR`), and thus incomplete (J8).
 const TRIES: usize = 5;
-/// The number of deletions that are sent before their answers are read: so few that the answers fit into the socket's receive buffer.
-const DELETIONS: usize = 64;
+/// The number of flows whose requests are sent before the answers are read: so few that the answers fit into the socket's receive buffer.
+const CHUNK: usize = 32;
 /// How often the deletion is tried again while a flow is still in a flowtable, and the time before each try.
 const RELEASE_TRIES: usize = 50;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
@@ -225,11 +224,19 @@ struct Deletions {
 /// Deletes flows and returns how many of them still existed. Continues after a flow that cannot be deleted. Calls `release`, which removes
 /// all flows from the flowtable, if the kernel refuses to delete a flow because it is in a flowtable.
 ///
+/// With `reset_at`, an address of this node, a flow that leads to a reset takes the place of each open TCP connection in the same send. So
+/// hardly any packet can come in between: rules would send it to another endpoint, whose reset ends the connection, and the new flow would
+/// reset the client's next connection from the same port.
+///
 /// # Errors
 /// Returns the first error that the kernel reports, other than that a flow does not exist; or the error of `release`.
-pub(super) fn delete(flows: &[Flow], release: impl FnOnce() -> io::Result<()>) -> io::Result<usize> {
+pub(super) fn delete(
+    flows: &[Flow],
+    reset_at: Option<IpAddr>,
+    release: impl FnOnce() -> io::Result<()>,
+) -> io::Result<usize> {
     let mut socket = Socket::open(Bus::Netfilter)?;
-    let outcome = until_released(|| delete_once(&mut socket, flows), release)?;
+    let outcome = until_released(|| delete_once(&mut socket, flows, reset_at), release)?;
     let failure = outcome.failure.or(outcome.held.then_some(EBUSY));
     failure.map_or(Ok(outcome.deleted), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
@@ -255,35 +262,23 @@ fn until_released(
     Ok(outcome)
 }
 
-fn delete_once(socket: &mut Socket, flows: &[Flow]) -> io::Result<Deletions> {
+fn delete_once(socket: &mut Socket, flows: &[Flow], reset_at: Option<IpAddr>) -> io::Result<Deletions> {
     let mut outcome = Deletions::default();
-    request_each(socket, flows, deletion, |errno| match errno {
-        0 => outcome.deleted += 1,
-        ENOENT => {}
-        EBUSY => outcome.held = true,
-        errno => outcome.failure = outcome.failure.or(Some(errno)),
-    })?;
-    Ok(outcome)
-}
-
-/// Sends a request for each flow, and gives the number of the error (0: none) of each answer to `answer`.
-fn request_each(
-    socket: &mut Socket,
-    flows: &[Flow],
-    request: impl Fn(&Flow) -> Vec<u8>,
-    mut answer: impl FnMut(i32),
-) -> io::Result<()> {
-    for chunk in flows.chunks(DELETIONS) {
-        let requests: Vec<u8> = chunk.iter().flat_map(&request).collect();
-        if requests.is_empty() {
-            continue;
-        }
-        socket.send(&requests)?;
+    let requests = |flow| [deletion(flow), reset_at.map_or_else(Vec::new, |at| reset::request(flow, at))].concat();
+    for chunk in flows.chunks(CHUNK) {
+        socket.send(&chunk.iter().flat_map(requests).collect::<Vec<u8>>())?;
         while let Some(bytes) = socket.receive_now()? {
-            Messages::new(bytes).filter_map(decode::ack).for_each(|ack| answer(ack.errno));
+            for ack in Messages::new(bytes).filter_map(decode::ack) {
+                match (ack.errno, ack.seq == reset::SEQUENCE) {
+                    (0, false) => outcome.deleted += 1,
+                    (0 | EEXIST, true) | (ENOENT, false) => {}
+                    (EBUSY, false) => outcome.held = true,
+                    (errno, _) => outcome.failure = outcome.failure.or(Some(errno)),
+                }
+            }
         }
     }
-    Ok(())
+    Ok(outcome)
 }
 
 /// Returns the request that deletes a flow.

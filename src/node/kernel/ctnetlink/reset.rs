@@ -1,6 +1,6 @@
-//! Makes the kernel reset TCP connections whose flows were deleted.
+//! The request by which the kernel resets a TCP connection whose flow is deleted.
 //!
-//! Takes flows and an address of this node. In place of each flow it makes one that leads to port 0 of that address, where no program can
+//! Takes a flow and an address of this node; pure. The request makes a flow in the place of the deleted one that leads to port 0 of that address, where no program can
 //! listen. So this node answers the client's next packet with a reset. The flow translates the source of the reset back to the address that
 //! the client knows.
 //!
@@ -11,15 +11,12 @@
 //! A flow in a conntrack zone for both directions is left alone: rules put arriving packets into such a zone, and those of this node's own
 //! sockets often not, so the reset would not be translated back. There another endpoint resets the connection.
 
-use std::io;
 use std::net::IpAddr;
 
-use nft::socket::{Bus, Socket};
 use nft::wire::Attrs;
 
 use super::super::connections::Ends;
-use super::{address, finished, message, number, request_each, tuple};
-use crate::kernel::errno::EEXIST;
+use super::{address, finished, message, number, tuple};
 use rules::conntrack::Flow;
 use rules::model::Family;
 
@@ -31,25 +28,17 @@ const ESTABLISHED: u8 = 3;
 /// because the kernel does not know the sequence numbers of the new flow.
 const TCP_FLAGS: u8 = 0x04 | 0x08;
 
-/// Leads the deleted TCP flows in `flows` to port 0 of `at`, an address of this node. A flow that a packet has made again meanwhile stays.
-///
-/// # Errors
-/// Returns the first error that the kernel reports.
-pub(in crate::kernel) fn reset(flows: &[Flow], at: IpAddr) -> io::Result<()> {
-    let mut socket = Socket::open(Bus::Netfilter)?;
-    let mut failure = None;
-    let request = |flow: &Flow| {
-        let has_zone = Attrs::new(&flow.handle).find(number::ZONE).is_some();
-        if has_zone { Vec::new() } else { creation(flow, at) }
-    };
-    request_each(&mut socket, flows, request, |errno| {
-        failure = failure.or((errno != 0 && errno != EEXIST).then_some(errno));
-    })?;
-    failure.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
-}
+/// The sequence number of these requests, by which their answers are told from those of deletions.
+pub(super) const SEQUENCE: u32 = 1;
+/// Where `nlmsghdr` has the sequence number.
+const AT: std::ops::Range<usize> = 8..12;
 
-/// Returns the request that makes a flow like `flow` that leads to port 0 of `at`.
-fn creation(flow: &Flow, at: IpAddr) -> Vec<u8> {
+/// Returns the request that makes a flow like `flow` that leads to port 0 of `at`, an address of this node; nothing for a flow whose client
+/// needs no reset. The kernel answers `EEXIST` when a packet has made the flow again meanwhile, which then stays.
+pub(super) fn request(flow: &Flow, at: IpAddr) -> Vec<u8> {
+    if !flow.needs_reset() || Attrs::new(&flow.handle).find(number::ZONE).is_some() {
+        return Vec::new();
+    }
     let family = Family::of(flow.original_destination.ip());
     let mut request = message(number::NEW, number::NLM_F_ACK | number::NLM_F_NEW, family);
     request.raw(&flow.handle);
@@ -70,5 +59,7 @@ fn creation(flow: &Flow, at: IpAddr) -> Vec<u8> {
     number::TCP_FLAGS.into_iter().for_each(|kind| request.attr(kind, &[TCP_FLAGS, TCP_FLAGS]));
     request.close(tcp);
     request.close(info);
-    finished(request)
+    let mut bytes = finished(request);
+    bytes[AT].copy_from_slice(&SEQUENCE.to_ne_bytes());
+    bytes
 }

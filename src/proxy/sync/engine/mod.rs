@@ -547,7 +547,7 @@ impl Kernel for NoKernel {
         Ok(Vec::new())
     }
 
-    fn delete_flows(&mut self, _: &[Flow]) -> io::Result<usize> {
+    fn delete_flows(&mut self, _: &[Flow], _: Option<IpAddr>) -> io::Result<usize> {
         Ok(0)
     }
 

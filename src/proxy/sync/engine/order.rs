@@ -63,7 +63,7 @@ impl Kernel for Recorder {
         Ok(Vec::new())
     }
 
-    fn delete_flows(&mut self, _: &[Flow]) -> io::Result<usize> {
+    fn delete_flows(&mut self, _: &[Flow], _: Option<IpAddr>) -> io::Result<usize> {
         unreachable!("there are no flows")
     }
 
