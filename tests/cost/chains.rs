@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::cluster::{address, endpoint, endpoints, name, served, service, slice};
+use crate::support::cluster::{address, endpoint, endpoints, name, served, service};
 use crate::support::ledger::{Cluster, ENDPOINTS};
 use crate::support::plan::NODE;
+use crate::{LOCAL, one_replaced, v4_slice, weighted, with_local};
 use kube_proxy::sync::Report;
 use nft::Command;
-use rules::model::{Endpoint, Event, Family, Service, Weights};
+use rules::model::{Event, Family, Service};
 use rules::ruleset::Layout;
 
 /// Frontends of a Service in a family: its cluster IP, two external ones, and its node port.
@@ -49,18 +50,6 @@ fn elements(commands: &[Command]) -> usize {
 
 fn each_size(test: impl FnMut(&mut Cluster)) {
     Cluster::each_size(Layout::Chains, test);
-}
-
-fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
-    Event::SliceApplied(slice(n, Family::V4, endpoints))
-}
-
-/// The IPv4 endpoints of Service 0 with the last one replaced.
-fn one_replaced() -> Vec<Endpoint> {
-    let mut list = endpoints(0, Family::V4, ENDPOINTS);
-    list.pop();
-    list.push(endpoint(address(Family::V4, 245, 1)));
-    list
 }
 
 /// Asserts that the only thing left to do a second later is to delete `chains` chains that were emptied.
@@ -110,15 +99,8 @@ fn a_replaced_first_endpoint_costs_one_element_of_each_frontend_too() {
 // All other endpoints keep their numbers (E15).
 #[test]
 fn a_weighted_endpoint_costs_its_chain_and_as_many_elements_as_it_counts() {
-    const LOCAL: usize = 4;
     each_size(|cluster| {
-        let with_local = |n, mut list: Vec<Endpoint>| {
-            list.push(Endpoint { node: Some(NODE.into()), ..endpoint(address(Family::V4, 246, n)) });
-            v4_slice(0, list)
-        };
-        let weights = Weights { local: Some(4), zone: None };
-        let weighted = Event::ServiceApplied(Service { weights, ..service(0) });
-        cluster.change([weighted, with_local(1, endpoints(0, Family::V4, ENDPOINTS))]);
+        cluster.change([weighted(), with_local(1, endpoints(0, Family::V4, ENDPOINTS))]);
         let (_, commands) = cluster.change([with_local(1, one_replaced())]);
         assert_eq!(elements(&commands), 2, "one that is not on this node");
         let (_, commands) = cluster.change([with_local(2, one_replaced())]);

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::cluster::{address, endpoint, endpoints, name, node, served, service, service_cidr, slice};
+use crate::support::cluster::{endpoints, name, node, served, service, service_cidr, slice};
 use crate::support::kernel::Failure;
 use crate::support::ledger::{Cluster, ENDPOINTS};
 use crate::support::plan::NODE;
+use crate::{LOCAL, one_replaced, v4_slice, weighted, with_local};
 use kube_proxy::sync::Report;
 use nft::{Command, NamedObject, ObjectKind, Ownership, TableDump};
 use node::kernel::ForeignWrites;
-use rules::model::{Endpoint, Event, Family, Hints, Scheduler, Service, TrafficPolicy, Weights};
+use rules::model::{Endpoint, Event, Family, Hints, Scheduler, Service, TrafficPolicy};
 use rules::ruleset::Layout;
 
 /// Frontends of a Service in a family that are addresses: cluster IP, external IP, load balancer IP. A node port comes on top.
@@ -67,18 +68,6 @@ impl Costs for Cluster {
 
 fn each_size(test: impl FnMut(&mut Cluster)) {
     Cluster::each_size(Layout::Maps, test);
-}
-
-fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
-    Event::SliceApplied(slice(n, Family::V4, endpoints))
-}
-
-/// The IPv4 endpoints of Service 0 with the last one replaced.
-fn one_replaced() -> Vec<Endpoint> {
-    let mut list = endpoints(0, Family::V4, ENDPOINTS);
-    list.pop();
-    list.push(endpoint(address(Family::V4, 245, 1)));
-    list
 }
 
 #[test]
@@ -154,15 +143,8 @@ fn another_endpoint_costs_one_slot_and_the_verdict_a_frontend() {
 // All other endpoints stay in their slots (E15).
 #[test]
 fn a_weighted_endpoint_costs_as_many_slots_as_it_counts() {
-    const LOCAL: usize = 4;
     each_size(|cluster| {
-        let with_local = |n, mut list: Vec<Endpoint>| {
-            list.push(Endpoint { node: Some(NODE.into()), ..endpoint(address(Family::V4, 246, n)) });
-            v4_slice(0, list)
-        };
-        let weights = Weights { local: Some(4), zone: None };
-        let weighted = Event::ServiceApplied(Service { weights, ..service(0) });
-        cluster.change([weighted, with_local(1, endpoints(0, Family::V4, ENDPOINTS))]);
+        cluster.change([weighted(), with_local(1, endpoints(0, Family::V4, ENDPOINTS))]);
         let one = [("ip endpoints", ADDRESSES), ("ip nodeport-endpoints", 1)];
         cluster.assert_cost([with_local(1, one_replaced())], &Sent::expect(&one, &one));
         let heavy = [("ip endpoints", LOCAL * ADDRESSES), ("ip hairpin", 1), ("ip nodeport-endpoints", LOCAL)];

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::cluster::{address, endpoint, endpoints, name, served, service, slice};
+use crate::support::cluster::{address, endpoint, endpoints, name, served, service};
 use crate::support::ledger::{Cluster, ENDPOINTS};
 use crate::support::plan::NODE;
+use crate::{one_replaced, v4_slice};
 use kube_proxy::sync::Report;
 use nft::Command;
-use rules::model::{Endpoint, Event, Family, Service};
+use rules::model::{Event, Family, Service};
 use rules::ruleset::Layout;
 
 /// Frontends of a Service in a family: its cluster IP, two external ones, and its node port.
@@ -51,18 +52,6 @@ fn elements(commands: &[Command]) -> usize {
 
 fn each_size(test: impl FnMut(&mut Cluster)) {
     Cluster::each_size(Layout::ServiceChains, test);
-}
-
-fn v4_slice(n: u16, endpoints: Vec<Endpoint>) -> Event {
-    Event::SliceApplied(slice(n, Family::V4, endpoints))
-}
-
-/// The IPv4 endpoints of Service 0 with the last one replaced.
-fn one_replaced() -> Vec<Endpoint> {
-    let mut list = endpoints(0, Family::V4, ENDPOINTS);
-    list.pop();
-    list.push(endpoint(address(Family::V4, 245, 1)));
-    list
 }
 
 /// Asserts that the only thing left to do a second later is to delete `chains` chains that were emptied.
