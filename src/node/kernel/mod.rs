@@ -7,6 +7,7 @@
 mod address_watch;
 pub mod connections;
 mod ctnetlink;
+mod encode_ahead;
 pub(crate) mod errno;
 pub mod families;
 mod flowtables;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nft::{
-    Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName,
+    Batch, Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName,
 };
 use tracing::{Level, enabled, info, trace};
 
@@ -64,6 +65,19 @@ pub trait Kernel {
     /// # Errors
     /// See [`CommitError`].
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError>;
+
+    /// Commits transactions one after the other until one fails. Returns the results of those that were committed, and the error of the one
+    /// after them, if there is one.
+    fn commit_each(&mut self, transactions: &[Vec<Command>]) -> (Vec<Committed>, Option<CommitError>) {
+        let mut committed = Vec::new();
+        for commands in transactions {
+            match self.commit(commands) {
+                Ok(done) => committed.push(done),
+                Err(error) => return (committed, Some(error)),
+            }
+        }
+        (committed, None)
+    }
 
     /// Returns everything in a table; `None` if the table does not exist.
     ///
@@ -189,6 +203,18 @@ impl Netfilter {
         Self { lock: Some(lock), ..self }
     }
 
+    fn commit_encoded(&mut self, batch: &Batch, commands: &[Command]) -> Result<Committed, CommitError> {
+        if enabled!(Level::TRACE) {
+            commands.iter().for_each(|command| trace!(command = shortened(command), "Running nftables command"));
+        }
+        self.read_ahead = None;
+        let detector = &mut self.foreign_writes;
+        self.connection.with(
+            |error| matches!(error, CommitError::Socket(_)),
+            |connection| detector.during(connection, commands, |connection| connection.commit_encoded(batch, commands)),
+        )
+    }
+
     fn release_flows(&mut self) -> io::Result<()> {
         let Some(name) = self.fast_path.clone() else {
             let text = "a flow is in a flowtable of another program, and this kernel does not delete such flows";
@@ -224,15 +250,11 @@ fn shortened(command: &Command) -> String {
 
 impl Kernel for Netfilter {
     fn commit(&mut self, commands: &[Command]) -> Result<Committed, CommitError> {
-        if enabled!(Level::TRACE) {
-            commands.iter().for_each(|command| trace!(command = shortened(command), "Running nftables command"));
-        }
-        self.read_ahead = None;
-        let detector = &mut self.foreign_writes;
-        self.connection.with(
-            |error| matches!(error, CommitError::Socket(_)),
-            |connection| detector.during(connection, commands, |connection| connection.commit(commands)),
-        )
+        self.commit_encoded(&Batch::encode(commands)?, commands)
+    }
+
+    fn commit_each(&mut self, transactions: &[Vec<Command>]) -> (Vec<Committed>, Option<CommitError>) {
+        encode_ahead::commit_each(transactions, |batch, commands| self.commit_encoded(batch, commands))
     }
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {

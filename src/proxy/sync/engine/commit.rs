@@ -63,17 +63,15 @@ impl<K: Kernel> Engine<K> {
         let stale = self.tables.stale_clients(&mut self.kernel, &transactions, Instant::now());
         let start = Instant::now();
         let last = transactions.pop_back().unwrap_or_default();
-        let mut done = Vec::new();
-        for commands in transactions {
-            match self.kernel.commit(&commands) {
-                Ok(committed) => report.add_committed(committed),
-                Err(error) => return Err(self.not_committed(error, commands)),
-            }
-            done.extend(commands);
+        let mut parts = Vec::from(transactions);
+        let (committed, failed) = self.kernel.commit_each(&parts);
+        if let Some(error) = failed {
+            return Err(self.not_committed(error, parts.swap_remove(committed.len())));
         }
+        committed.into_iter().for_each(|committed| report.add_committed(committed));
         let Done { committed, commands, left } = self.commit(last, stale)?;
         committed.into_iter().for_each(|committed| report.add_committed(committed));
-        let commands = if done.is_empty() { commands } else { done.into_iter().chain(commands).collect() };
+        let commands = if parts.is_empty() { commands } else { parts.into_iter().flatten().chain(commands).collect() };
         report.kernel_time = if report.committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.journal.committed(&self.tables, &commands, repaired);
         self.observers.transaction(&self.tables, commands.iter().any(deletes_clients));
