@@ -58,7 +58,7 @@ impl Loop {
             }
             // The first sync also reads everything back.
             let is_first = !self.happened.contains_key("a sync");
-            self.schedule.finished(now, if compares || is_first { End::Compared } else { End::Done });
+            self.schedule.finished(now, if compares || is_first { End::Compared } else { End::Done }, Duration::ZERO);
             self.cleanup.synced(now);
         }
         if ms % EVENT == EVENT / 2 {

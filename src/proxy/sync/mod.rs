@@ -470,7 +470,7 @@ impl<K: Kernel> Sync<K> {
     }
 
     fn sync(&mut self) {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), processor_time());
         let waited = self.requested.take().map_or(Duration::ZERO, |requested| start.duration_since(requested));
         if self.schedule.started(start) {
             self.engine.compare_everything();
@@ -498,7 +498,7 @@ impl<K: Kernel> Sync<K> {
             Ok(_) => End::Done,
             Err(_) => End::Failed,
         };
-        self.schedule.finished(Instant::now(), end);
+        self.schedule.finished(Instant::now(), end, processor_time().saturating_sub(cpu));
         let full = result.as_ref().map_or(true, |report| report.full);
         for family in self.engine.tables.families() {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
@@ -563,6 +563,11 @@ impl<K: Kernel> Sync<K> {
     fn families_synced(&self) {
         self.engine.tables.families().for_each(|family| self.health.synced(family, SystemTime::now()));
     }
+}
+
+/// Returns the processor time that this thread has used.
+fn processor_time() -> Duration {
+    Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// The sender of the events is gone.

@@ -4,9 +4,10 @@
 //! asked for and the start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up
 //! to the sync period (G5); the next full comparison, which reads the tables back, follows about an hour after the last one (G4).
 //!
-//! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the duration of the last run
-//! that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and long runs use
-//! a twentieth of the time.
+//! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the processor time of the last
+//! run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and the sync
+//! thread uses a twentieth of one processor. Processor time and not duration, because a run that waited for a busy processor or for the
+//! kernel costs no more than one that did not.
 //!
 //! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
 //! as a first sync, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the next run.
@@ -31,7 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// How many times the duration of a run the next one waits, if the configuration has no minimum interval: runs use 5 % of the time.
+/// How many times the processor time of a run the next one waits, if the configuration has no minimum interval: the sync thread uses 5 % of
+/// a processor.
 const INTERVAL_PER_COST: u32 = 20;
 
 /// When the next run is due.
@@ -48,10 +50,8 @@ pub struct Schedule {
     last_end: Option<Instant>,
     /// The end of the last run that an event asked for.
     last_asked: Option<Instant>,
-    /// How long that run took.
+    /// The processor time of that run.
     last_cost: Duration,
-    /// When the run under way started.
-    started_at: Option<Instant>,
     /// The end of the last run that compared everything.
     last_compared: Option<Instant>,
     /// Failed runs in a row.
@@ -95,7 +95,6 @@ impl Schedule {
             last_end: None,
             last_asked: None,
             last_cost: Duration::ZERO,
-            started_at: None,
             last_compared: None,
             failures: 0,
         }
@@ -175,15 +174,13 @@ impl Schedule {
         let is_over = |due: Instant| now >= if self.wanted.event { due + PATIENCE } else { due };
         let compares = self.failures == 0 && self.comparison_due().is_some_and(is_over);
         self.running = std::mem::take(&mut self.wanted);
-        self.started_at = Some(now);
         compares
     }
 
-    /// Notes the end of a run.
-    pub fn finished(&mut self, now: Instant, how: End) {
-        let started_at = self.started_at.take().unwrap_or(now);
+    /// Notes the end of a run, and the processor time that it took.
+    pub fn finished(&mut self, now: Instant, how: End, cost: Duration) {
         if self.running.event || self.last_end.is_none() {
-            (self.last_asked, self.last_cost) = (Some(now), now.saturating_duration_since(started_at));
+            (self.last_asked, self.last_cost) = (Some(now), cost);
         }
         self.running = Wanted::default();
         self.last_end = Some(now);
@@ -214,7 +211,7 @@ mod tests {
         let mut schedule = Schedule::new(Some(MIN), MAX);
         schedule.request();
         assert!(!schedule.started(now), "the first run compares everything by itself");
-        schedule.finished(now, how);
+        schedule.finished(now, how, Duration::ZERO);
         (schedule, now)
     }
 
@@ -228,20 +225,21 @@ mod tests {
         assert_eq!(schedule.due(end + MAX), end + MIN);
     }
 
-    /// Returns how long after the end of a run of this duration the next run may start, without a configured interval.
+    /// Returns how long after the end of a run with this processor time the next run may start, without a configured interval. The run
+    /// takes nine seconds.
     fn automatic(cost: Duration) -> Duration {
         let start = Instant::now();
         let mut schedule = Schedule::new(None, MAX);
         schedule.request();
         schedule.started(start);
-        schedule.finished(start + cost, End::Compared);
+        schedule.finished(start + Duration::from_secs(9), End::Compared, cost);
         schedule.request();
-        schedule.due(start + cost) - (start + cost)
+        schedule.due(start) - (start + Duration::from_secs(9))
     }
 
     // Without a configured interval runs use a twentieth of the time, and no change waits for more than a second (G3).
     #[test]
-    fn the_automatic_interval_is_twenty_times_the_last_run_and_at_most_a_second() {
+    fn the_automatic_interval_is_twenty_times_the_processor_time_and_at_most_a_second() {
         let ms = Duration::from_millis;
         assert_eq!(automatic(Duration::from_micros(400)), ms(8));
         assert_eq!(automatic(ms(49)), ms(980));
@@ -256,10 +254,10 @@ mod tests {
         let mut schedule = Schedule::new(None, MAX);
         schedule.request();
         schedule.started(start);
-        schedule.finished(start, End::Compared);
+        schedule.finished(start, End::Compared, Duration::ZERO);
         let late = start + 2 * HOUR;
         assert!(schedule.started(late), "the hourly comparison");
-        schedule.finished(late + MIN, End::Compared);
+        schedule.finished(late + MIN, End::Compared, MIN);
         schedule.request();
         assert!(schedule.due(late + MIN) <= late + MIN);
     }
@@ -271,10 +269,10 @@ mod tests {
         schedule.started(end);
         schedule.request();
         schedule.request();
-        schedule.finished(end, End::Done);
+        schedule.finished(end, End::Done, Duration::ZERO);
         assert_eq!(schedule.due(end), end + MIN);
         schedule.started(end);
-        schedule.finished(end, End::Done);
+        schedule.finished(end, End::Done, Duration::ZERO);
         assert_eq!(schedule.due(end), end + HOUR);
     }
 
@@ -284,7 +282,7 @@ mod tests {
         let (mut schedule, end) = after_a_run(End::Compared);
         assert_eq!(schedule.due(end), end + HOUR);
         assert!(schedule.started(end + HOUR));
-        schedule.finished(end + HOUR, End::Compared);
+        schedule.finished(end + HOUR, End::Compared, Duration::ZERO);
         assert_eq!(schedule.due(end + HOUR), end + 2 * HOUR);
     }
 
@@ -312,7 +310,7 @@ mod tests {
             let now = end + Duration::from_secs(60) * minute;
             schedule.request();
             assert!(!schedule.started(now), "it is not an hour");
-            schedule.finished(now, how);
+            schedule.finished(now, how, Duration::ZERO);
             let expected = if how == End::Failed { now + MIN } else { end + Duration::from_secs(60) * due };
             assert_eq!(schedule.due(now), expected, "after {how:?} in minute {minute}");
         }
@@ -323,7 +321,7 @@ mod tests {
     fn live(min: Duration, every: Duration, takes: Duration, lasts: Duration, chance: f64) -> Vec<(Duration, bool)> {
         let start = Instant::now();
         let mut schedule = Schedule::new(Some(min), MAX).with_jitter(chance);
-        schedule.finished(start, End::Compared);
+        schedule.finished(start, End::Compared, Duration::ZERO);
         let (mut now, mut next_event, mut compared, mut found) = (start, start + every, start, Vec::new());
         while now < start + lasts {
             // Like the loop, takes the events that are there, and then checks whether a run is due.
@@ -342,7 +340,7 @@ mod tests {
                 found.push((now - compared, waits));
             }
             now += takes;
-            schedule.finished(now, if compares { End::Compared } else { End::Done });
+            schedule.finished(now, if compares { End::Compared } else { End::Done }, takes);
             if compares {
                 compared = now;
             }
@@ -382,7 +380,7 @@ mod tests {
         assert_eq!(schedule.due(end), end + MIN, "not before the minimum interval");
         let mut delays = Vec::new();
         for _ in 0..12 {
-            schedule.finished(end, End::Failed);
+            schedule.finished(end, End::Failed, Duration::ZERO);
             delays.push(schedule.due(end) - end);
         }
         assert!(delays.is_sorted());
@@ -390,7 +388,7 @@ mod tests {
         schedule.request();
         assert_eq!(schedule.due(end), end + MIN, "a request is served earlier");
         assert!(!schedule.started(end), "it is tried again, which is no hourly comparison");
-        schedule.finished(end, End::Compared);
+        schedule.finished(end, End::Compared, Duration::ZERO);
         assert_eq!(schedule.due(end), end + HOUR);
     }
 
@@ -402,11 +400,11 @@ mod tests {
         assert_eq!(schedule.due(end), end);
         for _ in 0..12 {
             schedule.started(end);
-            schedule.finished(end, End::Failed);
+            schedule.finished(end, End::Failed, Duration::ZERO);
             end += MAX;
         }
         schedule.started(end);
-        schedule.finished(end, End::Failed);
+        schedule.finished(end, End::Failed, Duration::ZERO);
         assert_eq!(schedule.due(end), end + MAX);
         schedule.request_for_addresses(end + MIN);
         assert!(schedule.due(end + MIN) <= end + MIN);
@@ -419,9 +417,9 @@ mod tests {
         let (mut schedule, end) = after_a_run(End::Compared);
         schedule.request();
         schedule.started(end);
-        schedule.finished(end, End::Failed);
+        schedule.finished(end, End::Failed, Duration::ZERO);
         assert!(!schedule.started(end + 3 * HOUR));
-        schedule.finished(end + 3 * HOUR, End::Compared);
+        schedule.finished(end + 3 * HOUR, End::Compared, Duration::ZERO);
         assert_eq!(schedule.due(end + 3 * HOUR), end + 4 * HOUR);
     }
 
@@ -439,11 +437,11 @@ mod tests {
             let later = end + 10 * MIN;
             ask(&mut schedule, later);
             schedule.started(later);
-            schedule.finished(later, End::Done);
+            schedule.finished(later, End::Done, Duration::ZERO);
             schedule.request();
             assert!(schedule.due(later) <= later, "{what}");
             schedule.started(later);
-            schedule.finished(later, End::Done);
+            schedule.finished(later, End::Done, Duration::ZERO);
             schedule.request();
             assert_eq!(schedule.due(later), later + MIN, "{what}, then two runs that events asked for");
         }
@@ -458,7 +456,7 @@ mod tests {
         schedule.request_at(end);
         assert_eq!(schedule.due(end), end);
         assert!(!schedule.started(end), "what is asked for is not the hourly comparison");
-        schedule.finished(end, End::Failed);
+        schedule.finished(end, End::Failed, Duration::ZERO);
         schedule.request_at(end);
         assert_eq!(schedule.due(end), end + MIN, "a repair that fails is tried again like any other run");
         assert!(schedule.is_requested());
