@@ -1,6 +1,7 @@
 //! Writes changes to the API server at a fixed rate, over several connections.
 //!
-//! Each Service belongs to one writer, which sends its whole objects and waits for each answer. A change that is refused or gets no answer
+//! The writers start one after the other, spread over the time between two changes of one writer: if all wrote at once, the API server would
+//! get bursts of 200 requests. Each Service belongs to one writer, which sends its whole objects and waits for each answer. A change that is refused or gets no answer
 //! is sent again: while the API server is away, a writer waits for it and makes no other change.
 
 use std::time::{Duration, Instant};
@@ -60,6 +61,13 @@ pub(super) struct Load {
     pub(super) seed: u64,
 }
 
+impl Load {
+    /// The time between two changes of one writer.
+    fn interval(self) -> Duration {
+        Duration::from_secs(1) * WRITERS / self.rate
+    }
+}
+
 /// Changes Services at random for a time, and then gives each a rolling update. The calling thread must be in the API server's namespace.
 pub(super) fn write(apps: Vec<App>, load: Load) -> Made {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
@@ -114,7 +122,7 @@ impl Writer {
             transient: None,
             created: 0,
             random,
-            due: Instant::now(),
+            due: Instant::now() + load.interval() * number / WRITERS,
             waited: Duration::ZERO,
         }
     }
@@ -161,8 +169,7 @@ impl Writer {
     /// Waits until a change is due, and sends it until the API server has accepted it.
     async fn make(&mut self, change: Change) {
         sleep(self.due.saturating_duration_since(Instant::now())).await;
-        let interval = Duration::from_secs(1) * WRITERS / self.load.rate;
-        self.due = (self.due + interval).max(Instant::now() - BACKLOG);
+        self.due = (self.due + self.load.interval()).max(Instant::now() - BACKLOG);
         let (method, path, object) = match change {
             Change::Create(object) => (Method::POST, path_of(&object), Some(object)),
             Change::Replace(object) => (Method::PUT, path(&object), Some(object)),
