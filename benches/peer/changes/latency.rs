@@ -1,18 +1,26 @@
 //! From a change to a packet while the cluster changes: how long it takes from the API server's answer to a change of one Service's endpoint
 //! until a connection reaches the new endpoint, while other Services change at a fixed rate.
 //!
+//! A second client watches the same object: the time until it has the event is the API server's, whatever the proxy does.
+//!
 //! This program runs with the minimum sync period that it chooses, and with one second, which is upstream's default; upstream's proxy with
 //! its default, at both rates. The API server is not restarted here.
 
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use http_body_util::BodyExt as _;
+use hyper::http::Request;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
-use super::super::control_plane::{ControlPlane, Garbage};
-use super::super::{ENDPOINTS, PODS, Peers, Who, answered, config, host, probe as probed, programs, wait_for};
+use super::super::control_plane::{ControlPlane, Garbage, client};
+use super::super::{ENDPOINTS, PODS, Peers, SLICE, Who, answered, config, host, probe as probed, programs, wait_for};
 use super::SERVICES;
 use super::cluster::{App, NETWORK, PORTS};
 use super::probes::come_first;
@@ -74,8 +82,10 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     let before = cpu();
     let (times, made) = thread::scope(|scope| {
         let writing = scope.spawn(move || write(apps, load));
+        let watching = scope.spawn(move || watch(load.time));
         let times = scope.spawn(|| peers.changes(load.time)).join().expect("the measurement does not panic");
-        (times, writing.join().expect("a writer does not panic"))
+        let seen = watching.join().expect("the watching client does not panic");
+        (since_seen(&times, &seen), writing.join().expect("a writer does not panic"))
     });
     let share = (cpu() - before).as_secs_f64() / load.time.as_secs_f64();
     proxy.stop();
@@ -84,13 +94,18 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     let seconds = load.time.as_secs().max(1);
     table.text(&format!("{what}: changes made a second"), &(made.random / seconds).to_string(), &case.rate.to_string());
     let [median, p99, longest] = case.goals;
-    let answered: Vec<Duration> = times.iter().copied().flatten().collect();
-    for (row, rank, goal) in [("median", 500, median), ("p99", 990, p99), ("longest", 1_000, longest)] {
-        table.time(
-            &format!("  one endpoint, from the API server's answer to a packet, {row}"),
-            permille(&answered, rank),
-            goal,
-        );
+    let answered: Vec<Duration> = times.iter().filter_map(|time| time.to_packet).collect();
+    let seen: Vec<Duration> = times.iter().filter_map(|time| time.to_event).collect();
+    let own: Vec<Duration> = times.iter().filter_map(Time::of_the_proxy).collect();
+    let ranks = [("median", 500, median), ("p99", 990, p99), ("longest", 1_000, longest)];
+    for (what, times, has_goal) in [
+        ("one endpoint, from the API server's answer to a packet", &answered, true),
+        ("from the API server's answer until another client has the event", &seen, false),
+        ("from that event to a packet", &own, false),
+    ] {
+        for (row, rank, goal) in ranks {
+            table.time(&format!("  {what}, {row}"), permille(times, rank), if has_goal { goal } else { "" });
+        }
     }
     table.text("  of so many", &answered.len().to_string(), "");
     table.text("  processor time of the proxy, share of one CPU", &format!("{:.0} %", share * 100.0), "");
@@ -102,15 +117,75 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
 impl Peers<'_> {
     /// Changes the endpoint of the probed Service again and again. Returns the time of each change; `None` for one that is not in force
     /// within [`LIMIT`].
-    fn changes(&self, time: Duration) -> Vec<Option<Duration>> {
+    fn changes(&self, time: Duration) -> Vec<Changed> {
         come_first();
         let end = Instant::now() + time;
         let mut times = Vec::new();
         for pod in PODS.iter().rev().cycle().take_while(|_| Instant::now() < end) {
             sleep(PAUSE);
             self.lead_to(*pod);
-            times.push(answered(*pod, Instant::now(), LIMIT));
+            let begin = Instant::now();
+            times.push(Changed { pod: *pod, begin, to_packet: answered(*pod, begin, LIMIT) });
         }
         times
     }
+}
+
+/// How long it took from the API server's answer to a change.
+struct Time {
+    /// Until a connection reached the new endpoint; `None` if none did within [`LIMIT`].
+    to_packet: Option<Duration>,
+    /// Until another client had the event; `None` if it did not get the event before it stopped.
+    to_event: Option<Duration>,
+}
+
+impl Time {
+    /// Returns the time between the two; 0 if the proxy was faster than the other client.
+    fn of_the_proxy(&self) -> Option<Duration> {
+        Some(self.to_packet?.saturating_sub(self.to_event?))
+    }
+}
+
+/// A change of the probed Service, and how long it took until a connection reached its endpoint.
+struct Changed {
+    pod: Ipv4Addr,
+    /// When the API server had answered.
+    begin: Instant,
+    to_packet: Option<Duration>,
+}
+
+/// Adds to each change when the other client had its event, which came after the answer to the change before.
+fn since_seen(changes: &[Changed], seen: &[(Ipv4Addr, Instant)]) -> Vec<Time> {
+    let before = iter::once(None).chain(changes.iter().map(|change| Some(change.begin)));
+    let time = |(change, before): (&Changed, Option<Instant>)| {
+        let event = seen.iter().find(|(pod, at)| *pod == change.pod && before.is_none_or(|before| *at > before));
+        Time { to_packet: change.to_packet, to_event: event.map(|(_, at)| at.saturating_duration_since(change.begin)) }
+    };
+    changes.iter().zip(before).map(time).collect()
+}
+
+/// Watches the slice of the probed Service. Returns its endpoint after each change, and when the event arrived.
+fn watch(time: Duration) -> Vec<(Ipv4Addr, Instant)> {
+    come_first();
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+    runtime.block_on(async {
+        let (collection, name) = SLICE.rsplit_once('/').expect("a path has a name");
+        let path = format!("{collection}?watch=1&fieldSelector=metadata.name%3D{name}");
+        let request = Request::get(path).body(Body::from(Vec::new())).expect("a request");
+        let mut body = client().await.send(request).await.expect("the API server answers").into_body();
+        let (end, mut seen, mut line) = (Instant::now() + time, Vec::new(), Vec::new());
+        while let Ok(Some(frame)) = timeout(end.saturating_duration_since(Instant::now()), body.frame()).await {
+            for byte in frame.expect("a part of the answer").into_data().unwrap_or_default() {
+                line.push(byte);
+                if byte == b'\n' {
+                    let at = Instant::now();
+                    let event: Value = serde_json::from_slice(&line).expect("an event");
+                    let pod = &event["object"]["endpoints"][0]["addresses"][0];
+                    seen.extend(pod.as_str().and_then(|pod| pod.parse().ok()).map(|pod| (pod, at)));
+                    line.clear();
+                }
+            }
+        }
+        seen
+    })
 }
