@@ -39,7 +39,8 @@ pub use port_ranges::{DEFAULT_NODE_PORTS, PortRanges};
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;
 
-/// The upper limit of the least time between two syncs if `nftables.minSyncPeriod` is not set: upstream's default for this field.
+/// The longest minimum time between two syncs that the proxy chooses itself, when `nftables.minSyncPeriod` is not set.
+/// It is upstream's default for this field.
 pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
 
 /// The action that the command line requests.
@@ -532,7 +533,8 @@ fn one_directory(flags: &cli::Flags) -> Result<(), Error> {
     }
 }
 
-/// Returns the action that the flags request. If several flags request different actions, the first one in upstream's order counts.
+/// Returns the action that the flags request. If several flags request different actions, the first one in upstream's
+/// order counts: `--write-config-to`, `--cleanup`, `--init-only`.
 fn invocation(flags: cli::Flags) -> Result<Invocation, Error> {
     let (cleanup, init_only) = (flags.is_on("cleanup"), flags.is_on("init-only"));
     let write_to = flags.option("write-config-to").map(PathBuf::from);

@@ -175,7 +175,7 @@ mod tests {
     }
     use rules::model::ObjectName;
 
-    // A listener that fails becomes an event of its Service (K4).
+    // A failure to listen for a Service's health checks is reported as a Kubernetes event of that Service (K4).
     #[test]
     fn a_listener_that_fails_is_an_event_of_its_service() {
         let service = ObjectName::new("ns", "web");

@@ -41,11 +41,11 @@ pub(super) struct ProxyHealth {
     lost_claims: usize,
     /// The problems that the sync loop found.
     problems: Vec<Problem>,
-    /// The problem that the proxy waits for its first objects, while that lasts.
+    /// Set while the proxy waits for its first objects.
     waiting: Option<Problem>,
-    /// The problem that the API server does not answer, while that lasts.
+    /// Set while the API server does not answer.
     api_server: Option<Problem>,
-    /// The kinds of objects that the API server has given, with what it said of each.
+    /// The state of the watch of each kind of objects from which anything was received.
     followed: BTreeMap<&'static str, Followed>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
@@ -53,12 +53,12 @@ pub(super) struct ProxyHealth {
     held_back: Option<String>,
 }
 
-/// What the API server said of a kind of objects.
+/// The state of the watch of a kind of objects.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
-    /// Whether it lets this process follow the kind now.
+    /// Whether the API server lets this process follow the kind now.
     connected: bool,
-    /// When it last sent anything about the kind, bookmarks included, on both clocks.
+    /// When the API server last sent anything about the kind, bookmarks included, on both clocks.
     received: (Instant, SystemTime),
 }
 
@@ -158,12 +158,12 @@ impl ProxyHealth {
         self.problems = problems;
     }
 
-    /// Sets the problem that the proxy waits for its first objects; `None` when it has them.
+    /// Sets the problem to show while the proxy waits for its first objects; `None` when it has them.
     pub(super) fn waits(&mut self, problem: Option<Problem>) {
         self.waiting = problem;
     }
 
-    /// Sets the problem that the API server does not answer; `None` when it answers again.
+    /// Sets the problem to show while the API server does not answer; `None` when it answers again.
     pub(super) fn api_server(&mut self, problem: Option<Problem>) {
         self.api_server = problem;
     }

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use node::kernel::ConntrackLoad;
 
-/// Reads the numbers.
+/// A function that reads the number of tracked connections and its limit from the kernel.
 pub(crate) type Read = fn() -> io::Result<ConntrackLoad>;
 
 /// The collector of these metrics.

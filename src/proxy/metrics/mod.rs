@@ -250,7 +250,7 @@ impl Metrics {
         self.inner.localhost.failures.get_or_create(&family.into()).inc();
     }
 
-    /// Adds packets to node ports on loopback addresses that were refused.
+    /// Adds to the number of refused packets to node ports on loopback addresses.
     pub(crate) fn localhost_rejected(&self, family: Family, protocol: Protocol, packets: u64) {
         self.inner.localhost.rejected.get_or_create(&ByProtocol::new(family, protocol)).inc_by(packets);
     }

@@ -1,4 +1,5 @@
-//! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and says each once (N6).
+//! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and reports each of them once
+//! (N6).
 //!
 //! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read at the start and with each full
 //! comparison. Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at

@@ -31,7 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// How many times the duration of a run the next one waits, if the configuration has no minimum interval: runs use 5 % of the time.
+/// Without a configured minimum interval, the next run waits this many times the duration of the last run, so that runs
+/// use 5 % of the time.
 const INTERVAL_PER_COST: u32 = 20;
 
 /// When the next run is due.
@@ -48,7 +49,7 @@ pub struct Schedule {
     last_end: Option<Instant>,
     /// The end of the last run that an event asked for.
     last_asked: Option<Instant>,
-    /// How long that run took.
+    /// How long the run of `last_asked` took.
     last_cost: Duration,
     /// When the run under way started.
     started_at: Option<Instant>,

@@ -68,9 +68,10 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names. So these
-/// constants use hints that no other argument of this program uses, and [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these
-/// hints by functions that list the names. For arguments without a flag, clap's script for fish has no such function.
+/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such
+/// names, so these constants use hints that no other argument of this program uses. [`ZSH_WORDS`] and [`FISH_WORDS`]
+/// replace the functions that clap's scripts call for these hints with functions that list the names. clap's script for
+/// fish calls none for positional arguments; [`FISH_NAMES`] adds it.
 const SERVICES: ValueHint = ValueHint::Username;
 const TARGETS: ValueHint = ValueHint::Hostname;
 const NAMESPACES: ValueHint = ValueHint::CommandName;
@@ -83,7 +84,8 @@ const ZSH_WORDS: [(&str, &str); 4] = [
     (":_command_names -e'", ":_kube_proxy_namespaces'"),
     (":_urls'", ":_kube_proxy_frontends'"),
 ];
-/// The zsh functions that complete names. They cannot be put at the beginning, because the script's first line must stay first.
+/// The zsh functions that complete names. They follow clap's functions, because zsh requires `#compdef` in the script's
+/// first line.
 const ZSH_NAMES: &str = r#"
 _kube_proxy_services() {
     _kube_proxy_names services

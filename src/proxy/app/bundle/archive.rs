@@ -62,7 +62,7 @@ fn header(path: &str, size: usize, time: u64) -> [u8; BLOCK] {
     put(116, "0000000");
     put(124, &format!("{size:011o}"));
     put(136, &format!("{time:011o}"));
-    // The sum counts its own field as spaces.
+    // The header's checksum is defined with spaces in its own field.
     put(148, "        ");
     put(156, "0");
     put(257, "ustar\x0000");

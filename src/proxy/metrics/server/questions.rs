@@ -45,7 +45,7 @@ pub(crate) struct Asker(SyncSender<Question>);
 /// The questions that wait for the sync thread.
 pub(crate) struct Questions {
     waiting: Receiver<Question>,
-    /// When the next one may be answered.
+    /// When the next question may be answered.
     next: Instant,
 }
 

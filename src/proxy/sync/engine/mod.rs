@@ -56,7 +56,8 @@ pub struct Engine<K> {
     pub(super) journal: Journal,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
-    /// The names of the Nodes other than this one. The API server is asked for this one only.
+    /// The names of the Nodes other than this one. Only manifests contain such Nodes, because the API server is asked
+    /// for this one only.
     other_nodes: BTreeSet<Arc<str>>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
@@ -67,7 +68,7 @@ pub struct Engine<K> {
     destroys: bool,
     budget: Budget,
     maps: MapChoice,
-    /// The error, logged last, of a check for writes of other programs.
+    /// The last logged error of the check for writes of other programs, so that a lasting error is logged once.
     check_failed: Once<String>,
 }
 
@@ -300,7 +301,7 @@ impl<K: Kernel> Engine<K> {
         (self.state.service_count(), None)
     }
 
-    /// Makes the records of all Services again but for those in `done`.
+    /// Makes the records of all Services again, except those in `done`.
     fn plan_others(&mut self, done: &[ObjectName]) {
         let done: HashSet<&ObjectName> = done.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));

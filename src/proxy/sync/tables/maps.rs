@@ -8,7 +8,7 @@ use super::owner::Owner;
 use rules::diff::Records;
 use rules::ruleset::{Settings, map_steps};
 
-/// The tables with another number of maps, kept until the kernel has committed the change.
+/// The tables with the previous number of maps, kept until the kernel has committed the new number.
 pub(in crate::sync) struct Before {
     maps: u8,
     tables: Vec<FamilyTable>,
@@ -20,7 +20,8 @@ impl Tables {
         self.maps
     }
 
-    /// Returns the number of elements of the largest kind of map of endpoints as of the last commit, in the table that has more.
+    /// Returns how many elements the largest kind of map of endpoints had at the last commit, in the table in which it
+    /// is larger.
     pub(in crate::sync) fn largest_map(&self) -> usize {
         self.tables.iter().map(|table| map_steps::largest(table.records.lens())).max().unwrap_or(0)
     }
@@ -33,8 +34,8 @@ impl Tables {
         of_each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
     }
 
-    /// Has the tables split each map of endpoints into this many. The records of all Services have to be made again, and the next
-    /// transaction compares everything. Returns the tables of before.
+    /// Sets the number of maps into which each map of endpoints is split. The records of all Services have to be made
+    /// again, and the next transaction compares everything. Returns the previous tables.
     pub(in crate::sync) fn set_maps(&mut self, maps: u8) -> Before {
         let layout = self.layout;
         let with_maps = |before: &FamilyTable| {
@@ -54,7 +55,7 @@ impl Tables {
         before
     }
 
-    /// Returns to the tables of before, because the kernel did not commit those with another number of maps.
+    /// Restores the previous tables, because the kernel did not commit the tables with another number of maps.
     pub(in crate::sync) fn restore(&mut self, before: Before) {
         self.maps = before.maps;
         self.tables = before.tables;

@@ -433,7 +433,7 @@ mod tests {
         tables.committed(&commands, Instant::now());
     }
 
-    // Wrong bookkeeping costs a comparison, and does not end the process (G7).
+    // If the bookkeeping of the tables is wrong, the next sync compares everything, and the process does not end (G7).
     #[test]
     fn after_a_slip_of_the_bookkeeping_the_next_sync_reads_everything_back() {
         let invocation =
