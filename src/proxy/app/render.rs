@@ -122,10 +122,10 @@ struct Problems {
     errors: usize,
 }
 
-/// Reads manifests, and prints on standard error their problems and what was assigned to Services.
+/// Reads manifests. Prints on standard error their problems, and the cluster IPs and node ports that it assigned to
+/// Services without them.
 ///
-/// # Errors
-/// When they cannot be read, or have several Nodes and no name was configured.
+/// # Errors When they cannot be read, or have several Nodes and no name was configured.
 fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Rendered> {
     let manifests = manifests::read_and_assign(manifests, options(&config))?;
     manifests.problems.iter().for_each(output::print_error);

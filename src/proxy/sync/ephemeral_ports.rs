@@ -90,7 +90,8 @@ impl EphemeralPorts {
     }
 }
 
-/// Returns the range to reserve for a node port: that of all default node ports if it is one of them.
+/// Returns the range to reserve for a node port: the range of default node ports if the port is in it, else the port
+/// alone.
 fn range_of(port: u16) -> (u16, u16) {
     let (first, last) = DEFAULT_NODE_PORTS;
     if (first..=last).contains(&port) { (first, last) } else { (port, port) }

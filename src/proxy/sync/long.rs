@@ -7,7 +7,7 @@ use tracing::warn;
 use super::engine::{Report, Timing};
 use component::logging::duration;
 
-/// A sync that takes longer is logged.
+/// A sync that takes longer than this is logged.
 const LONG: Duration = Duration::from_secs(1);
 
 /// Logs a sync that took long. `waited` is the time from the first request to the start of the sync, which includes the

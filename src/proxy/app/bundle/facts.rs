@@ -1,6 +1,7 @@
-//! The parts of a bundle that no command prints: the node, its rules, tracked connections and sysctls, and the proxy's problems.
+//! The parts of a bundle that no command prints: the node, its rules, tracked connections and sysctls, and the proxy's
+//! problems.
 //!
-//! Each function writes one file. They read the kernel and write nothing else.
+//! Each function that takes a [`Content`] writes one file of the bundle. No function changes anything on the node.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -12,12 +12,12 @@ use rules::endpoints::causes::{self, Causes, PortCause};
 use rules::endpoints::{Category, Hint, Ignored, Topology};
 use rules::model::{CloseConnections, ObjectName, Protocol, TrafficPolicy, Weights};
 
-/// The paths of these pages begin with this.
+/// The beginning of the paths of these pages.
 pub(super) const PATH: &str = "/debug/endpoints/";
 /// The longest namespace and name together; the API allows 63 and 253 characters.
 const LONGEST_NAME: usize = 512;
 
-/// The page of a path.
+/// Returns the page at a path.
 pub(super) async fn respond(asker: &Asker, path: &str) -> Response {
     let text = |status, text: &str| http::response(status, PLAIN, format!("{text}\n"));
     let Some(service) = service(path) else {

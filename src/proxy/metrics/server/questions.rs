@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After an answer, the sync thread answers nothing for this many times as long as the answer took.
 const PAUSE: u32 = 9;
 
-/// The state of a Service, as the sync thread knows it.
+/// The answer to a question about a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Objects of the first lists are missing, so nothing can be said yet.

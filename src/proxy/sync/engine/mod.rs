@@ -61,7 +61,7 @@ pub struct Engine<K> {
     other_nodes: BTreeSet<Arc<str>>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
-    /// Whether the tables have not received the node's facts yet.
+    /// True until the tables have received the node's facts.
     first: bool,
     quarantine: Quarantine,
     /// Whether the kernel supports `destroy element`; assumed until the kernel refuses it.
@@ -111,7 +111,7 @@ pub struct Report {
     pub flows: Vec<Reconciled>,
 }
 
-/// How long the parts of a sync took, but for the transactions.
+/// How long the parts of a sync took, except the transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// Reading the tables back.
@@ -176,7 +176,8 @@ impl<K: Kernel> Engine<K> {
             if self.pending.note(&self.state, &change) {
                 self.journal.note(&self.state, &change, Instant::now());
             } else if matches!(change, Change::Slice { .. }) {
-                // The event did not have the family of a deleted slice. Now it is known, and the node does not serve it.
+                // The event of a deletion does not name the slice's family. The change does, and the node does not
+                // serve this family.
                 counted = None;
             }
             self.observers.flows.event(&self.state, &change);
@@ -383,8 +384,8 @@ impl<K: Kernel> Engine<K> {
         [self.left_out(), problems::lost_frontends(&self.state)].concat()
     }
 
-    /// Returns the name of this node if there is no such Node. A directory of manifests need not have a Node, but one that has others should
-    /// have this one too.
+    /// Returns the name of this node if it has no Node object. A directory of manifests need not contain Nodes, but if
+    /// it contains other Nodes, it should contain this one too.
     pub(crate) fn missing_node(&self) -> Option<&str> {
         let wants_node = self.config.manifests.is_none() || !self.other_nodes.is_empty();
         let is_missing = wants_node && self.state.is_complete() && self.state.node().is_none();
@@ -409,7 +410,8 @@ impl<K: Kernel> Engine<K> {
         self.observers.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
-                // A table without base chains was left by a process that ended before its first sync did.
+                // A table without base chains comes from a process that ended before its first sync was complete. No
+                // packet passes it.
                 Ok(Some(dump)) if packets_pass(&dump) => {
                     self.observers.health_checks.adopt(&self.config, family, &dump);
                     adopted = true;
@@ -455,8 +457,9 @@ impl<K: Kernel> Engine<K> {
         self.tables.has_emptied_chains()
     }
 
-    /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns `None` if no program
-    /// wrote, else the programs as far as they are known: an empty list if some program may have written.
+    /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns
+    /// `None` if no program wrote, else the programs that wrote. The list is empty if it is unknown which program
+    /// wrote, or whether one did.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let tables = if self.tables.owned() { Vec::new() } else { self.tables.names() };
         let found = self.kernel.foreign_writes(&tables, Instant::now());

@@ -194,7 +194,7 @@ impl Tables {
         }
     }
 
-    /// Removes from each Service in `services`, which are held back, the frontends that belong to another Service by now.
+    /// Removes from each held-back Service in `services` the frontends that another Service has taken over.
     pub(super) fn give_way<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         let owners: Vec<Owner> = services.cloned().map(Owner::Service).collect();
         self.tables.iter_mut().for_each(|table| table.records.give_way(owners.iter()));
@@ -299,7 +299,7 @@ impl Tables {
     /// Notes that it is not known any more what the kernel holds.
     pub(super) fn forget(&mut self) {
         self.known = false;
-        // If the kernel refused a deletion, the next sync does not try it again.
+        // The kernel may have refused to delete an emptied chain, so the next sync does not try that again.
         self.second_passed = false;
     }
 
