@@ -88,7 +88,6 @@ impl Form {
     }
 }
 
-/// Returns the current time.
 fn now() -> Timestamp {
     // The conversion fails only if the clock shows a year that a `Timestamp` cannot hold.
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()

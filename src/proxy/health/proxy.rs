@@ -544,7 +544,7 @@ mod tests {
         assert!(health.is_healthy(start + 100 * TIMEOUT), "it may wait for as long as nothing happens");
     }
 
-    // `/readyz` is 200 while syncs succeed, and says why it is not (L8).
+    // `/readyz` answers 200 while syncs succeed; otherwise it says why they do not (L8).
     #[test]
     fn readyz_is_200_while_syncs_succeed_and_says_why_it_is_not() {
         let (mut health, start) = registered(&[Family::V4]);

@@ -30,9 +30,9 @@ use families::{
 pub(crate) struct Transactions {
     /// The number of transactions.
     pub(crate) count: u64,
-    /// Elements added.
+    /// Elements added to sets and maps.
     pub(crate) added: u64,
-    /// Elements removed.
+    /// Elements removed from sets and maps.
     pub(crate) removed: u64,
     /// Bytes of the transactions' netlink messages.
     pub(crate) bytes: u64,

@@ -15,7 +15,7 @@ use rules::ruleset::{Balancing, Layout};
 /// A Service that is over the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oversized {
-    /// The Service.
+    /// The Service that is left out.
     pub service: ObjectName,
     /// About how many elements its rules need.
     pub size: u64,

@@ -79,11 +79,11 @@ impl Default for Flows {
 /// The result of examining the flows of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconciled {
-    /// The family.
+    /// The family whose flows were examined.
     pub family: Family,
-    /// How long it took.
+    /// How long the examination took.
     pub took: Duration,
-    /// Flows deleted.
+    /// The number of flows that were deleted.
     pub deleted: usize,
 }
 

@@ -66,7 +66,7 @@ impl LostFrontends {
         self.claims = claims;
     }
 
-    /// Returns the present problems.
+    /// Returns the present problems. Gathers them again only if claims changed since the last call.
     pub(super) fn current(&mut self, state: &State) -> &[Problem] {
         if std::mem::take(&mut self.is_outdated) {
             self.problems = lost_frontends(state);

@@ -16,7 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A Service that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedService {
-    /// The Service.
+    /// The Service that the kernel refuses.
     pub service: ObjectName,
     /// The kernel's error, with the command or element in nft syntax.
     pub reason: String,

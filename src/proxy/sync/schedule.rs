@@ -82,8 +82,8 @@ pub enum End {
 }
 
 impl Schedule {
-    /// Makes a schedule from `nftables.minSyncPeriod`, `None` for the automatic one, and `nftables.syncPeriod`, with a full comparison once an
-    /// hour.
+    /// Makes a schedule with a full comparison once an hour. `min_interval` is `nftables.minSyncPeriod`, or `None` to
+    /// derive the interval from the duration of runs. `max_retry` is `nftables.syncPeriod`.
     #[must_use]
     pub fn new(min_interval: Option<Duration>, max_retry: Duration) -> Self {
         let (wanted, running) = (Wanted::default(), Wanted::default());

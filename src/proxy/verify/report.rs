@@ -13,7 +13,7 @@ use inspect::output::{Format, Output, Tone};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DescribedDifference {
     subject: Subject,
-    /// The table with the difference.
+    /// The name of the table that has the difference.
     table: String,
     /// The sentence that describes the difference.
     text: String,

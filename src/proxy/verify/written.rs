@@ -27,7 +27,7 @@ pub(super) struct Written {
     form: Form,
 }
 
-/// The form of a table.
+/// Which program wrote a table, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Upstream's kube-proxy in mode nftables wrote it.

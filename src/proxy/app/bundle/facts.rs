@@ -32,7 +32,6 @@ const SYSCTLS: [&str; 9] = [
 /// The sysctls of connection tracking: their folder, and how their names begin.
 const CONNTRACK: (&str, &str) = ("netfilter", "nf_conntrack_");
 
-/// The name of this host.
 pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

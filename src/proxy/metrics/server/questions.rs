@@ -49,7 +49,7 @@ pub(crate) struct Questions {
     next: Instant,
 }
 
-/// Makes a queue of questions.
+/// Makes the queue between the pages, which ask, and the sync thread, which answers.
 pub(crate) fn queue() -> (Asker, Questions) {
     let (sender, waiting) = sync_channel(QUEUE);
     (Asker(sender), Questions { waiting, next: Instant::now() })

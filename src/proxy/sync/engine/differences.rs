@@ -20,7 +20,7 @@ use rules::table::ServiceObjects;
 /// Something in a table that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDifference {
-    /// The table.
+    /// The table that differs.
     pub table: TableName,
     /// What the difference belongs to.
     pub subject: Subject,
@@ -57,7 +57,7 @@ impl<K: Kernel> Engine<K> {
         self.tables.names()
     }
 
-    /// Returns the number of Services.
+    /// Returns the number of Services in the state of the cluster.
     pub fn service_count(&self) -> usize {
         self.state.service_count()
     }

@@ -23,7 +23,7 @@ use rules::ruleset::map_steps::{self, Steps};
 /// Time from a split that failed to the next try.
 const RETRY: Duration = Duration::from_secs(3600);
 
-/// The choice of the number of maps.
+/// Whether and how the number of maps is chosen.
 #[derive(Debug)]
 pub(super) struct MapChoice {
     /// The steps in which the number grows; `None` if the configuration has a number.

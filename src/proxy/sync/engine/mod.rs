@@ -343,8 +343,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Returns the Services that the kernel refused since the last call and that are left out now. Returns a Service again only with
-    /// another reason.
+    /// Returns the Services that the kernel refused since the last call and that are left out now. A Service that stays
+    /// left out is returned again only when the reason changes.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }

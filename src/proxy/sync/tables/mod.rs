@@ -125,7 +125,7 @@ impl Tables {
         self.tables.iter().map(|table| table.settings.family)
     }
 
-    /// Returns the names of the tables.
+    /// Returns the names of the tables, in the order of [`Tables::families`].
     pub(super) fn names(&self) -> Vec<TableName> {
         self.tables.iter().map(|table| table.name().clone()).collect()
     }
