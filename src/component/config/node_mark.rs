@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name and the longest value that the API server accepts in labels and taints; `PREFIX_MAX` is the longest
-/// prefix of a key. Both are in bytes.
+/// The longest name and the longest value that the API server accepts in labels and taints; `PREFIX_MAX` is the longest prefix of a key.
+/// Both are in bytes.
 const NAME_MAX: usize = 63;
 const PREFIX_MAX: usize = 253;
 

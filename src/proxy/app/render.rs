@@ -122,8 +122,7 @@ struct Problems {
     errors: usize,
 }
 
-/// Reads manifests. Prints on standard error their problems, and the cluster IPs and node ports that it assigned to
-/// Services without them.
+/// Reads manifests. Prints on standard error their problems, and the cluster IPs and node ports that it assigned to Services without them.
 ///
 /// # Errors When they cannot be read, or have several Nodes and no name was configured.
 fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Rendered> {

@@ -1,7 +1,7 @@
 //! The health of the proxy itself: whether the sync loop keeps up with the requested syncs.
 //!
-//! [`ProxyHealth`] is pure: the caller passes in both clocks. Ages are measured with [`Instant`], which does not jump
-//! when the clock is set, and responses show [`SystemTime`].
+//! [`ProxyHealth`] is pure: the caller passes in both clocks. Ages are measured with [`Instant`], which does not jump when the clock is
+//! set, and responses show [`SystemTime`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,8 +24,8 @@ impl Latest {
     }
 }
 
-/// Returns the labels of the service port `namespace/name:port`. For an empty text, which stands for all other service
-/// ports together, all labels are empty.
+/// Returns the labels of the service port `namespace/name:port`. For an empty text, which stands for all other service ports together, all
+/// labels are empty.
 fn labels(label: &str) -> [(&'static str, String); 3] {
     let (namespace, rest) = label.split_once('/').unwrap_or(("", label));
     let (name, port) = rest.split_once(':').unwrap_or((rest, ""));

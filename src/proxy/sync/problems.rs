@@ -34,8 +34,8 @@ pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>
     )
 }
 
-/// Returns the problem of each Service that the kernel refuses. `services` has the name, the kernel's reason, and
-/// whether the Service's previous rules stay in force.
+/// Returns the problem of each Service that the kernel refuses. `services` has the name, the kernel's reason, and whether the Service's
+/// previous rules stay in force.
 pub(super) fn quarantined<'a>(
     state: &State,
     services: impl Iterator<Item = (&'a ObjectName, &'a str, bool)>,

@@ -31,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// Without a configured minimum interval, the next run waits this many times the duration of the last run, so that runs
-/// use 5 % of the time.
+/// Without a configured minimum interval, the next run waits this many times the duration of the last run, so that runs use 5 % of the
+/// time.
 const INTERVAL_PER_COST: u32 = 20;
 
 /// When the next run is due.
@@ -82,8 +82,8 @@ pub enum End {
 }
 
 impl Schedule {
-    /// Makes a schedule with a full comparison once an hour. `min_interval` is `nftables.minSyncPeriod`, or `None` to
-    /// derive the interval from the duration of runs. `max_retry` is `nftables.syncPeriod`.
+    /// Makes a schedule with a full comparison once an hour. `min_interval` is `nftables.minSyncPeriod`, or `None` to derive the interval
+    /// from the duration of runs. `max_retry` is `nftables.syncPeriod`.
     #[must_use]
     pub fn new(min_interval: Option<Duration>, max_retry: Duration) -> Self {
         let (wanted, running) = (Wanted::default(), Wanted::default());

@@ -22,8 +22,8 @@ pub(crate) struct DescribedDifference {
 }
 
 impl DescribedDifference {
-    /// A difference that concerns whole tables, so that a comparison of their content would say nothing more. `text`
-    /// makes a sentence that contains their names.
+    /// A difference that concerns whole tables, so that a comparison of their content would say nothing more. `text` makes a sentence that
+    /// contains their names.
     pub(super) fn of_tables(tables: &[&str], text: impl FnOnce(&str) -> String) -> Self {
         let names = tables.join(" and ");
         let text = text(&format!("the {} {names}", if tables.len() == 1 { "table" } else { "tables" }));

@@ -68,10 +68,10 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such
-/// names, so these constants use hints that no other argument of this program uses. [`ZSH_WORDS`] and [`FISH_WORDS`]
-/// replace the functions that clap's scripts call for these hints with functions that list the names. clap's script for
-/// fish calls none for positional arguments; [`FISH_NAMES`] adds it.
+/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names, so these
+/// constants use hints that no other argument of this program uses. [`ZSH_WORDS`] and [`FISH_WORDS`] replace the functions that clap's
+/// scripts call for these hints with functions that list the names. clap's script for fish calls none for positional arguments;
+/// [`FISH_NAMES`] adds it.
 const SERVICES: ValueHint = ValueHint::Username;
 const TARGETS: ValueHint = ValueHint::Hostname;
 const NAMESPACES: ValueHint = ValueHint::CommandName;
@@ -84,8 +84,7 @@ const ZSH_WORDS: [(&str, &str); 4] = [
     (":_command_names -e'", ":_kube_proxy_namespaces'"),
     (":_urls'", ":_kube_proxy_frontends'"),
 ];
-/// The zsh functions that complete names. They follow clap's functions, because zsh requires `#compdef` in the script's
-/// first line.
+/// The zsh functions that complete names. They follow clap's functions, because zsh requires `#compdef` in the script's first line.
 const ZSH_NAMES: &str = r#"
 _kube_proxy_services() {
     _kube_proxy_names services
@@ -111,8 +110,8 @@ const FISH_WORDS: [(&str, &str); 4] = [
     ("(__fish_complete_users)", "(__fish_kube_proxy_names services)"),
     ("(__fish_print_hostnames)", "(__fish_kube_proxy_names targets)"),
     ("(__fish_complete_command)", "(__fish_kube_proxy_names namespaces)"),
-    // clap's function calls `argparse`, which fails while the value of a proxy flag is incomplete. Without this line
-    // the function would return that failure, and fish would complete nothing.
+    // clap's function calls `argparse`, which fails while the value of a proxy flag is incomplete. Without this line the function would
+    // return that failure, and fish would complete nothing.
     ("    or return\n", "    or return 0\n"),
 ];
 /// The fish function that completes names, and its use for the arguments of `services` and `probe`: clap's script completes only flags.

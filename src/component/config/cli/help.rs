@@ -33,8 +33,8 @@ pub(super) fn shortened(command: Command) -> Command {
     command.after_help(own + OTHERS)
 }
 
-/// Breaks lines that are wider than [`WIDTH`] between words. The continuation of a line has the line's indentation; for
-/// a flag or a command it begins at the column of its description.
+/// Breaks lines that are wider than [`WIDTH`] between words. The continuation of a line has the line's indentation; for a flag or a command
+/// it begins at the column of its description.
 pub(super) fn wrapped(text: &str) -> String {
     text.lines().map(|line| wrapped_line(line) + "\n").collect()
 }

@@ -1,5 +1,4 @@
-//! The parts of a bundle that no command prints: the node, its rules, tracked connections and sysctls, and the proxy's
-//! problems.
+//! The parts of a bundle that no command prints: the node, its rules, tracked connections and sysctls, and the proxy's problems.
 //!
 //! Each function that takes a [`Content`] writes one file of the bundle. No function changes anything on the node.
 

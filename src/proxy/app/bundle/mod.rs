@@ -45,8 +45,7 @@ Without flags it uses the configuration of the running proxy, as check does.
 Exit codes: 0 the archive is written, whatever its files say (summary.txt has
 the exit code of each); 2 it cannot be written.";
 
-/// The type of `commands::run_line`, which runs a command of this program. It is passed in, because `commands` imports
-/// this module.
+/// The type of `commands::run_line`, which runs a command of this program. It is passed in, because `commands` imports this module.
 pub(super) type RunLine = fn(&[String], &mut Output<'_>) -> Result<CommandOutcome>;
 
 /// Write what a bug report needs into one archive: commands, pages, rules, connections and sysctls, without secrets
@@ -150,8 +149,7 @@ fn looks(proxy: &ProxyArgs, healthz: SocketAddr, run_line: RunLine) -> Vec<Part>
     ]
 }
 
-/// The output of a command of this program. An exit code other than 0 does not make the part fail, because the output
-/// says why.
+/// The output of a command of this program. An exit code other than 0 does not make the part fail, because the output says why.
 fn command(run_line: RunLine, name: &'static str, words: &[&str], flags: &[String]) -> Part {
     let line: Vec<String> = words.iter().map(ToString::to_string).chain(flags.iter().cloned()).collect();
     Part::new(name, move |mut content| {

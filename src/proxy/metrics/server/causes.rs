@@ -115,8 +115,7 @@ fn flows_text(causes: &Causes, port: &PortCause) -> Option<&'static str> {
     }
 }
 
-/// Returns the sentence about the weights in the Service's annotation, and which of them have no effect; `None` without
-/// weights.
+/// Returns the sentence about the weights in the Service's annotation, and which of them have no effect; `None` without weights.
 fn weights(causes: &Causes, field: &str, is_local: bool) -> Option<String> {
     let Causes { weights, zone, .. } = causes;
     let without_effect = match weights.zone {
@@ -172,8 +171,7 @@ fn no_local(port: &PortCause, taken: causes::Taken) -> Option<String> {
     }
 }
 
-/// Returns the sentence that says whether topology hints are used, or why they are not; `None` when there is nothing to
-/// say.
+/// Returns the sentence that says whether topology hints are used, or why they are not; `None` when there is nothing to say.
 fn hints_text(causes: &Causes, port: &PortCause, taken: causes::Taken, topology: Topology) -> Option<String> {
     let place = |hint| match (hint, &causes.zone) {
         (Hint::Node, _) => "this node".to_owned(),

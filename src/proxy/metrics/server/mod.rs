@@ -3,9 +3,9 @@
 //! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
 //! page exists only with profiling.
 //!
-//! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host. Clients on other hosts
-//! get them only with profiling, because they name Services, endpoints and programs, which no page outside `/debug`
-//! does. All other pages below `/debug` need profiling.
+//! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host. Clients on other hosts get them only with
+//! profiling, because they name Services, endpoints and programs, which no page outside `/debug` does. All other pages below `/debug` need
+//! profiling.
 //!
 //! `/debug/pprof` only says why it is empty: upstream's profiles are those of the Go runtime.
 

@@ -1,5 +1,4 @@
-//! Generates the tables of `deploy/METRICS.md`: names, types, labels and meanings from a scrape, and what to do when a
-//! metric changes.
+//! Generates the tables of `deploy/METRICS.md`: names, types, labels and meanings from a scrape, and what to do when a metric changes.
 
 use super::*;
 use component::pages::{assert_generated, table};

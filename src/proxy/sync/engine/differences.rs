@@ -62,10 +62,9 @@ impl<K: Kernel> Engine<K> {
         self.state.service_count()
     }
 
-    /// Returns how `dumps`, tables in the order of [`Engine::table_names`], differ from what they should hold. A
-    /// difference that belongs to no Service of this engine, such as one of a deleted Service, gets its subject from
-    /// `before`, an engine with an earlier state of the cluster. The number of maps into which the endpoints are split
-    /// counts as a difference only if the configuration sets it.
+    /// Returns how `dumps`, tables in the order of [`Engine::table_names`], differ from what they should hold. A difference that belongs to
+    /// no Service of this engine, such as one of a deleted Service, gets its subject from `before`, an engine with an earlier state of the
+    /// cluster. The number of maps into which the endpoints are split counts as a difference only if the configuration sets it.
     pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
         self.adopt_maps(&dumps);
         self.recompute();

@@ -163,8 +163,7 @@ impl<K: Kernel> Engine<K> {
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // Repeat this in each try: a Service that took over a frontend of a held-back Service may itself be held back
-        // by now.
+        // Repeat this in each try: a Service that took over a frontend of a held-back Service may itself be held back by now.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let own = self.own_changes(false);

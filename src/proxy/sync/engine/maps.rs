@@ -1,10 +1,9 @@
-//! Chooses the number of maps that share the endpoints, unless `nftables.endpointMaps` sets it, and raises it when the
-//! table has outgrown it (F10).
+//! Chooses the number of maps that share the endpoints, unless `nftables.endpointMaps` sets it, and raises it when the table has outgrown
+//! it (F10).
 //!
-//! The first sync reads the tables before it plans. If the kernel holds tables, their number of maps is kept, unless it
-//! is too small; otherwise the number of endpoints of all Services decides. Later the number only grows, in a separate
-//! transaction after a sync. The previous records are kept until the kernel has committed that transaction, and are
-//! restored when it refuses.
+//! The first sync reads the tables before it plans. If the kernel holds tables, their number of maps is kept, unless it is too small;
+//! otherwise the number of endpoints of all Services decides. Later the number only grows, in a separate transaction after a sync. The
+//! previous records are kept until the kernel has committed that transaction, and are restored when it refuses.
 
 use std::time::{Duration, Instant};
 
@@ -79,8 +78,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Takes over the number of maps of tables that were read, so that a comparison with these tables finds no
-    /// difference in that number.
+    /// Takes over the number of maps of tables that were read, so that a comparison with these tables finds no difference in that number.
     pub(super) fn adopt_maps(&mut self, dumps: &[Option<TableDump>]) {
         if !self.chooses_maps() {
             return;
@@ -92,10 +90,9 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Splits the maps of endpoints after a sync that succeeded, if the table has outgrown their number. Does nothing
-    /// while the kernel refuses a Service: its old rules may be in force, and cannot be planned again for another
-    /// number of maps. When the kernel refuses the split, the rules stay as they are, and the next try is an hour
-    /// later.
+    /// Splits the maps of endpoints after a sync that succeeded, if the table has outgrown their number. Does nothing while the kernel
+    /// refuses a Service: its old rules may be in force, and cannot be planned again for another number of maps. When the kernel refuses
+    /// the split, the rules stay as they are, and the next try is an hour later.
     pub(super) fn split_maps(&mut self, report: &mut Report) {
         let now = Instant::now();
         let is_time = self.maps.not_before.is_none_or(|time| time <= now) && self.quarantine.names().len() == 0;

@@ -56,8 +56,7 @@ pub struct Engine<K> {
     pub(super) journal: Journal,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
-    /// The names of the Nodes other than this one. Only manifests contain such Nodes, because the API server is asked
-    /// for this one only.
+    /// The names of the Nodes other than this one. Only manifests contain such Nodes, because the API server is asked for this one only.
     other_nodes: BTreeSet<Arc<str>>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
@@ -176,8 +175,7 @@ impl<K: Kernel> Engine<K> {
             if self.pending.note(&self.state, &change) {
                 self.journal.note(&self.state, &change, Instant::now());
             } else if matches!(change, Change::Slice { .. }) {
-                // The event of a deletion does not name the slice's family. The change does, and the node does not
-                // serve this family.
+                // The event of a deletion does not name the slice's family. The change does, and the node does not serve this family.
                 counted = None;
             }
             self.observers.flows.event(&self.state, &change);
@@ -343,8 +341,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Returns the Services that the kernel refused since the last call and that are left out now. A Service that stays
-    /// left out is returned again only when the reason changes.
+    /// Returns the Services that the kernel refused since the last call and that are left out now. A Service that stays left out is
+    /// returned again only when the reason changes.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
@@ -384,8 +382,8 @@ impl<K: Kernel> Engine<K> {
         [self.left_out(), problems::lost_frontends(&self.state)].concat()
     }
 
-    /// Returns the name of this node if it has no Node object. A directory of manifests need not contain Nodes, but if
-    /// it contains other Nodes, it should contain this one too.
+    /// Returns the name of this node if it has no Node object. A directory of manifests need not contain Nodes, but if it contains other
+    /// Nodes, it should contain this one too.
     pub(crate) fn missing_node(&self) -> Option<&str> {
         let wants_node = self.config.manifests.is_none() || !self.other_nodes.is_empty();
         let is_missing = wants_node && self.state.is_complete() && self.state.node().is_none();
@@ -410,8 +408,7 @@ impl<K: Kernel> Engine<K> {
         self.observers.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
-                // A table without base chains comes from a process that ended before its first sync was complete. No
-                // packet passes it.
+                // A table without base chains comes from a process that ended before its first sync was complete. No packet passes it.
                 Ok(Some(dump)) if packets_pass(&dump) => {
                     self.observers.health_checks.adopt(&self.config, family, &dump);
                     adopted = true;
@@ -457,9 +454,8 @@ impl<K: Kernel> Engine<K> {
         self.tables.has_emptied_chains()
     }
 
-    /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns
-    /// `None` if no program wrote, else the programs that wrote. The list is empty if it is unknown which program
-    /// wrote, or whether one did.
+    /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns `None` if no program
+    /// wrote, else the programs that wrote. The list is empty if it is unknown which program wrote, or whether one did.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let tables = if self.tables.owned() { Vec::new() } else { self.tables.names() };
         let found = self.kernel.foreign_writes(&tables, Instant::now());

@@ -1,8 +1,7 @@
-//! The number of maps into which each map of endpoints is split: what the tables have, and the change to another
-//! number.
+//! The number of maps into which each map of endpoints is split: what the tables have, and the change to another number.
 //!
-//! The names of these maps are part of the static rules, so a change of the number changes the static rules and the
-//! records of all Services.
+//! The names of these maps are part of the static rules, so a change of the number changes the static rules and the records of all
+//! Services.
 
 use super::Tables;
 use super::family::FamilyTable;
@@ -22,22 +21,22 @@ impl Tables {
         self.maps
     }
 
-    /// Returns the number of elements that all maps of endpoints of one kind had together at the last commit: the
-    /// largest such number of all kinds and tables.
+    /// Returns the number of elements that all maps of endpoints of one kind had together at the last commit: the largest such number of
+    /// all kinds and tables.
     pub(in crate::sync) fn largest_map(&self) -> usize {
         self.tables.iter().map(|table| map_steps::largest(table.records.lens())).max().unwrap_or(0)
     }
 
-    /// Returns the number of maps, and the number of elements that all maps of one kind have together, each the largest
-    /// in the tables that were read and not compared yet; `None` when none of these tables has maps of endpoints.
+    /// Returns the number of maps, and the number of elements that all maps of one kind have together, each the largest in the tables that
+    /// were read and not compared yet; `None` when none of these tables has maps of endpoints.
     pub(in crate::sync) fn found_maps(&self) -> Option<(u8, usize)> {
         let read = self.tables.iter().filter_map(|table| table.read.as_ref()?.as_ref());
         let of_each = read.filter_map(|dump| Some((map_steps::found_in(dump)?, map_steps::largest_in(dump))));
         of_each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
     }
 
-    /// Sets the number of maps into which each map of endpoints is split. The records of all Services have to be made
-    /// again, and the next transaction compares everything. Returns the previous tables.
+    /// Sets the number of maps into which each map of endpoints is split. The records of all Services have to be made again, and the next
+    /// transaction compares everything. Returns the previous tables.
     pub(in crate::sync) fn set_maps(&mut self, maps: u8) -> Before {
         let layout = self.layout;
         let with_maps = |before: &FamilyTable| {
