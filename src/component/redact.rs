@@ -7,7 +7,7 @@
 const HIDDEN: &str = "***";
 /// The words before a secret value.
 const KEYS: [&str; 4] = ["token=", "password=", "passwd=", "secret="];
-/// The shortest JSON web token. A shorter word only begins like one.
+/// The shortest JSON web token, in bytes. A shorter word that begins with `eyJ`, as these tokens do, is taken for ordinary text.
 const SHORTEST_TOKEN: usize = 40;
 
 /// The text without secrets.

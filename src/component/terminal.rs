@@ -29,7 +29,7 @@ pub fn broken(words: &str, width: usize, mut at: usize, hang: usize) -> String {
     lines
 }
 
-/// The text of an error for standard error: on a terminal, each of its lines is broken.
+/// The text of an error for standard error. On a terminal, lines that are wider than the terminal are broken.
 #[must_use]
 pub fn for_stderr(text: &str) -> String {
     let Some(width) = width(std::io::stderr()) else { return text.to_owned() };

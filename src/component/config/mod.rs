@@ -39,7 +39,8 @@ pub use port_ranges::{DEFAULT_NODE_PORTS, PortRanges};
 /// The minor release of Kubernetes 1 whose behaviour this program follows.
 pub const KUBERNETES_MINOR: u32 = 37;
 
-/// The upper limit of the least time between two syncs if `nftables.minSyncPeriod` is not set: upstream's default for this field.
+/// The upper limit of the minimum time between two syncs that the proxy derives from their duration, when `nftables.minSyncPeriod` is not
+/// set. It is upstream's default for this field.
 pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
 
 /// The action that the command line requests.
@@ -140,7 +141,8 @@ pub struct Config {
     /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more.
     /// `u64::MAX` stands for no limit.
     pub service_elements_limit: u64,
-    /// The ports that a start reserves, so that the kernel gives them to no program as ephemeral ports. Reserved ports stay reserved (N5).
+    /// The ports that a start reserves, so that the kernel gives them to no program as ephemeral ports. Ports that are reserved already
+    /// stay reserved (N5).
     pub reserve_node_ports: PortRanges,
     /// The mark of this node's Node with which an operator drains the node; `None` if there is no such mark (L10).
     pub drain_on: Option<NodeMark>,
@@ -343,7 +345,7 @@ pub enum Error {
     /// The file cannot be read.
     #[error("cannot read the configuration file {path}")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: String,
         /// The cause.
         source: io::Error,
@@ -351,7 +353,7 @@ pub enum Error {
     /// The file cannot be decoded.
     #[error("cannot decode the configuration file {path}")]
     Decode {
-        /// The file.
+        /// The path of the file.
         path: String,
         /// The cause.
         source: DecodeError,
@@ -532,7 +534,8 @@ fn one_directory(flags: &cli::Flags) -> Result<(), Error> {
     }
 }
 
-/// Returns the action that the flags request. If several flags request different actions, the first one in upstream's order counts.
+/// Returns the action that the flags request. If several flags request different actions, the first one in upstream's order counts:
+/// `--write-config-to`, `--cleanup`, `--init-only`.
 fn invocation(flags: cli::Flags) -> Result<Invocation, Error> {
     let (cleanup, init_only) = (flags.is_on("cleanup"), flags.is_on("init-only"));
     let write_to = flags.option("write-config-to").map(PathBuf::from);

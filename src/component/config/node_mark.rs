@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name and the longest value of labels and taints, and the longest prefix of a key, in bytes.
+/// The longest name and the longest value that the API server accepts in labels and taints; `PREFIX_MAX` is the longest prefix of a key.
+/// Both are in bytes.
 const NAME_MAX: usize = 63;
 const PREFIX_MAX: usize = 253;
 
@@ -94,7 +95,7 @@ fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    // A mark is written as an operator writes it, and counts with its value or with every value (L10).
+    // A mark is printed as an operator writes it. It matches its value only, or every value if it has none (L10).
     #[test]
     fn a_mark_is_a_kind_a_key_and_perhaps_a_value() {
         for text in [

@@ -116,7 +116,8 @@ mod tests {
         }
     }
 
-    /// Returns what upstream writes, with the value that stands for the automatic period, which upstream does not have.
+    /// Returns the file that upstream writes for its defaults, with `minSyncPeriod: 0s` in place of upstream's default of 1s: with 0 this
+    /// program chooses the period itself.
     fn defaults() -> String {
         let (others, nftables) = include_str!("testdata/defaults.yaml").split_once("\nnftables:").unwrap();
         format!("{others}\nnftables:{}", nftables.replace("minSyncPeriod: 1s", "minSyncPeriod: 0s"))

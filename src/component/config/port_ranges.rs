@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    // Each port is in a result exactly if it is in the sets that it comes from.
+    // For each port, the union, the common ports and the difference are what the two sets say about this port.
     #[test]
     fn sets_are_joined_and_subtracted_port_by_port() {
         let sets = ["", "1", "1-10", "5-15,20", "1-65535", "65535", "3,5,7-9,11-65535"].map(set);

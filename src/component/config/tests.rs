@@ -307,7 +307,8 @@ fn version_is_printed() {
     assert!(text.starts_with(&format!("Kubernetes v1.{KUBERNETES_MINOR}.")));
 }
 
-/// The configuration of a proxy that runs with these flags and this file, when a command has other flags.
+/// Returns the configuration of a command with the flags `given`, beside a proxy that runs with the flags `running` and with the
+/// configuration file `file`.
 fn beside(running: &[&str], file: &str, given: &[&str]) -> Result<Config, Error> {
     let args = ["kube-proxy", "--hostname-override=here"].iter().chain(running).map(OsString::from);
     let line = CommandLine::of_running(args, |_| Ok(file.to_owned()))?;

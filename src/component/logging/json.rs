@@ -17,7 +17,7 @@ use super::escape;
 use super::record::{Record, Severity};
 use crate::config::LogFormat;
 
-/// The fields that upstream writes as a JSON object with the name of a Kubernetes object.
+/// The fields whose value is the name of a Kubernetes object. Upstream writes such a name as a JSON object.
 const OBJECTS: [&str; 4] = ["endpointSlice", "node", "pod", "service"];
 
 /// Returns a record as a line of JSON.

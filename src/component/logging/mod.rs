@@ -54,7 +54,7 @@ static WRITERS: Once = Once::new();
 /// The format and the streams of the log. Before the log is started, records are written as text to standard error.
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// How long the process waits for a slow reader of the log at its end: once before it logs its last record, and once after that.
+/// How long a process that ends waits for a slow reader of the log: once before it logs its last record, and once after that.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The settings of the started log: the format of records, and the streams to which they are written.
@@ -87,7 +87,6 @@ impl Form {
     }
 }
 
-/// Returns the current time.
 fn now() -> Timestamp {
     // The conversion fails only if the clock shows a year that a `Timestamp` cannot hold.
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()

@@ -47,7 +47,6 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A record.
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     pub(super) severity: Severity,
@@ -82,7 +81,6 @@ impl<'a> Record<'a> {
         Self { severity: Severity::Error, verbosity: 0, time, place, message, fields: Vec::new() }
     }
 
-    /// Returns the record of an event.
     pub(super) fn of(event: &Event<'_>, time: Timestamp) -> Record<'static> {
         let metadata = event.metadata();
         let (severity, verbosity) = rank(metadata);

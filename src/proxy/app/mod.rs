@@ -2,10 +2,11 @@
 //!
 //! A start takes these steps: it reads the flags and the file (`--write-config-to` and `--cleanup` then do their work and end), starts the
 //! log, checks everything that can be checked without a change (privileges, kernel, credentials or manifest directory), looks whether
-//! another process holds the writer lock, sets sysctls and the OOM score (`--init-only` ends here), drops privileges, and calls `run`:
-//! servers, objects, first sync, removal of other modes' rules. Upstream has this order with two differences: this program changes nothing
-//! before the check, and removes no rule before all objects are known, because until then the rules of another mode may be the only ones
-//! that serve the node. Privileged steps run before any thread starts, so that no thread keeps the privileges (`privileges`).
+//! another process holds the writer lock, sets sysctls and the OOM score (`--init-only` ends here), drops privileges, and calls `run`,
+//! which starts the servers and the source of objects, does the first sync, and removes the rules of other modes. Upstream has this order
+//! with two differences: this program changes nothing before all checks have passed, and removes no rule before all objects are known,
+//! because until then the rules of another mode may be the only ones that serve the node. Privileged steps run before any thread starts, so
+//! that no thread keeps the privileges (`privileges`).
 
 mod bundle;
 mod cleanup;

@@ -29,8 +29,8 @@ use rules::model::{Destination, Event, Family, Frontend, Node};
 /// are errors.
 ///
 /// # Errors
-/// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem; in the last case the ruleset for
-/// the rest of them was printed.
+/// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem. In the last
+/// case the ruleset was printed without the objects that have a problem.
 pub(super) fn render(config: Config, is_named: bool, manifests: &[PathBuf], strict: bool) -> Result<()> {
     let flowtable = config.flowtable.clone();
     config.warnings.iter().for_each(output::print_error);
@@ -111,7 +111,7 @@ struct Rendered {
     /// The addresses of pods, each after its `namespace/name`.
     pods: Vec<(String, IpAddr)>,
     problems: Problems,
-    /// The names of the Nodes, if that of the node is not among them.
+    /// The names of all Nodes in the manifests, if none of them is [`Self::node_name`]; otherwise empty.
     others: Vec<String>,
 }
 
@@ -122,10 +122,9 @@ struct Problems {
     errors: usize,
 }
 
-/// Reads manifests, and prints on standard error their problems and what was assigned to Services.
+/// Reads manifests. Prints on standard error their problems, and the cluster IPs and node ports that it assigned to Services without them.
 ///
-/// # Errors
-/// When they cannot be read, or have several Nodes and no name was configured.
+/// # Errors When they cannot be read, or have several Nodes and no name was configured.
 fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Rendered> {
     let manifests = manifests::read_and_assign(manifests, options(&config))?;
     manifests.problems.iter().for_each(output::print_error);

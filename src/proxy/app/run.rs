@@ -43,8 +43,8 @@ pub(super) struct Writers {
 
 /// Runs until a signal ends the process.
 ///
-/// # Errors
-/// The first failure of a server, the source or a thread. A change of the configuration file counts as one.
+/// # Errors The first failure of a server, the source or a thread. A change of the configuration file counts as a
+/// failure.
 pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, writers: Writers) -> Result<()> {
     let Writers { lock, waits, clean_up } = writers;
     // A process that holds the writer lock also has the ports of the servers. The ports become free when that process ends, so a busy port

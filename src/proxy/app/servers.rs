@@ -87,7 +87,7 @@ pub(super) struct Servers<'a> {
 impl Servers<'_> {
     /// Starts all servers. Together they use at most `open_files` file descriptors, less [`OTHER_FILES`] for other purposes.
     pub(super) fn start(&self, verbosity: Verbosity, changes: History, causes: Asker, open_files: u64) -> Reporter {
-        // The listener takes one more file descriptor.
+        // The metrics server's listener takes one file descriptor, too.
         let metrics = METRICS_CONNECTIONS + 1;
         let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES + metrics);
         let pages = pages(self.config, verbosity, changes, causes);
@@ -175,7 +175,7 @@ mod tests {
     }
     use rules::model::ObjectName;
 
-    // A listener that fails becomes an event of its Service (K4).
+    // A failure to listen for a Service's health checks is reported as a Kubernetes event of that Service (K4).
     #[test]
     fn a_listener_that_fails_is_an_event_of_its_service() {
         let service = ObjectName::new("ns", "web");

@@ -29,7 +29,7 @@ use node::kernel::{Flowtables, Held, Lock, Netfilter, OwnWrites, families};
 use rules::model::{Event, Node};
 use rules::ruleset::{self, map_steps::Steps};
 
-/// Time from a failed removal of other modes' rules to the next try; doubles with each failure.
+/// Time from a failed removal of other modes' rules to the next try. It doubles with each failure, up to [`MAX_CLEAN_UP_RETRY`].
 const CLEAN_UP_RETRY: Duration = Duration::from_secs(60);
 const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
 

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{CheckName, ListenFailure, Observer};
 
-/// How often a failure that lasts is reported.
+/// The interval at which a failure that lasts is reported again.
 const TOLD_EVERY: Duration = Duration::from_secs(300);
 
 /// Too many open files (`EMFILE`), the same on every architecture.

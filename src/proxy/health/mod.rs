@@ -176,12 +176,12 @@ impl Reporter {
         self.proxy.lock().problems(problems);
     }
 
-    /// Sets the problem that the proxy waits for its first objects; `None` when it has them.
+    /// Sets the problem to show while the proxy waits for its first objects; `None` when it has them.
     pub(crate) fn waits(&self, problem: Option<Problem>) {
         self.proxy.lock().waits(problem);
     }
 
-    /// Sets the problem that the API server does not answer; `None` when it answers again.
+    /// Sets the problem to show while the API server does not answer; `None` when it answers again.
     pub(crate) fn api_server(&self, problem: Option<Problem>) {
         self.proxy.lock().api_server(problem);
     }

@@ -1,6 +1,6 @@
 //! The health of the proxy itself: whether the sync loop keeps up with the requested syncs.
 //!
-//! [`ProxyHealth`] is pure, the caller passes in both clocks: ages are measured with [`Instant`], which does not jump when the clock is
+//! [`ProxyHealth`] is pure: the caller passes in both clocks. Ages are measured with [`Instant`], which does not jump when the clock is
 //! set, and responses show [`SystemTime`].
 
 use std::collections::BTreeMap;
@@ -41,11 +41,11 @@ pub(super) struct ProxyHealth {
     lost_claims: usize,
     /// The problems that the sync loop found.
     problems: Vec<Problem>,
-    /// The problem that the proxy waits for its first objects, while that lasts.
+    /// Set while the proxy waits for its first objects.
     waiting: Option<Problem>,
-    /// The problem that the API server does not answer, while that lasts.
+    /// Set while the API server does not answer.
     api_server: Option<Problem>,
-    /// The kinds of objects that the API server has given, with what it said of each.
+    /// The state of the watch of each kind of objects from which anything was received.
     followed: BTreeMap<&'static str, Followed>,
     /// Since when the sync thread works without having waited for events.
     busy_since: Option<Instant>,
@@ -53,12 +53,12 @@ pub(super) struct ProxyHealth {
     held_back: Option<String>,
 }
 
-/// What the API server said of a kind of objects.
+/// The state of the watch of a kind of objects.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
-    /// Whether it lets this process follow the kind now.
+    /// Whether the API server lets this process follow the kind now.
     connected: bool,
-    /// When it last sent anything about the kind, bookmarks included, on both clocks.
+    /// When the API server last sent anything about the kind, bookmarks included, on both clocks.
     received: (Instant, SystemTime),
 }
 
@@ -158,12 +158,12 @@ impl ProxyHealth {
         self.problems = problems;
     }
 
-    /// Sets the problem that the proxy waits for its first objects; `None` when it has them.
+    /// Sets the problem to show while the proxy waits for its first objects; `None` when it has them.
     pub(super) fn waits(&mut self, problem: Option<Problem>) {
         self.waiting = problem;
     }
 
-    /// Sets the problem that the API server does not answer; `None` when it answers again.
+    /// Sets the problem to show while the API server does not answer; `None` when it answers again.
     pub(super) fn api_server(&mut self, problem: Option<Problem>) {
         self.api_server = problem;
     }
@@ -544,7 +544,7 @@ mod tests {
         assert!(health.is_healthy(start + 100 * TIMEOUT), "it may wait for as long as nothing happens");
     }
 
-    // `/readyz` is 200 while syncs succeed, and says why it is not (L8).
+    // `/readyz` answers 200 while syncs succeed; otherwise it says why they do not (L8).
     #[test]
     fn readyz_is_200_while_syncs_succeed_and_says_why_it_is_not() {
         let (mut health, start) = registered(&[Family::V4]);

@@ -115,7 +115,7 @@ impl Ring {
             let Some((_, gone)) = self.entries.pop_front() else { break };
             self.bytes -= gone;
         }
-        // The API allows no name so long that an entry exceeds [`MAX_BYTES`], but a manifest may have such a name.
+        // The API allows no name so long that an entry exceeds [`MAX_BYTES`]. A manifest may have such a name; its entry is not kept.
         if size <= MAX_BYTES {
             self.bytes += size;
             self.entries.push_back((Arc::clone(&entry), size));

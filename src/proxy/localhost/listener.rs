@@ -1,4 +1,4 @@
-//! One listener: accepts connections, finds an endpoint for each, and relays.
+//! One listener: accepts connections, finds an endpoint for each connection, and relays its bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

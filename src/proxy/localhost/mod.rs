@@ -10,8 +10,8 @@
 //! Takes the selected endpoints of Services, and serves connections. Runs on a separate thread, only when the feature gate is on and
 //! `nodePortAddresses` names a loopback range.
 //!
-//! Invariants: it listens on 127.0.0.1 and ::1 and nowhere else; a busy port affects no other port, and is tried again until it is free;
-//! memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
+//! Invariants: the proxy listens on 127.0.0.1 and ::1 and nowhere else; a busy port affects no other port, and is tried again until it is
+//! free; memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
 
 mod listener;
 mod proxy;

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use node::kernel::ConntrackLoad;
 
-/// Reads the numbers.
+/// A function that reads from the kernel how many connections it tracks, and how many it may track.
 pub(crate) type Read = fn() -> io::Result<ConntrackLoad>;
 
 /// The collector of these metrics.

@@ -218,7 +218,6 @@ impl Localhost {
     }
 }
 
-/// All metric families.
 #[derive(Debug)]
 pub(super) struct Families {
     pub(super) registry: Registry,

@@ -30,9 +30,9 @@ use families::{
 pub(crate) struct Transactions {
     /// The number of transactions.
     pub(crate) count: u64,
-    /// Elements added.
+    /// Elements added to sets and maps.
     pub(crate) added: u64,
-    /// Elements removed.
+    /// Elements removed from sets and maps.
     pub(crate) removed: u64,
     /// Bytes of the transactions' netlink messages.
     pub(crate) bytes: u64,
@@ -250,7 +250,7 @@ impl Metrics {
         self.inner.localhost.failures.get_or_create(&family.into()).inc();
     }
 
-    /// Adds packets to node ports on loopback addresses that were refused.
+    /// Adds to the number of refused packets to node ports on loopback addresses.
     pub(crate) fn localhost_rejected(&self, family: Family, protocol: Protocol, packets: u64) {
         self.inner.localhost.rejected.get_or_create(&ByProtocol::new(family, protocol)).inc_by(packets);
     }

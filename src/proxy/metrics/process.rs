@@ -89,7 +89,7 @@ fn boot_time() -> Option<f64> {
 }
 
 fn open_fds() -> Option<f64> {
-    // Without the descriptor of this directory, which is open while it is read.
+    // Do not count the descriptor of this directory, which is open while the directory is read.
     let count = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
     u32::try_from(count).ok().map(f64::from)
 }

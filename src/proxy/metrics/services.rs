@@ -24,7 +24,8 @@ impl Latest {
     }
 }
 
-/// Returns the labels of the service port `namespace/name:port`; all are empty for an empty text, the sum of all other service ports.
+/// Returns the labels of the service port `namespace/name:port`. For an empty text, which stands for all other service ports together, all
+/// labels are empty.
 fn labels(label: &str) -> [(&'static str, String); 3] {
     let (namespace, rest) = label.split_once('/').unwrap_or(("", label));
     let (name, port) = rest.split_once(':').unwrap_or((rest, ""));

@@ -1,4 +1,4 @@
-//! Keeps the Services that are over the limit of elements, which are left out so that all other Services are programmed.
+//! Remembers which Services need more elements than the limit allows. They are left out, so that all other Services are programmed.
 //!
 //! The size of a Service is counted before its rules and elements are made, so a change of a Service over the limit costs next to nothing.
 //! The desired tables depend only on the cluster's state: a Service over the limit has nothing in them, whatever it had before.
@@ -14,7 +14,7 @@ use rules::ruleset::{Balancing, Layout};
 /// A Service that is over the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oversized {
-    /// The Service.
+    /// The Service that is left out.
     pub service: ObjectName,
     /// About how many elements its rules need.
     pub size: u64,

@@ -35,7 +35,7 @@ const REMEMBERED: usize = 4096;
 /// A Service that does not get all the frontends that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostClaims {
-    /// The Service.
+    /// The Service that lost the claims.
     pub service: ObjectName,
     /// Why it lost one of the frontends, and how many further frontends it lost.
     pub reason: String,
@@ -44,7 +44,7 @@ pub struct LostClaims {
 /// A frontend that Services claim and do not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostFrontend {
-    /// The frontend.
+    /// The contested frontend.
     pub frontend: Frontend,
     /// The Services that the report names; at least one.
     pub services: Vec<LostClaims>,

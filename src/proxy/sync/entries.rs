@@ -46,7 +46,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Enters the repairs that are logged now into the history.
+    /// Enters the repairs of `unlogged` into the history. Called when the log record about them is written.
     pub(super) fn tell_repairs(&mut self, unlogged: &mut Unlogged) {
         let found = &unlogged.found;
         if let Some(repair) = unlogged.repair.take() {

@@ -1,4 +1,4 @@
-//! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and says each once (N6).
+//! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and reports each of them once (N6).
 //!
 //! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read at the start and with each full
 //! comparison. Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at
@@ -89,7 +89,7 @@ impl EphemeralPorts {
     }
 }
 
-/// Returns the range to reserve for a node port: that of all default node ports if it is one of them.
+/// Returns the range to reserve for a node port: the range of default node ports if the port is in it, else the port alone.
 fn range_of(port: u16) -> (u16, u16) {
     let (first, last) = DEFAULT_NODE_PORTS;
     if (first..=last).contains(&port) { (first, last) } else { (port, port) }

@@ -6,7 +6,7 @@ use nft::{Command, CommitError, ReadError};
 
 use rules::model::Family;
 
-/// Why a sync failed. The rules from before it are in force.
+/// Why a sync failed. The previous rules stay in force.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The kernel did not commit the transaction.

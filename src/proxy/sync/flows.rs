@@ -1,9 +1,10 @@
 //! Ends conntrack flows that lead nowhere after a sync: notes which flows to list, which Services to examine for UDP and which frontends the
 //! sync removed, and when to try again.
 //!
-//! UDP flows are listed with the sync of a Service with UDP endpoints (B15). Flows of TCP and SCTP are listed when a Service lost an endpoint,
-//! and the open ones among them only where an annotation of that Service asks for it (J12, J13); for these no sync waits, because the kernel
-//! walks its whole table for a list, which takes milliseconds also when the table is empty. All other syncs list nothing.
+//! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15). Flows of TCP and SCTP are listed when a
+//! Service lost an endpoint; open connections are included only if an annotation of that Service asks for it (J12, J13). No sync waits for
+//! the list of TCP and SCTP flows, because the kernel walks its whole table for it, which takes milliseconds even if the table is empty.
+//! All other syncs list nothing.
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed
@@ -25,11 +26,12 @@ use rules::diff::{Content, Entry};
 use rules::model::{Change, CloseConnections, Family, Frontend, ObjectName, Protocol, Service, State};
 use rules::ruleset::reading;
 
-/// The pause after a listing or a deletion that failed; each further failure doubles it, up to the second value.
+/// The first and the longest pause after a listing or a deletion that failed; each further failure doubles the pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// The flows of TCP and SCTP are listed again after so many times the duration of the last list, and at most after so long.
-const REST: (u32, Duration) = (100, Duration::from_secs(10));
+/// The pause between two lists of TCP and SCTP flows: a multiple of the time that the last list took, and the longest pause. It limits the
+/// share of the thread's time that the lists take.
+const REST: (u32, Duration) = (300, Duration::from_secs(10));
 
 /// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to frontends and endpoints beyond
 /// this number end by their conntrack timeout.
@@ -52,7 +54,7 @@ pub(super) struct Flows {
     closing: BTreeSet<ObjectName>,
     /// When to try again after a failure, and the pause until then.
     retry: Option<(Instant, Duration)>,
-    /// From when on flows of TCP and SCTP may be listed.
+    /// The earliest time of the next list of TCP and SCTP flows.
     rested: Instant,
 }
 
@@ -66,7 +68,7 @@ pub(super) enum Moment {
 }
 
 impl Default for Flows {
-    /// Flows may have been left by a process before this one.
+    /// `unanswered` is set, because an earlier process may have left flows.
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
         let (gone, rested) = (Gone::default(), Instant::now());
@@ -77,11 +79,11 @@ impl Default for Flows {
 /// The result of examining the flows of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconciled {
-    /// The family.
+    /// The family whose flows were examined.
     pub family: Family,
-    /// How long it took.
+    /// How long the examination took.
     pub took: Duration,
-    /// Flows deleted.
+    /// The number of flows that were deleted.
     pub deleted: usize,
 }
 
@@ -128,8 +130,8 @@ impl Flows {
         }
     }
 
-    /// Has the flows of all Services examined: flows may have been made under another program's rules, or to removed endpoints because of
-    /// session affinity.
+    /// Marks the flows of all Services with UDP endpoints, and unanswered TCP and SCTP flows, to be examined: flows may have been made
+    /// under another program's rules, or to removed endpoints because of session affinity.
     pub(super) fn all_changed(&mut self) {
         self.unanswered = true;
         self.changed.extend(self.known.iter().map(|name| (name.clone(), true)));
@@ -165,7 +167,8 @@ impl Flows {
         }
     }
 
-    /// Returns when to examine flows between two syncs: again after a failure, or those of TCP and SCTP; `None` if there is no need.
+    /// Returns when to examine flows between two syncs: after a failure, or because TCP and SCTP flows are to be listed; `None` if there is
+    /// no need.
     pub(super) fn next_try(&self) -> Option<Instant> {
         self.retry.map(|(at, _)| at).or_else(|| self.others().map(|_| self.rested))
     }
@@ -255,7 +258,8 @@ impl Flows {
     }
 }
 
-/// Deletes flows of a family, and has the clients of open TCP connections among them reset. Returns how many flows still existed.
+/// Deletes flows of a family, and makes the kernel reset the clients of open TCP connections among them. Returns how many flows still
+/// existed.
 fn end(kernel: &mut impl Kernel, flows: &[Flow], family: Family, node_addresses: &[IpAddr]) -> io::Result<usize> {
     if flows.is_empty() {
         return Ok(0);
@@ -264,7 +268,8 @@ fn end(kernel: &mut impl Kernel, flows: &[Flow], family: Family, node_addresses:
     kernel.delete_flows(flows, node_addresses.iter().copied().find(answers))
 }
 
-/// Whether packets of any interface may go to an address of this node.
+/// Returns whether packets that arrive at any interface can be sent to this address: loopback and link-local addresses are valid on one
+/// interface only.
 fn has_route(address: IpAddr) -> bool {
     !address.is_loopback()
         && match address {
@@ -284,8 +289,8 @@ fn changed_frontend(table: ChangedIn<'_>, entry: Entry<'_>) -> Option<Frontend> 
     reading::frontend_set(table.set_name(entry))?.frontend(table.family, element.key())
 }
 
-/// Adds the UDP frontends that the tables held when they were read and should not hold, with the endpoints to which those tables sent their
-/// packets.
+/// Adds the UDP frontends that the tables held when they were read and no longer should hold, and the endpoints to which the rules in those
+/// tables sent the frontends' packets.
 fn add_read(tables: &Tables, gone: &mut Gone) {
     for (family, dump, records) in tables.each_read() {
         let mut frontends: HashSet<Frontend> = HashSet::new();
@@ -460,7 +465,7 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
 
-    // A flow that was made while other rules were in force may lead nowhere, so a repair has all flows examined (G10, J7).
+    // A flow that was made while other rules were in force may lead nowhere, so all flows are examined after a repair (G10, J7).
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
         let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
@@ -472,9 +477,10 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
     }
 
-    // The list of TCP and SCTP flows takes the kernel milliseconds even when there are none: no sync waits for it, and it has a rest (J12).
+    // The list of TCP and SCTP flows takes the kernel milliseconds even when there are none, so no sync waits for it, and a pause follows
+    // each list (J12).
     #[test]
-    fn lists_of_connections_wait_for_no_sync_and_take_a_hundredth_of_the_time() {
+    fn lists_of_connections_wait_for_no_sync_and_take_a_third_of_a_percent_of_the_time() {
         let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
         let examine = |flows: &mut Flows, kernel: &mut Tracker, moment, now| {
             flows.reconcile(&state, kernel, &Family::BOTH, &[], (moment, now)).len()

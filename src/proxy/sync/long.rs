@@ -7,10 +7,11 @@ use tracing::warn;
 use super::engine::{Report, Timing};
 use component::logging::duration;
 
-/// A sync that takes longer is logged.
+/// A sync that takes longer than this is logged.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Logs a sync that took long. `waited` is the time from the first request to its start: for `minSyncPeriod`, and for the sync before.
+/// Logs a sync that took long. `waited` is the time from the first request to the start of the sync, which includes the rest of
+/// `minSyncPeriod` and of the sync before.
 pub(super) fn log(report: &Report, took: Duration, waited: Duration) {
     if took <= LONG {
         return;

@@ -104,7 +104,7 @@ pub struct Sync<K> {
     lost_frontends: LostFrontends,
     /// Whether it was logged that there is no Node of this name.
     node_is_missing: bool,
-    /// Whether an operator drains the node, as the health pages say it.
+    /// Whether the health pages say that an operator drains the node.
     is_drained: bool,
     /// Called with each Service that is left out.
     on_refused_service: Option<OnRefusedService>,
@@ -243,7 +243,7 @@ impl<K: Kernel> Sync<K> {
         self.families_synced();
         self.health.working(self.started);
         self.engine.tables.families().for_each(|family| self.metrics.sync_queued(family, SystemTime::now()));
-        // The first sync needs the tables when all objects have arrived.
+        // Read the tables while the objects arrive, because the first sync needs them.
         self.engine.kernel.read_ahead(self.engine.tables.names());
         loop {
             self.ask_for_writer_lock();

@@ -5,7 +5,7 @@ use foldhash::HashMap;
 use rules::endpoints::{Action, PortSelection, ServiceSelection};
 use rules::model::{Family, FrontendKind, ObjectName};
 
-/// Service ports without a usable endpoint, by policy.
+/// The numbers of service ports without a usable endpoint on this node, by policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// With internalTrafficPolicy Local.

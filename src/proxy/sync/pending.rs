@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(world.pending.numbers(), (1, 0));
     }
 
-    // Without the annotation it is unknown since when a change waited (P7).
+    // A change gives no sample if its slice has no annotation, if it was triggered before the start, or if it is a deletion (P7).
     #[test]
     fn no_annotation_a_time_before_the_start_and_a_deletion_give_none() {
         let mut world = World::new(&Family::BOTH);

@@ -34,8 +34,8 @@ pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>
     )
 }
 
-/// Returns the problem of each Service that the kernel refuses. `services` has the name, the kernel's reason, and whether rules from before
-/// stay in force.
+/// Returns the problem of each Service that the kernel refuses. `services` has the name, the kernel's reason, and whether the Service's
+/// previous rules stay in force.
 pub(super) fn quarantined<'a>(
     state: &State,
     services: impl Iterator<Item = (&'a ObjectName, &'a str, bool)>,
@@ -66,7 +66,7 @@ impl LostFrontends {
         self.claims = claims;
     }
 
-    /// Returns the present problems.
+    /// Returns the present problems. Gathers them again only if claims changed since the last call.
     pub(super) fn current(&mut self, state: &State) -> &[Problem] {
         if std::mem::take(&mut self.is_outdated) {
             self.problems = lost_frontends(state);

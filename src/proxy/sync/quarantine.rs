@@ -1,4 +1,4 @@
-//! Keeps the Services that the kernel refuses, which are left out so that all other Services are programmed.
+//! Remembers which Services the kernel refuses. They are left out, so that all other Services are programmed.
 //!
 //! Takes names and reasons, and says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
 //! caller passes in the time.
@@ -16,7 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A Service that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedService {
-    /// The Service.
+    /// The Service that the kernel refuses.
     pub service: ObjectName,
     /// The kernel's error, with the command or element in nft syntax.
     pub reason: String,

@@ -31,12 +31,12 @@ impl Budget {
         self.full.and_then(|full| full.checked_sub(head_start)).map_or(now, |next| next.max(now))
     }
 
-    /// Takes one use.
+    /// Counts one use, even if none is allowed now.
     pub(super) fn take(&mut self, now: Instant) {
         self.full = Some(self.full.map_or(now, |full| full.max(now)) + self.rate.then_every);
     }
 
-    /// Takes one use, if one is allowed now. Returns whether a use was allowed.
+    /// Counts one use if one is allowed now. Returns whether it was allowed.
     pub(super) fn try_take(&mut self, now: Instant) -> bool {
         let is_allowed = self.next(now) <= now;
         if is_allowed {

@@ -6,8 +6,8 @@
 //!
 //! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the processor time of the last
 //! run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and the sync
-//! thread uses a twentieth of one processor. Processor time and not duration, because a run that waited for a busy processor or for the
-//! kernel costs no more than one that did not.
+//! thread uses a twentieth of one processor; the first run of the process counts as free. Processor time and not duration, because a run
+//! that waited for a busy processor or for the kernel costs no more than one that did not.
 //!
 //! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
 //! as a first sync, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the next run.
@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// How many times the processor time of a run the next one waits, if the configuration has no minimum interval: the sync thread uses 5 % of
-/// a processor.
+/// Without a configured minimum interval, the next run waits this many times the processor time of the last run, so that the sync thread
+/// uses 5 % of a processor.
 const INTERVAL_PER_COST: u32 = 20;
 
 /// When the next run is due.
@@ -50,7 +50,7 @@ pub struct Schedule {
     last_end: Option<Instant>,
     /// The end of the last run that an event asked for.
     last_asked: Option<Instant>,
-    /// The processor time of that run.
+    /// The processor time of the run of `last_asked`; 0 if that is the first run of the process.
     last_cost: Duration,
     /// The end of the last run that compared everything.
     last_compared: Option<Instant>,
@@ -81,8 +81,8 @@ pub enum End {
 }
 
 impl Schedule {
-    /// Makes a schedule from `nftables.minSyncPeriod`, `None` for the automatic one, and `nftables.syncPeriod`, with a full comparison once an
-    /// hour.
+    /// Makes a schedule with a full comparison once an hour. `min_interval` is `nftables.minSyncPeriod`, or `None` to derive the interval
+    /// from the duration of runs. `max_retry` is `nftables.syncPeriod`.
     #[must_use]
     pub fn new(min_interval: Option<Duration>, max_retry: Duration) -> Self {
         let (wanted, running) = (Wanted::default(), Wanted::default());
@@ -180,6 +180,8 @@ impl Schedule {
     /// Notes the end of a run, and the processor time that it took.
     pub fn finished(&mut self, now: Instant, how: End, cost: Duration) {
         if self.running.event || self.last_end.is_none() {
+            // The first run is the largest, and comes once: the first change after it does not wait for a second.
+            let cost = if self.last_end.is_none() { Duration::ZERO } else { cost };
             (self.last_asked, self.last_cost) = (Some(now), cost);
         }
         self.running = Wanted::default();
@@ -225,26 +227,32 @@ mod tests {
         assert_eq!(schedule.due(end + MAX), end + MIN);
     }
 
-    /// Returns how long after the end of a run with this processor time the next run may start, without a configured interval. The run
-    /// takes nine seconds.
-    fn automatic(cost: Duration) -> Duration {
+    /// Returns how long after the end of the second run, which takes nine seconds and has this cost, the third run may start, without a
+    /// configured interval.
+    fn automatic(how: End, cost: Duration) -> Duration {
         let start = Instant::now();
         let mut schedule = Schedule::new(None, MAX);
-        schedule.request();
-        schedule.started(start);
-        schedule.finished(start + Duration::from_secs(9), End::Compared, cost);
+        for end in [start, start + Duration::from_secs(9)] {
+            schedule.request();
+            schedule.started(start);
+            schedule.finished(end, how, cost);
+            if end == start {
+                schedule.request();
+                assert_eq!(schedule.due(end), end, "the first run counts as free");
+            }
+        }
         schedule.request();
         schedule.due(start) - (start + Duration::from_secs(9))
     }
 
-    // Without a configured interval runs use a twentieth of the time, and no change waits for more than a second (G3).
+    // Without a configured interval the sync thread uses a twentieth of a processor, and no change waits for more than a second (G3).
     #[test]
     fn the_automatic_interval_is_twenty_times_the_processor_time_and_at_most_a_second() {
         let ms = Duration::from_millis;
-        assert_eq!(automatic(Duration::from_micros(400)), ms(8));
-        assert_eq!(automatic(ms(49)), ms(980));
-        assert_eq!(automatic(ms(50)), AUTOMATIC_LIMIT);
-        assert_eq!(automatic(Duration::from_secs(7)), AUTOMATIC_LIMIT);
+        assert_eq!(automatic(End::Done, Duration::from_micros(400)), ms(8));
+        assert_eq!(automatic(End::Done, ms(49)), ms(980));
+        assert_eq!(automatic(End::Compared, ms(50)), AUTOMATIC_LIMIT);
+        assert_eq!(automatic(End::Compared, Duration::from_secs(7)), AUTOMATIC_LIMIT);
     }
 
     // A comparison takes long, and its duration delays no change (G3, G4).

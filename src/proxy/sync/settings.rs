@@ -1,4 +1,4 @@
-//! Makes the settings of the rules that do not depend on Services, from the configuration and the facts about the node.
+//! Makes the settings of the static rules, which do not depend on Services, from the configuration and the facts about the node.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -123,8 +123,8 @@ fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
 }
 
 /// Copies layout, chains of endpoints and number of maps from the tables to `config`, except values for which `says` names a source.
-/// Returns a difference if there are no tables, or they are upstream's or contradict `config`, also when read again after `settle`: a proxy
-/// may be about to write the tables again.
+/// Returns a difference if there are no tables, if upstream's kube-proxy wrote them, or if they contradict `config`. Tables that contradict
+/// `config` are read again after `settle`, because a proxy may be about to write them again.
 fn form(
     config: &mut Config,
     says: impl Fn(&str) -> Option<String>,
@@ -159,9 +159,9 @@ struct Verification {
 }
 
 impl Verification {
-    /// Opens the sockets and the source of objects, and waits until all objects have arrived. Reads the tables meanwhile: each takes a second
-    /// with a million endpoints. A change in between is a difference only in the first of both
-    /// comparisons, and so does not count.
+    /// Opens the sockets and the source of objects, and waits until all objects have arrived. Reads the tables meanwhile, because each
+    /// takes a second with a million endpoints. If they change after that, only the first of the two comparisons finds a difference, so it
+    /// does not count.
     fn begin(config: Config, patience: Duration) -> Result<Self> {
         let mut connection = Connection::open().context(SOCKET)?;
         let mut objects = Objects::follow(&config)?;

@@ -13,7 +13,7 @@ use inspect::output::{Format, Output, Tone};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DescribedDifference {
     subject: Subject,
-    /// The table with the difference.
+    /// The name of the table that has the difference.
     table: String,
     /// The sentence that describes the difference.
     text: String,
@@ -22,7 +22,8 @@ pub(crate) struct DescribedDifference {
 }
 
 impl DescribedDifference {
-    /// A difference of whole tables, after which their content cannot be compared. `text` makes a sentence with their names in it.
+    /// A difference that concerns whole tables, so that a comparison of their content would say nothing more. `text` makes a sentence that
+    /// contains their names.
     pub(super) fn of_tables(tables: &[&str], text: impl FnOnce(&str) -> String) -> Self {
         let names = tables.join(" and ");
         let text = text(&format!("the {} {names}", if tables.len() == 1 { "table" } else { "tables" }));

@@ -99,7 +99,6 @@ fn sentences(told: &[DescribedDifference]) -> Vec<String> {
     told.iter().map(|told| format!("{}| {}", told.service().unwrap_or("-"), told.text())).collect()
 }
 
-/// Changes the elements of a set.
 fn elements(dump: &mut TableDump, set: &str, change: impl FnOnce(&mut Vec<Element>)) {
     let (_, elements) = dump.sets.get_mut(set).unwrap_or_else(|| panic!("no set {set}"));
     let mut changed: Vec<Element> = elements.iter().map(ElementRef::element).collect();

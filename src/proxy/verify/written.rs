@@ -27,7 +27,7 @@ pub(super) struct Written {
     form: Form,
 }
 
-/// The form of a table.
+/// Which program wrote a table, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Upstream's kube-proxy in mode nftables wrote it.
@@ -97,7 +97,7 @@ fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Fo
 
 /// Whether a table of layout `chains` has a chain for each endpoint; `None` when no Service of the first [`MOST_SERVICES`] shows it.
 fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Option<bool>, nft::ReadError> {
-    // Chains without rules may be those of the other form: they are deleted within a second.
+    // Skip chains without rules: they may be left from the other form, because a proxy deletes an emptied chain only after a second.
     let outline = connection.outline(table)?.unwrap_or_default();
     let chains: BTreeSet<&str> = outline.rules.iter().map(|rule| &*rule.chain).collect();
     let is_of = |chain: &&&str, is_it: fn(&ChainKind) -> bool| ChainKind::of(chain).is_some_and(|kind| is_it(&kind));

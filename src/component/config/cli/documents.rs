@@ -68,22 +68,23 @@ const MAN_HEAD: &str = concat!(
      .SH SYNOPSIS\n\\fBkube-proxy\\fR [\\fIflags\\fR]\n.br\n\\fBkube-proxy\\fR \\fIcommand\\fR [\\fIarguments\\fR]\n",
 );
 
-/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names. So these
-/// constants use hints that no other argument of this program uses, and [`ZSH_WORDS`] and [`FISH_WORDS`] replace clap's functions for these
-/// hints by functions that list the names. For arguments without a flag, clap's script for fish has no such function.
+/// Hints for values that are names in the kernel's tables, as `services --names` lists them. clap has no hint for such names, so these
+/// constants use hints that no other argument of this program uses. [`ZSH_WORDS`] and [`FISH_WORDS`] replace the functions that clap's
+/// scripts call for these hints with functions that list the names. clap's script for fish calls none for positional arguments;
+/// [`FISH_NAMES`] adds it.
 const SERVICES: ValueHint = ValueHint::Username;
 const TARGETS: ValueHint = ValueHint::Hostname;
 const NAMESPACES: ValueHint = ValueHint::CommandName;
 const FRONTENDS: ValueHint = ValueHint::Url;
 
-/// Replacements in clap's script for zsh.
+/// Pairs of a text in clap's script for zsh and the text that replaces it.
 const ZSH_WORDS: [(&str, &str); 4] = [
     (":_users'", ":_kube_proxy_services'"),
     (":_hosts'", ":_kube_proxy_targets'"),
     (":_command_names -e'", ":_kube_proxy_namespaces'"),
     (":_urls'", ":_kube_proxy_frontends'"),
 ];
-/// The zsh functions that complete names. They cannot be put at the beginning, because the script's first line must stay first.
+/// The zsh functions that complete names. They follow clap's functions, because zsh requires `#compdef` in the script's first line.
 const ZSH_NAMES: &str = r#"
 _kube_proxy_services() {
     _kube_proxy_names services
@@ -104,12 +105,13 @@ _kube_proxy_names() {
 }
 "#;
 
-/// Replacements in clap's script for fish.
+/// Pairs of a text in clap's script for fish and the text that replaces it.
 const FISH_WORDS: [(&str, &str); 4] = [
     ("(__fish_complete_users)", "(__fish_kube_proxy_names services)"),
     ("(__fish_print_hostnames)", "(__fish_kube_proxy_names targets)"),
     ("(__fish_complete_command)", "(__fish_kube_proxy_names namespaces)"),
-    // Without this, fish takes an unfinished value of a proxy flag for an error.
+    // clap's function calls `argparse`, which fails while the value of a proxy flag is incomplete. Without this line the function would
+    // return that failure, and fish would complete nothing.
     ("    or return\n", "    or return 0\n"),
 ];
 /// The fish function that completes names, and its use for the arguments of `services` and `probe`: clap's script completes only flags.
@@ -123,7 +125,7 @@ complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f
 /// The arguments whose value is a file or a directory.
 const FILES: [&str; 7] =
     ["boot-id-file", "config", "diff", "kubeconfig", "machine-id-file", "manifests", "write-config-to"];
-/// The values of flags whose type does not list them.
+/// The values to complete for flags whose type does not list its values.
 const VALUES: [(&str, &[&str]); 5] = [
     ("detect-local-mode", &["BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR"]),
     ("ipvs-scheduler", &["mh", "rr", "sh"]),
@@ -154,7 +156,7 @@ fn with_values(arg: Arg, flags: &[Described]) -> Arg {
         return arg;
     }
     let id = arg.get_id().to_string();
-    // In the script for zsh a colon ends the name of a value.
+    // In the script for zsh, a colon would end the name of the value, so such a name is replaced.
     let has_colon = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains(':')));
     let arg = if has_colon { arg.value_name("VALUE") } else { arg };
     let kind = flags.iter().find(|flag| flag.name == id).map_or("", |flag| flag.kind);

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 
 use super::table::GROUPS;
 
-/// The columns of a terminal.
+/// The width of help texts in columns: that of a standard terminal.
 const WIDTH: usize = 80;
 /// The rightmost column at which descriptions begin beside their flags; further to the right they stand below them.
 const MOST: usize = 46;
@@ -33,8 +33,8 @@ pub(super) fn shortened(command: Command) -> Command {
     command.after_help(own + OTHERS)
 }
 
-/// Breaks lines that are too wide between words. The rest of a line is indented like its text, which for a flag or a command is the
-/// description behind it.
+/// Breaks lines that are wider than [`WIDTH`] between words. The continuation of a line has the line's indentation; for a flag or a command
+/// it begins at the column of its description.
 pub(super) fn wrapped(text: &str) -> String {
     text.lines().map(|line| wrapped_line(line) + "\n").collect()
 }

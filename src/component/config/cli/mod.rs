@@ -290,7 +290,7 @@ pub(super) fn command_line(commands: Commands) -> Command {
         .subcommand(Command::new(VERSION_COMMAND).about("Print the version and exit"));
     // Set the description last: adding the commands replaces it with theirs.
     let line = documents::add_to(commands(line)).about("Programs Kubernetes Services into nf_tables over netlink");
-    // Clap's own help flag has no heading, so ours replaces it, and each subcommand needs one as well.
+    // Clap's own help flag has no heading, so this program's help flag replaces it, here and in each subcommand.
     line.disable_help_flag(true).mut_subcommands(|command| help::shortened(command).arg(help()))
 }
 

@@ -16,7 +16,6 @@ pub(super) struct Flag {
     pub(super) name: &'static str,
     /// Path of the field in the configuration file.
     pub(super) path: &'static str,
-    /// The field that it sets.
     pub(super) field: Field,
     /// Its line of the help text.
     pub(super) help: &'static str,

@@ -20,7 +20,6 @@ pub(crate) struct LoggingSection {
     pub(crate) verbosity: u32,
     /// Higher verbosity of single source files. Works with format `text` only.
     pub(crate) vmodule: Vec<VmoduleItem>,
-    /// Options of each format.
     pub(crate) options: LoggingOptions,
 }
 
@@ -38,9 +37,7 @@ pub(crate) struct VmoduleItem {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LoggingOptions {
-    /// Options of format `text`.
     pub(crate) text: FormatOptions,
-    /// Options of format `json`.
     pub(crate) json: FormatOptions,
 }
 

@@ -61,7 +61,7 @@ pub struct KubeProxyConfiguration {
     /// The release, as `<major>.<minor>`, whose hidden metrics upstream shows. The value is validated, but has no effect, because this
     /// program hides no metric.
     pub(crate) show_hidden_metrics_for_version: String,
-    /// The proxy mode.
+    /// The proxy mode. `nftables`, `iptables`, `ipvs` and an empty text are valid; with each of them the proxy runs nftables.
     pub(crate) mode: String,
     /// Settings of the iptables mode; not used.
     pub(crate) iptables: Iptables,

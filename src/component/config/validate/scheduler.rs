@@ -5,7 +5,8 @@ use super::Diagnostics;
 use crate::config::Scheduler;
 use crate::config::file::KubeProxyConfiguration;
 
-/// The range of `maglevTableSize`. A smaller table would have room for only a few endpoints. The upper end is the largest prime below 2^16.
+/// The range of `maglevTableSize`. A smaller table would have room for only a few endpoints. The upper end, which bounds the size of a
+/// table, is the largest prime below 2^16.
 const TABLE_SIZES: std::ops::RangeInclusive<u32> = 67..=65_521;
 
 /// Returns the scheduler of Services without an annotation that names one; never [`Scheduler::Unset`].

@@ -52,7 +52,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// The header of a file.
+/// Returns the header of a file in the format `ustar`. `time` is in seconds since 1970.
 fn header(path: &str, size: usize, time: u64) -> [u8; BLOCK] {
     let mut header = [0; BLOCK];
     let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -62,7 +62,7 @@ fn header(path: &str, size: usize, time: u64) -> [u8; BLOCK] {
     put(116, "0000000");
     put(124, &format!("{size:011o}"));
     put(136, &format!("{time:011o}"));
-    // The sum counts its own field as spaces.
+    // The checksum is the sum of the header's bytes, with spaces in the field of the checksum itself.
     put(148, "        ");
     put(156, "0");
     put(257, "ustar\x0000");

@@ -1,6 +1,6 @@
 //! The parts of a bundle that no command prints: the node, its rules, tracked connections and sysctls, and the proxy's problems.
 //!
-//! Each function writes one file. They read the kernel and write nothing else.
+//! Each function that takes a [`Content`] writes one file of the bundle. No function changes anything on the node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,6 @@ const SYSCTLS: [&str; 9] = [
 /// The sysctls of connection tracking: their folder, and how their names begin.
 const CONNTRACK: (&str, &str) = ("netfilter", "nf_conntrack_");
 
-/// The name of this host.
 pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -45,7 +45,7 @@ Without flags it uses the configuration of the running proxy, as check does.
 Exit codes: 0 the archive is written, whatever its files say (summary.txt has
 the exit code of each); 2 it cannot be written.";
 
-/// Runs a command of this program from its words, as `commands::run_line`.
+/// The type of `commands::run_line`, which runs a command of this program. It is passed in, because `commands` imports this module.
 pub(super) type RunLine = fn(&[String], &mut Output<'_>) -> Result<CommandOutcome>;
 
 /// Write what a bug report needs into one archive: commands, pages, rules, connections and sysctls, without secrets
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
         Ok::<(), anyhow::Error>(())
     };
     add(gather(pages((metrics, healthz), run_line), OF_PAGES))?;
-    // One part after the other: a part may hold whole tables in memory, and so only one part at a time does.
+    // Gather these parts one after the other, so that only one at a time holds whole tables in memory.
     looks(&args.proxy, healthz, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
     check_reader(archive.add("summary.txt", summary.as_bytes()))?;
     check_reader(archive.finish())?;
@@ -149,7 +149,7 @@ fn looks(proxy: &ProxyArgs, healthz: SocketAddr, run_line: RunLine) -> Vec<Part>
     ]
 }
 
-/// The output of a command of this program. An exit code other than 0 is no failure of the part: the file says why.
+/// The output of a command of this program. An exit code other than 0 does not make the part fail, because the output says why.
 fn command(run_line: RunLine, name: &'static str, words: &[&str], flags: &[String]) -> Part {
     let line: Vec<String> = words.iter().map(ToString::to_string).chain(flags.iter().cloned()).collect();
     Part::new(name, move |mut content| {

@@ -1,6 +1,7 @@
 //! The parts of a bundle: each is work that writes a file, with a limit on time and on size.
 //!
-//! Invariant: a part that fails, panics or does not end fails no other. Its file has what it wrote until then, and why there is no more.
+//! Invariant: a part that fails, panics or hangs does not affect other parts. Its file then has the content written so far, followed by the
+//! reason why the rest is missing.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -48,7 +49,8 @@ fn start(part: Part) -> (&'static str, Content, Receiver<Result<()>>) {
     let (sender, receiver) = channel();
     let (content, work) = (Content::default(), part.work);
     let own = content.clone();
-    // The thread is not joined: one that hangs ends with the process. A panic drops the sender.
+    // The thread is not joined, so a part that hangs does not delay the command; its thread ends with the process. A panic drops the
+    // sender, which the receiver notices.
     thread::spawn(move || sender.send(work(own)));
     (part.name, content, receiver)
 }

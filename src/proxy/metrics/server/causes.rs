@@ -12,12 +12,12 @@ use rules::endpoints::causes::{self, Causes, PortCause};
 use rules::endpoints::{Category, Hint, Ignored, Topology};
 use rules::model::{CloseConnections, ObjectName, Protocol, TrafficPolicy, Weights};
 
-/// The paths of these pages begin with this.
+/// The beginning of the paths of these pages.
 pub(super) const PATH: &str = "/debug/endpoints/";
 /// The longest namespace and name together; the API allows 63 and 253 characters.
 const LONGEST_NAME: usize = 512;
 
-/// The page of a path.
+/// Returns the page at a path.
 pub(super) async fn respond(asker: &Asker, path: &str) -> Response {
     let text = |status, text: &str| http::response(status, PLAIN, format!("{text}\n"));
     let Some(service) = service(path) else {
@@ -115,7 +115,7 @@ fn flows_text(causes: &Causes, port: &PortCause) -> Option<&'static str> {
     }
 }
 
-/// The weights that the Service gives, and those that have no effect; `None` when it gives none.
+/// Returns the sentence about the weights in the Service's annotation, and which of them have no effect; `None` without weights.
 fn weights(causes: &Causes, field: &str, is_local: bool) -> Option<String> {
     let Causes { weights, zone, .. } = causes;
     let without_effect = match weights.zone {
@@ -171,7 +171,7 @@ fn no_local(port: &PortCause, taken: causes::Taken) -> Option<String> {
     }
 }
 
-/// Whether hints are used, or why not; `None` when there is nothing to say.
+/// Returns the sentence that says whether topology hints are used, or why they are not; `None` when there is nothing to say.
 fn hints_text(causes: &Causes, port: &PortCause, taken: causes::Taken, topology: Topology) -> Option<String> {
     let place = |hint| match (hint, &causes.zone) {
         (Hint::Node, _) => "this node".to_owned(),
@@ -302,7 +302,7 @@ mod tests {
             let expected = ["internalTrafficPolicy", "externalTrafficPolicy"].map(expected);
             assert_eq!(texts(local.clone(), "http", endpoints), expected, "{endpoints:?}");
         }
-        // Clients in the cluster reach the node port's endpoints elsewhere.
+        // With external policy Local, clients in the cluster also reach the node port's endpoints on other nodes.
         let [internal, external] = texts(local.clone(), "http", &["1 @there terminating"]);
         assert_eq!(internal, ["internalTrafficPolicy Local: 1 terminating pod, none on this node"]);
         let served = "served by 1 terminating pod: none is ready".to_owned();

@@ -3,8 +3,9 @@
 //! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
 //! page exists only with profiling.
 //!
-//! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host; clients on other hosts, and all other pages
-//! below `/debug`, need profiling. The two pages name Services, endpoints and programs, which the pages outside `/debug` do not.
+//! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host. Clients on other hosts get them only with
+//! profiling, because they name Services, endpoints and programs, which no page outside `/debug` does. All other pages below `/debug` need
+//! profiling.
 //!
 //! `/debug/pprof` only says why it is empty: upstream's profiles are those of the Go runtime.
 
@@ -148,7 +149,7 @@ impl Router {
         exposition(request.headers(), self.slis.open_metrics())
     }
 
-    /// Whether a client may see pages that name Services and endpoints: it is on this host, or there is profiling.
+    /// Returns whether a client may see pages that name Services and endpoints: it is on this host, or profiling is on.
     fn may_see(&self, ends: Option<Ends>) -> bool {
         ends.is_some_and(Ends::are_on_one_host) || self.debug.is_some()
     }

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After an answer, the sync thread answers nothing for this many times as long as the answer took.
 const PAUSE: u32 = 9;
 
-/// The state of a Service, as the sync thread knows it.
+/// The answer to a question about a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Objects of the first lists are missing, so nothing can be said yet.
@@ -45,11 +45,11 @@ pub(crate) struct Asker(SyncSender<Question>);
 /// The questions that wait for the sync thread.
 pub(crate) struct Questions {
     waiting: Receiver<Question>,
-    /// When the next one may be answered.
+    /// When the next question may be answered.
     next: Instant,
 }
 
-/// Makes a queue of questions.
+/// Makes the queue between the pages, which ask, and the sync thread, which answers.
 pub(crate) fn queue() -> (Asker, Questions) {
     let (sender, waiting) = sync_channel(QUEUE);
     (Asker(sender), Questions { waiting, next: Instant::now() })

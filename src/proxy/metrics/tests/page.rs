@@ -1,11 +1,11 @@
-//! Generates the tables of `deploy/METRICS.md`: names, types, labels and meanings from a scrape, and what to do when a metric moves.
+//! Generates the tables of `deploy/METRICS.md`: names, types, labels and meanings from a scrape, and what to do when a metric changes.
 
 use super::*;
 use component::pages::{assert_generated, table};
 use node::counters::{Counted, ServiceCounts};
 use node::kernel::ConntrackLoad;
 
-/// For each metric that only this program has, what to do when it moves.
+/// For each metric that only this program has, what to do when it changes.
 #[rustfmt::skip] // a table: one metric a line
 const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_transactions_total", "It follows the changes of Services and endpoints. If it rises while nothing in the cluster changes, compare it with `kubeproxy_nft_foreign_changes_total`."),
@@ -38,7 +38,7 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_unused_cluster_ip_packets_total", "A client uses a wrong port, or an address that it remembered from before."),
 ];
 
-/// For each metric that upstream has as well, what to do when it moves.
+/// For each metric that upstream has as well, what to do when it changes.
 #[rustfmt::skip] // a table: one metric a line
 const UPSTREAM: &[(&str, &str)] = &[
     ("kubeproxy_sync_proxy_rules_duration_seconds", "Long syncs: compare with `kubeproxy_nft_commit_duration_seconds`, which is the kernel's part. The log warns about a sync of more than a second."),

@@ -46,8 +46,8 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
-    /// Returns the commands that would be needed if no other program had changed the tables; `None` when no other program may have changed
-    /// them, or when those commands cannot be determined.
+    /// Returns the commands that would be needed if no other program had changed the tables; `None` if it is certain that no other program
+    /// changed them, or if those commands cannot be determined.
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         self.may_have_changed.then(|| self.tables.own_changes(after_pause)).flatten()
     }

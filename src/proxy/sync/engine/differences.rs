@@ -20,7 +20,7 @@ use rules::table::ServiceObjects;
 /// Something in a table that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDifference {
-    /// The table.
+    /// The table that differs.
     pub table: TableName,
     /// What the difference belongs to.
     pub subject: Subject,
@@ -57,14 +57,14 @@ impl<K: Kernel> Engine<K> {
         self.tables.names()
     }
 
-    /// Returns the number of Services.
+    /// Returns the number of Services in the state of the cluster.
     pub fn service_count(&self) -> usize {
         self.state.service_count()
     }
 
     /// Returns how `dumps`, tables in the order of [`Engine::table_names`], differ from what they should hold. A difference that belongs to
     /// no Service of this engine, such as one of a deleted Service, gets its subject from `before`, an engine with an earlier state of the
-    /// cluster. Into how many maps the endpoints are split is no difference, unless the configuration has a number.
+    /// cluster. The number of maps into which the endpoints are split counts as a difference only if the configuration sets it.
     pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
         self.adopt_maps(&dumps);
         self.recompute();

@@ -27,7 +27,7 @@ type Names = BTreeSet<ObjectName>;
 #[derive(Default)]
 struct Search {
     tries: usize,
-    /// The sum of what the transactions did that the kernel accepted so far.
+    /// The sum of the transactions that the kernel accepted so far.
     report: Report,
     /// The Services that are held back, the way in which each is held back, and the records (rules and elements) that the tables should
     /// hold for it.
@@ -163,7 +163,7 @@ impl<K: Kernel> Engine<K> {
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // Done again in each try: a Service that took over a frontend of a held-back Service may itself be held back by now.
+        // Repeat this in each try: a Service that took over a frontend of a held-back Service may itself be held back by now.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let own = self.own_changes(false);

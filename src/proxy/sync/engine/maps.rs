@@ -1,9 +1,9 @@
-//! Chooses the number of maps that share the endpoints (`nftables.endpointMaps`), unless the configuration has it, and raises it when the
-//! table has outgrown it (F10).
+//! Chooses the number of maps that share the endpoints, unless `nftables.endpointMaps` sets it, and raises it when the table has outgrown
+//! it (F10).
 //!
-//! The first sync reads the tables before it plans: a number of maps that is found is kept, if it is enough. Without tables the endpoints of
-//! all Services decide. Later the number only grows, in a transaction of its own after a sync, when nothing else is to be changed: the
-//! records of before stay until the kernel has committed it, and come back when it refuses.
+//! The first sync reads the tables before it plans. If the kernel holds tables, their number of maps is kept, unless it is too small;
+//! otherwise the number of endpoints of all Services decides. Later the number only grows, in a separate transaction after a sync. The
+//! previous records are kept until the kernel has committed that transaction, and are restored when it refuses.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use rules::ruleset::map_steps::{self, Steps};
 /// Time from a split that failed to the next try.
 const RETRY: Duration = Duration::from_secs(3600);
 
-/// The choice of the number of maps.
+/// Whether and how the number of maps is chosen.
 #[derive(Debug)]
 pub(super) struct MapChoice {
     /// The steps in which the number grows; `None` if the configuration has a number.
@@ -78,7 +78,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Takes over the number of maps of tables that were read, for a comparison that is not about it.
+    /// Takes over the number of maps of tables that were read, so that a comparison with these tables finds no difference in that number.
     pub(super) fn adopt_maps(&mut self, dumps: &[Option<TableDump>]) {
         if !self.chooses_maps() {
             return;
@@ -90,8 +90,9 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Splits the maps of endpoints after a sync that succeeded, if the table has outgrown their number. Does so only while no Service is
-    /// left out with its old rules, which could not be made again. When the kernel refuses, the rules stay as they are for an hour.
+    /// Splits the maps of endpoints after a sync that succeeded, if the table has outgrown their number. Does nothing while the kernel
+    /// refuses a Service: its old rules may be in force, and cannot be planned again for another number of maps. When the kernel refuses
+    /// the split, the rules stay as they are, and the next try is an hour later.
     pub(super) fn split_maps(&mut self, report: &mut Report) {
         let now = Instant::now();
         let is_time = self.maps.not_before.is_none_or(|time| time <= now) && self.quarantine.names().len() == 0;

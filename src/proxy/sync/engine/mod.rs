@@ -56,18 +56,18 @@ pub struct Engine<K> {
     pub(super) journal: Journal,
     pub(super) kernel: K,
     interfaces: Vec<IpAddr>,
-    /// The names of the Nodes other than this one. The API server is asked for this one only.
+    /// The names of the Nodes other than this one. Only manifests contain such Nodes, because the API server is asked for this one only.
     other_nodes: BTreeSet<Arc<str>>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
-    /// Whether the tables have not received the node's facts yet.
+    /// True until the tables have received the node's facts.
     first: bool,
     quarantine: Quarantine,
     /// Whether the kernel supports `destroy element`; assumed until the kernel refuses it.
     destroys: bool,
     budget: Budget,
     maps: MapChoice,
-    /// The error, logged last, of a check for writes of other programs.
+    /// The last logged error of the check for writes of other programs, so that a lasting error is logged once.
     check_failed: Once<String>,
 }
 
@@ -110,7 +110,7 @@ pub struct Report {
     pub flows: Vec<Reconciled>,
 }
 
-/// How long the parts of a sync took, but for the transactions.
+/// How long the parts of a sync took, except the transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// Reading the tables back.
@@ -175,7 +175,7 @@ impl<K: Kernel> Engine<K> {
             if self.pending.note(&self.state, &change) {
                 self.journal.note(&self.state, &change, Instant::now());
             } else if matches!(change, Change::Slice { .. }) {
-                // The event did not have the family of a deleted slice. Now it is known, and the node does not serve it.
+                // The event of a deletion does not name the slice's family. The change does, and the node does not serve this family.
                 counted = None;
             }
             self.observers.flows.event(&self.state, &change);
@@ -300,7 +300,7 @@ impl<K: Kernel> Engine<K> {
         (self.state.service_count(), None)
     }
 
-    /// Makes the records of all Services again but for those in `done`.
+    /// Makes the records of all Services again, except those in `done`.
     fn plan_others(&mut self, done: &[ObjectName]) {
         let done: HashSet<&ObjectName> = done.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
@@ -341,8 +341,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Returns the Services that the kernel refused since the last call and that are left out now. Returns a Service again only with
-    /// another reason.
+    /// Returns the Services that the kernel refused since the last call and that are left out now. A Service that stays left out is
+    /// returned again only when the reason changes.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
@@ -382,8 +382,8 @@ impl<K: Kernel> Engine<K> {
         [self.left_out(), problems::lost_frontends(&self.state)].concat()
     }
 
-    /// Returns the name of this node if there is no such Node. A directory of manifests need not have a Node, but one that has others should
-    /// have this one too.
+    /// Returns the name of this node if it has no Node object. A directory of manifests need not contain Nodes, but if it contains other
+    /// Nodes, it should contain this one too.
     pub(crate) fn missing_node(&self) -> Option<&str> {
         let wants_node = self.config.manifests.is_none() || !self.other_nodes.is_empty();
         let is_missing = wants_node && self.state.is_complete() && self.state.node().is_none();
@@ -408,7 +408,7 @@ impl<K: Kernel> Engine<K> {
         self.observers.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
-                // A table without base chains was left by a process that ended before its first sync did.
+                // A table without base chains comes from a process that ended before its first sync was complete. No packet passes it.
                 Ok(Some(dump)) if packets_pass(&dump) => {
                     self.observers.health_checks.adopt(&self.config, family, &dump);
                     adopted = true;
@@ -455,7 +455,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns `None` if no program
-    /// wrote, else the programs as far as they are known: an empty list if some program may have written.
+    /// wrote, else the programs that wrote. The list is empty if it is unknown which program wrote, or whether one did.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let tables = if self.tables.owned() { Vec::new() } else { self.tables.names() };
         let found = self.kernel.foreign_writes(&tables, Instant::now());

@@ -137,8 +137,8 @@ fn after_a_refusal_no_observer_is_told_and_no_flow_is_examined() {
     assert_eq!(healthy(&engine), [0]);
 }
 
-// The flows of TCP and SCTP are listed once after a sync in which a Service lost an endpoint, and after no other; the open ones only for a
-// Service that asks for it (J12, J13). The sync itself does not wait for the list.
+// The flows of TCP and SCTP are listed once after a sync in which a Service lost an endpoint, and not after other syncs. The list includes
+// open connections only if that Service asks for it (J12, J13). The sync itself does not wait for the list.
 #[test]
 fn connections_are_listed_after_the_syncs_that_need_it() {
     let kernel = Recorder::default();

@@ -167,7 +167,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Deletes the clients that a transaction left. This cannot wait for the next check: the rules no longer have the clients' endpoints.
+    /// Deletes the clients that a transaction did not delete. Does not wait for the next check, because the rules no longer have the
+    /// clients' endpoints.
     pub(super) fn finish(&mut self, left: &[StaleClients], report: &mut Report) {
         if left.is_empty() {
             return;
@@ -178,9 +179,9 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Reads the maps that are due, and deletes their clients of endpoints that are gone. Such clients exist if a packet was on its way
-    /// when the endpoint was removed, or if the client could not be deleted together with the endpoint. If it deleted any client, or if
-    /// examining flows failed before, examines the flows. Returns `None` if there was nothing to do. A failure is logged and tried
-    /// again; it does not fail a sync, and says nothing about a Service.
+    /// when the endpoint was removed, or if the client could not be deleted together with the endpoint. Then examines the flows, if any
+    /// client was deleted, or if an examination that failed or was put off is due. Returns `None` if there was nothing to do. A failure is
+    /// logged and tried again; it does not fail a sync, and says nothing about a Service.
     pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
         self.read_due_maps(now, &mut report);

@@ -114,7 +114,7 @@ fn checks_come_change_and_go_with_their_service() {
     assert_eq!(first.checks.len(), 1, "what was handed out stays");
 }
 
-// A deleted Node leaves the node eligible, as it was last seen (L6).
+// When the Node is deleted, the node stays as eligible as it was before (L6).
 #[test]
 fn a_deleted_node_stays_eligible() {
     let mut engine = crate::sync::Engine::new(

@@ -30,7 +30,7 @@ const NAMED: usize = 4096;
 #[derive(Debug)]
 struct Note {
     trigger: Trigger,
-    /// When the first event about the Service was taken over.
+    /// When the first event about the Service was applied.
     since: Instant,
     /// When the cluster changed, as the slice's annotation says: nanoseconds since the epoch.
     cluster: Option<i64>,
@@ -64,7 +64,7 @@ pub(super) struct SyncSummary {
     pub(super) changes: Vec<Change>,
     pub(super) unlisted: usize,
     pub(super) repair: Option<Repair>,
-    /// The cause of the sync, if it concerns more than single Services.
+    /// The cause of the sync, if it concerns more than one Service.
     pub(super) reason: Option<TriggerKind>,
 }
 

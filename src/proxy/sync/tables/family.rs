@@ -8,7 +8,6 @@ use super::owner::Owner;
 use rules::diff::{Collect, Records};
 use rules::ruleset::Settings;
 
-/// The table of one family.
 pub(super) struct FamilyTable {
     pub(super) settings: Settings,
     pub(super) records: Records<Owner>,

@@ -1,6 +1,7 @@
 //! The number of maps into which each map of endpoints is split: what the tables have, and the change to another number.
 //!
-//! The names of these maps are part of the rules that do not depend on Services, so another number means other records for everything.
+//! The names of these maps are part of the static rules, so a change of the number changes the static rules and the records of all
+//! Services.
 
 use super::Tables;
 use super::family::FamilyTable;
@@ -8,7 +9,7 @@ use super::owner::Owner;
 use rules::diff::Records;
 use rules::ruleset::{Settings, map_steps};
 
-/// The tables with another number of maps, kept until the kernel has committed the change.
+/// The tables with the previous number of maps, kept until the kernel has committed the new number.
 pub(in crate::sync) struct Before {
     maps: u8,
     tables: Vec<FamilyTable>,
@@ -20,21 +21,22 @@ impl Tables {
         self.maps
     }
 
-    /// Returns the number of elements of the largest kind of map of endpoints as of the last commit, in the table that has more.
+    /// Returns the number of elements that all maps of endpoints of one kind had together at the last commit: the largest such number of
+    /// all kinds and tables.
     pub(in crate::sync) fn largest_map(&self) -> usize {
         self.tables.iter().map(|table| map_steps::largest(table.records.lens())).max().unwrap_or(0)
     }
 
-    /// Returns the number of maps and the number of elements of the largest kind, in the tables that were read and not compared yet; `None`
-    /// when none of them has such maps.
+    /// Returns the number of maps, and the number of elements that all maps of one kind have together, each the largest in the tables that
+    /// were read and not compared yet; `None` when none of these tables has maps of endpoints.
     pub(in crate::sync) fn found_maps(&self) -> Option<(u8, usize)> {
         let read = self.tables.iter().filter_map(|table| table.read.as_ref()?.as_ref());
         let of_each = read.filter_map(|dump| Some((map_steps::found_in(dump)?, map_steps::largest_in(dump))));
         of_each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
     }
 
-    /// Has the tables split each map of endpoints into this many. The records of all Services have to be made again, and the next
-    /// transaction compares everything. Returns the tables of before.
+    /// Sets the number of maps into which each map of endpoints is split. The records of all Services have to be made again, and the next
+    /// transaction compares everything. Returns the previous tables.
     pub(in crate::sync) fn set_maps(&mut self, maps: u8) -> Before {
         let layout = self.layout;
         let with_maps = |before: &FamilyTable| {
@@ -54,7 +56,7 @@ impl Tables {
         before
     }
 
-    /// Returns to the tables of before, because the kernel did not commit those with another number of maps.
+    /// Restores the previous tables, because the kernel did not commit the tables with another number of maps.
     pub(in crate::sync) fn restore(&mut self, before: Before) {
         self.maps = before.maps;
         self.tables = before.tables;

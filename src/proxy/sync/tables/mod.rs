@@ -125,7 +125,7 @@ impl Tables {
         self.tables.iter().map(|table| table.settings.family)
     }
 
-    /// Returns the names of the tables.
+    /// Returns the names of the tables, in the order of [`Tables::families`].
     pub(super) fn names(&self) -> Vec<TableName> {
         self.tables.iter().map(|table| table.name().clone()).collect()
     }
@@ -194,7 +194,7 @@ impl Tables {
         }
     }
 
-    /// Removes from each Service in `services`, which are held back, the frontends that belong to another Service by now.
+    /// Removes from each held-back Service in `services` the frontends that another Service has taken over.
     pub(super) fn give_way<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         let owners: Vec<Owner> = services.cloned().map(Owner::Service).collect();
         self.tables.iter_mut().for_each(|table| table.records.give_way(owners.iter()));
@@ -299,7 +299,7 @@ impl Tables {
     /// Notes that it is not known any more what the kernel holds.
     pub(super) fn forget(&mut self) {
         self.known = false;
-        // If the kernel refused a deletion, the next sync does not try it again.
+        // The kernel may have refused to delete an emptied chain, so the next sync does not try that again.
         self.second_passed = false;
     }
 
@@ -433,7 +433,7 @@ mod tests {
         tables.committed(&commands, Instant::now());
     }
 
-    // Wrong bookkeeping costs a comparison, and does not end the process (G7).
+    // If the bookkeeping of the tables is wrong, the next sync compares everything, and the process does not end (G7).
     #[test]
     fn after_a_slip_of_the_bookkeeping_the_next_sync_reads_everything_back() {
         let invocation =

@@ -1,4 +1,4 @@
-//! What an object in a table belongs to.
+//! The owner of an object in a table: the node, or a Service.
 
 use rules::model::ObjectName;
 
