@@ -143,7 +143,7 @@ impl Waiting {
         match place {
             Place::None => return false,
             Place::Of(index) => {
-                // The event that is dropped was not sent, so allow to record it again.
+                // The event that is dropped was not sent, so it may be recorded again.
                 if let Some(Message::Event(dropped)) = self.messages.remove(index) {
                     self.recent.recorded.remove(&dropped);
                 }

@@ -266,7 +266,7 @@ fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[Element
     }
 }
 
-/// Whether an element has this value, and no other attribute, which another program may have added.
+/// Whether an element has this value and nothing else. Another program may have added a time-out or a comment.
 fn is_just(element: ElementRef<'_>, value: &[u8]) -> bool {
     let Parts { key: _, key_end, value: present, timeout, comment } = element.parts();
     present == ValueRef::Data(value) && key_end.is_none() && timeout.is_none() && comment.is_none()

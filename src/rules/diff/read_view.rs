@@ -15,7 +15,7 @@ use super::records::Records;
 use super::wanted::elements_of;
 use crate::table::{FIRST_PLACE, fit};
 
-/// The elements of each set of the static rules, by the set's number. A table that is deleted and created again has none.
+/// The elements of each set of the static rules, by the set's number; empty sets if the table must be deleted and created again.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 
 #[derive(Default)]

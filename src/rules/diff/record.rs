@@ -246,7 +246,7 @@ impl Record {
         self.entries.is_empty() && self.own.is_none()
     }
 
-    /// Whether it has sets or chains that belong to its owner only.
+    /// Whether the record has sets or chains that belong to its owner only.
     pub(super) fn has_own(&self) -> bool {
         self.own.is_some()
     }

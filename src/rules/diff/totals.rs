@@ -54,7 +54,8 @@ impl Totals {
         self.lens[usize::from(set)]
     }
 
-    /// The number of elements of each set of the static rules, and of all verdict maps whose names begin with one prefix.
+    /// The number of elements of each set of the static rules, and for each prefix of the names of verdict maps the number of elements of
+    /// all maps with this prefix.
     pub(super) fn lens<'a>(&'a self, static_rules: &'a StaticRules) -> impl Iterator<Item = (&'a str, usize)> {
         let of_static = static_rules.sets.iter().zip(&self.lens).map(|(set, len)| (&*set.name, *len));
         of_static.chain(self.kinds.iter().copied())

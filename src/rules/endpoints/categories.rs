@@ -11,8 +11,8 @@ use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, Traffi
 use super::topology::Topology;
 use super::weights::{Entry, Weighing};
 
-/// Merges the endpoints of slices, which come sorted by name, each with the number of its port (B4). Returns them sorted by IP and port
-/// number, each pair of IP and port number once.
+/// Merges the endpoints of slices. The slices come sorted by name, each with the number that it gives the service port (B4). Returns the
+/// endpoints sorted by IP and port number, each pair of IP and port number once.
 ///
 /// Of two entries with the same IP and port number, the one from the later slice wins, unless that one is terminating: then the earlier one
 /// stays (B10). Each slice can give a named port a different number, so entries with the same IP and different port numbers all stay.

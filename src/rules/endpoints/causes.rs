@@ -1,8 +1,8 @@
 //! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are
 //! used.
 //!
-//! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and the
-//! reasons come from `Lists`, from which the selection is made too, so a cause never says anything else than what was selected.
+//! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and
+//! the reasons come from `Lists`. The selection uses `Lists` too, so the causes always agree with it.
 //!
 //! Invariant: the time is bounded by `MOST_WORK`, whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
 //! so.
@@ -32,7 +32,7 @@ pub struct Causes {
     pub asks_for_hints: bool,
     /// Which open connections the Service asks to close, if any (J13).
     pub close_connections: Option<CloseConnections>,
-    /// Whether the Service asks to keep UDP flows to endpoints that are only not ready (J3).
+    /// Whether the Service asks to keep UDP flows to endpoints that do not serve, as long as they are in a slice (J3).
     pub keeps_unready_udp_flows: bool,
     /// The weights that the Service gives to endpoints by where they run.
     pub weights: Weights,
@@ -81,7 +81,7 @@ pub struct Counts {
 /// The endpoints that were taken into a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Which endpoints these are.
+    /// Whether these endpoints are Ready or terminating, or whether there are none.
     pub category: Category,
     /// The number of endpoints.
     pub count: usize,

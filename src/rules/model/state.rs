@@ -244,8 +244,8 @@ impl State {
         self.claims.owns(service, port_index, frontend)
     }
 
-    /// The frontends of the first `most` ports of a Service, and its node ports, that no other Service owns. A Service with too many frontends
-    /// owns none.
+    /// The frontends of a Service that no other Service owns: all frontends of its first `most` ports, and the node ports of the others.
+    /// Also lists the frontends of a Service with too many of them, although such a Service owns none.
     pub fn unshared_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
         let of_port = move |(index, port)| {
             let frontends = Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));

@@ -145,7 +145,7 @@ pub enum ChainKind {
     ExternalServices,
     /// Drops packets from clients that are not in the source ranges of a load balancer IP.
     Firewall,
-    /// Rejects packets to a port that has no endpoints.
+    /// Rejects packets to frontends without endpoints, and to ports of cluster IPs that no Service serves.
     Reject,
     /// Sends packets for which no rule chose an endpoint, because the endpoints just changed, to the first endpoint of their frontend.
     Fallback,

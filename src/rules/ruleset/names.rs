@@ -15,8 +15,8 @@ pub const TABLE: &str = "kube-proxy";
 pub mod set {
     /// The cluster IPs in use.
     pub const CLUSTER_IPS: &str = "cluster-ips";
-    /// Addresses of the node that accept node ports. Not upstream's name `nodeport-ips`: upstream kube-proxy, when it starts in match-all
-    /// mode, deletes that set, which would fail if a rule of this proxy used it.
+    /// Addresses of the node that accept node ports. Not upstream's name `nodeport-ips`: upstream kube-proxy deletes the set of this name
+    /// when it starts and all addresses accept node ports. The deletion would fail if a rule of this proxy used the set.
     pub const NODEPORT_ADDRESSES: &str = "nodeport-addresses";
     /// The ranges of the ServiceCIDRs.
     pub const SERVICE_CIDRS: &str = "service-cidrs";
@@ -88,7 +88,7 @@ pub mod chain {
     pub const FORWARD: &str = "KUBE-FORWARD";
     /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
     pub const OUTPUT: &str = "KUBE-OUTPUT";
-    /// Rejects packets to a port that has no endpoints.
+    /// Rejects packets to frontends without endpoints, and to ports of cluster IPs that no Service serves.
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";
@@ -118,9 +118,9 @@ pub mod chain {
     pub const FILTER_FORWARD: &str = "filter-forward";
     /// The base chain for packets that this host sends.
     pub const FILTER_OUTPUT: &str = "filter-output";
-    /// The base chain that records the clients of endpoints on other nodes (session affinity).
+    /// The base chain that records the clients of endpoints outside the host's network namespace: pods, and other nodes (session affinity).
     pub const AFFINITY_POSTROUTING: &str = "nat-affinity-postrouting";
-    /// The base chain that records the clients of endpoints on this host (session affinity).
+    /// The base chain that records the clients of endpoints in the host's network namespace (session affinity).
     pub const AFFINITY_INPUT: &str = "nat-affinity-input";
 
     /// The prefix of the names of all chains that iptables mode has too.

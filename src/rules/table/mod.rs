@@ -38,8 +38,8 @@ pub struct StaticRules {
     /// Makes the content of a chain on demand from its name, such as `lb-3`. `diff` adds the chain when a rule or an element first goes to
     /// it.
     pub on_demand: fn(&str) -> Option<ChainContent>,
-    /// Whether a set with this name, which is none of `sets`, belongs to the table in another form: then it is deleted, together with the
-    /// rules that use it. A table with any other unknown set is deleted and made again.
+    /// Whether a set with this name, which is none of `sets`, is from a time when the table had another number of endpoint maps (F10). Such
+    /// a set is deleted, together with the rules that use it. A table with any other unknown set is deleted and created again.
     pub former: fn(&str) -> bool,
     /// The prefixes of the names of [`ServiceObjects::verdict_maps`]: metrics sum up the elements of all maps with one prefix.
     pub kinds: &'static [&'static str],

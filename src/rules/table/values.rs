@@ -1,4 +1,4 @@
-//! A packed list of map values, such as the endpoints of a frontend: a cluster has hundreds of thousands of values, some ten in each list.
+//! A packed list of map values, such as the endpoints of a frontend: a cluster has hundreds of thousands of values, about ten in each list.
 //!
 //! Built from [`Data`], read as bytes. Invariant: all values of a list have the same length, which is not 0.
 

@@ -28,8 +28,8 @@ const PAGE: u32 = 500;
 const MAX_EVENT: usize = 16 << 20;
 /// The largest page, in bytes, for servers that ignore the page size.
 const MAX_PAGE: usize = 256 << 20;
-/// The time without a failure after which a resumed watch counts as working. It does not need data, because nothing may come on a watch for
-/// a minute.
+/// The time without a failure after which a resumed watch counts as working. No data are needed for that, because a working watch may be
+/// silent for a minute.
 const RESUMED: Duration = Duration::from_millis(200);
 /// The shortest time between two reports that data of a watch arrived.
 const NOTED: Duration = Duration::from_millis(50);

@@ -396,7 +396,7 @@ mod tests {
             // An entry for a name does not match the end of an address.
             ("2.1", "192.0.2.1", 443, true),
             (".1", "192.0.2.1", 443, true),
-            // Go does not match an entry with an address in brackets and without a port.
+            // Unlike Go, this program also matches an address in brackets without a port.
             ("[2001:db8::1]", "[2001:db8::1]", 443, false),
             ("2001:db8::1", "[2001:db8:0::1]", 443, false),
             ("10.96.0.0/12", "10.96.0.1", 443, false),

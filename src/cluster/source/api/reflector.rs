@@ -367,7 +367,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes that a piece of an answer arrived, or that the server accepted a watch, because nothing may come on a watch for a minute.
+    /// Notes that the server serves the kind: a piece of an answer arrived, or the server accepted a watch. The acceptance alone counts,
+    /// because a watch may be silent for a minute.
     pub(super) fn received(&self) {
         self.shared.observer.connected(self.kind.name(), true);
         self.shared.observer.received(self.kind.name(), SystemTime::now());
