@@ -340,7 +340,7 @@ mod tests {
         assert!(deleted(&dns(&[]), flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // A flow to the number of a node port at an address of another machine is not a flow of the Service, unlike upstream (J6).
+    // A flow to the number of a node port at an address of another machine is not a flow of the Service; upstream deletes it (J6).
     #[test]
     fn node_port_flows_count_on_the_nodes_addresses_only() {
         let state = dns(&["10.244.0.1"]);
@@ -411,7 +411,8 @@ mod tests {
         }
     }
 
-    // With the annotation an open connection ends once the address of its endpoint is in no slice, but is reset once only (J13).
+    // With the annotation `close-connections` an open connection ends once the address of its endpoint is in no slice. It is reset only
+    // once (J13).
     #[test]
     fn open_connections_end_with_the_address_of_their_endpoint() {
         let endpoints = ["10.244.0.1", "10.244.0.2 dead", "10.244.0.3 unready"];

@@ -63,8 +63,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         &self.static_rules
     }
 
-    /// Replaces the static rules. The next transaction must come from [`Self::comparison`]. The new static rules must have the sets of the
-    /// old ones.
+    /// Replaces the static rules. The next transaction must come from [`Self::comparison`]. The new static rules must have the same sets in
+    /// the same order, because records refer to a set by its number.
     pub fn set_static_rules(&mut self, static_rules: StaticRules) {
         debug_assert_eq!(self.static_rules.sets, static_rules.sets);
         self.static_rules = static_rules;

@@ -18,7 +18,7 @@ use super::{Gathered, label};
 
 /// The most endpoints that are looked at for one Service, over all its ports; more than any real Service has.
 pub(super) const MOST_WORK: usize = 200_000;
-/// The work for a port without endpoints, counted in endpoints.
+/// The work that each port adds to the work for its endpoints, counted in endpoints.
 pub(super) const PORT_WORK: usize = 200;
 
 /// Why each port of a Service has the endpoints that it has.

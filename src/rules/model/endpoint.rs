@@ -134,7 +134,7 @@ pub struct Hints {
 mod tests {
     use super::*;
 
-    // A cluster has hundreds of thousands of endpoints: the zone may not make them larger.
+    // A cluster has hundreds of thousands of endpoints, so the field `zone` must not make an endpoint larger.
     #[test]
     fn the_zone_takes_no_memory_of_its_own() {
         let parts = size_of::<IpAddr>() + size_of::<Conditions>();

@@ -14,8 +14,8 @@ pub struct Node {
     pub name: Arc<str>,
     /// Label `topology.kubernetes.io/zone`; `None` when absent or empty (C2, C9).
     pub zone: Option<Arc<str>>,
-    /// The node's IPs: first the first InternalIP, or else the first ExternalIP; then the first address of the other family (M4).
-    /// `bindAddress` is not applied yet.
+    /// The node's IPs: the first InternalIP or, if there is none, the first ExternalIP; then the first address of the other family, chosen
+    /// in the same way (M4). `bindAddress` is not applied yet.
     pub ips: Vec<IpAddr>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<IpNet>,

@@ -47,7 +47,7 @@ impl Dirty {
 #[derive(Debug)]
 pub struct State {
     node_name: Arc<str>,
-    /// Services by name, also names that only slices have so far (B13).
+    /// Services by name. Also has an entry for each name that only slices mention so far (B13).
     known: HashMap<ObjectName, Known>,
     service_count: usize,
     /// The name of the Service that each slice belongs to, by slice name.

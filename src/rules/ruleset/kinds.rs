@@ -134,8 +134,8 @@ pub enum ChainKind {
     Postrouting,
     /// Refuses packets to this host if the frontend has no endpoints.
     Input,
-    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets that belong to no known
-    /// connection.
+    /// With `--ruleset-layout=maps`: refuses forwarded packets whose frontend has no endpoints. With `chains`: drops forwarded packets in
+    /// conntrack state `invalid` (D22).
     Forward,
     /// Refuses packets from this host if the frontend has no endpoints.
     Output,

@@ -20,8 +20,8 @@ use crate::model::{Family, Service, State};
 /// The numbers of maps, each with the largest number of elements that so many maps of one kind (such as `endpoints`) hold together.
 ///
 /// Measured on kernel 6.18: a map of 100,000 elements takes 0.3 s to list, one of a million takes half a minute; the part that grows with
-/// the square of the size is about 25 ps for each pair of elements. With these steps it never takes more than a quarter of a second up to
-/// 400,000 elements, and 0.4 s at a million.
+/// the square of the size is about 25 ps for each pair of elements. With these steps, to list all maps of one kind never takes more than a
+/// quarter of a second up to 400,000 elements, and 0.4 s at a million.
 const STEPS: [(u8, usize); 3] = [(1, 50_000), (16, 8 * 50_000), (MOST, usize::MAX)];
 
 /// The most maps of endpoints of one kind that a table can have.
@@ -198,7 +198,8 @@ mod tests {
         assert_eq!(largest([("services", 100)].into_iter()), 0);
     }
 
-    /// The number of maps for Services with `frontends` addresses and three endpoints, when one map has nine elements at most.
+    /// The number of maps for `count` Services, each with `frontends` addresses and three endpoints, when one map has nine elements at
+    /// most.
     fn for_services(count: u8, frontends: u8, limit: u64, layout: Layout) -> u8 {
         let events = (0..count).flat_map(|n| {
             let name = format!("ns/s{n}");

@@ -1,7 +1,8 @@
 //! The names of all chains, sets and maps of this program's tables, for all ruleset layouts (`--ruleset-layout`).
 //!
 //! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
-//! No other file has these names as text, so renaming one here cannot break code that recognises it.
+//! No other file has the names of this program's objects as text, so renaming one here cannot break code that recognises it. (Crate `node`
+//! has the names of iptables mode's chains, some of which are the same.)
 //!
 //! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
@@ -83,8 +84,8 @@ pub mod chain {
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
     /// Refuses packets to this host if the frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets that belong to no known
-    /// connection.
+    /// With `--ruleset-layout=maps`: refuses forwarded packets whose frontend has no endpoints. With `chains`: drops forwarded packets in
+    /// conntrack state `invalid` (D22).
     pub const FORWARD: &str = "KUBE-FORWARD";
     /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
     pub const OUTPUT: &str = "KUBE-OUTPUT";

@@ -28,7 +28,7 @@ struct Client {
     is_pod: bool,
 }
 
-/// A client elsewhere, a pod that is an endpoint too, a pod that is none, and this host.
+/// A client elsewhere, a pod that is an endpoint too, a pod that is no endpoint, and this host.
 fn clients(family: Family) -> [Client; 4] {
     let link = |index, name: &str| Link::Known(index, name.into());
     let client = |address: &str, input, is_pod| Client { address: address.parse().unwrap(), input, is_pod };
@@ -95,7 +95,7 @@ impl Detect {
 }
 
 prop_compose! {
-    /// Settings of the IPv4 table; those of the other family differ as [`Detect`] says.
+    /// How local pods are recognised, and the settings of the IPv4 table without that. The caller adds it for each family.
     fn settings()(
         detect in select(vec![Detect::Nothing, Detect::Source, Detect::Interface, Detect::Prefix]),
         (masquerade_all, drop_invalid, with_port) in any::<(bool, bool, bool)>(),

@@ -97,8 +97,7 @@ impl<O: Observer> Reflector<'_, O> {
 
     /// Watches from a version; or, if `is_list`, streams a list and watches from its version.
     async fn watch(&mut self, version: String, mut is_list: bool) -> Result<(), Error> {
-        // The last watch may have ended before the server answered the question whether it has the version: a server that does not have it
-        // answers after 3 s.
+        // Handle an answer that came after the last watch had ended: a server that does not have the version answers only after 3 s.
         if let Some(answer) = answer(&mut self.question).now_or_never() {
             self.question_answered(answer)?;
         }

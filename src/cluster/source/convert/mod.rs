@@ -61,7 +61,7 @@ pub(crate) const ASSIGN: ClusterIps = ClusterIps { v4: Some(Ipv4Addr::UNSPECIFIE
 pub(crate) const ASSIGN_PORT: u16 = 0;
 
 impl Default for ConvertOptions {
-    /// Returns the default of each feature gate.
+    /// Returns the options for a configuration in which nothing is set.
     fn default() -> Self {
         Self {
             allow_external_ips: true,

@@ -48,8 +48,8 @@ impl Converter {
         self.options.without_cluster_ip == WithoutClusterIp::Assigned
     }
 
-    /// Whether node ports, and whether a health-check node port, are still to be assigned to the Service. A Service of type LoadBalancer
-    /// that has a cluster IP comes from an API server, which has assigned all its ports.
+    /// Returns whether node ports are still to be assigned to the Service, and whether a health-check node port is. A Service of type
+    /// LoadBalancer that has a cluster IP comes from an API server, which has assigned all its ports.
     fn assigns_ports(&self, spec: &objects::ServiceSpec<'_>) -> (bool, bool) {
         let assigns = self.options.without_cluster_ip == WithoutClusterIp::Assigned;
         let is_new_balancer = *spec.type_ == *"LoadBalancer" && spec.cluster_ip.is_empty();

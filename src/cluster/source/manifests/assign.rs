@@ -1,7 +1,7 @@
 //! Gives Services the cluster IPs and node ports that an API server would give them, for commands that show what manifests would do.
 //!
 //! Takes the events of all manifests, in which [`ASSIGN`] and [`ASSIGN_PORT`] mark what is missing; replaces each mark and returns a
-//! sentence for each Service that had one. Pure. A Service for which nothing is left is removed, with a problem.
+//! sentence for each Service that had a mark. Pure. A Service for which no address or no port is free is removed, with a problem.
 //!
 //! The choice depends on the Service's name, and not on the order of the manifests: a hash of the name gives the first address to try, and
 //! the Service gets the first free address from there on. So a new Service changes the address of another one only when both hashes give

@@ -40,7 +40,7 @@ pub use thread::{Handle, check, spawn};
 /// What a [`ManifestProblem`] affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A part of an object is ignored, or one of several definitions of an object.
+    /// A part of an object is ignored, or an object is ignored because another definition of it counts.
     Warning,
     /// A document, file or directory cannot be used. Objects that it defined before stay unchanged.
     Error,

@@ -65,7 +65,7 @@ pub(super) const KEEP_UDP_FLOWS: &str = "kube-proxy-nft/keep-udp-flows";
 pub(super) const WEIGHTS: &str = "kube-proxy-nft/weights";
 /// Annotation of an EndpointSlice with the weight of its endpoints.
 pub(super) const WEIGHT: &str = "kube-proxy-nft/weight";
-/// Annotation of a Service: it asks for topology hints, if its value is `Auto`.
+/// Annotation with which a Service asks for topology hints: the value is `Auto` or `auto`.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
