@@ -27,7 +27,7 @@ use crate::model::{
 /// A flow that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The transport protocol.
+    /// The transport protocol. Flows of other protocols, such as ICMP, are left out.
     pub protocol: Protocol,
     /// The client's address and port.
     pub client: SocketAddr,
@@ -54,7 +54,7 @@ impl Flow {
 /// The flows that one list of the kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// UDP.
+    /// All UDP flows.
     Udp,
     /// TCP and SCTP flows with a translated destination that nobody answered.
     Unanswered,

@@ -1,4 +1,5 @@
-//! Turns new records into committed ones after the kernel has carried out a transaction.
+//! Turns new records into committed ones after the kernel has carried out a transaction. A record has the objects of one Service, or of the
+//! node.
 
 use std::hash::Hash;
 

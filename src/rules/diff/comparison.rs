@@ -1,4 +1,5 @@
-//! Compares all records with the table that was read from the kernel: at the start, after a failure, and after another program changed it.
+//! Compares all records (each has the wanted objects of one Service, or of the node) with the table that was read from the kernel: at the
+//! start, after a failure, and after another program changed it.
 //!
 //! Some tables cannot be corrected: a set has another type, a base chain has another hook, rules use objects that this proxy never
 //! creates, or the table has the wrong ownership. Such a table is deleted and created in one transaction, so packets see either the old

@@ -1,5 +1,5 @@
 //! Indexes the elements that were read from the kernel by key. Elements whose keys differ only in the number at the end (the slot) form a
-//! group, as in records.
+//! group, as in the records of Services.
 //!
 //! The elements stay packed, as they were read: an index of a million elements takes 30 MB.
 

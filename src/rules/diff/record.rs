@@ -38,10 +38,10 @@ pub struct Entry<'a> {
     pub content: Content<'a>,
 }
 
-/// The content of an entry.
+/// What an entry stands for in its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// An element.
+    /// One element, whose key has no number at its end.
     Element(ElementRef<'a>),
     /// A group of numbered elements.
     Group(Group<'a>),

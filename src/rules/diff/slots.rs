@@ -1,4 +1,5 @@
-//! Assigns numbers (slots) to the values of a group, so that as few elements as possible change.
+//! Assigns numbers (slots) to the values of a group, such as the endpoints of a frontend, so that as few elements as possible change. The
+//! keys of a group's elements differ only in the number at the end.
 
 use std::hash::Hash;
 

@@ -1,4 +1,5 @@
-//! Sums over the committed records of a table: the number of elements in each set, and of owners for each key of a shared set.
+//! Sums over the committed records of a table (the objects that the kernel has for each owner, a Service or the node): the number of
+//! elements in each set, and of owners for each key of a shared set.
 //!
 //! Takes an owner's old and new record at each change. Invariant: each sum counts exactly the present records. If a sum turns
 //! out to be wrong, [`Totals::slipped`] is true: then the sums are computed again and the kernel's table is compared, instead of a panic.

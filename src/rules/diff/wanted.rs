@@ -1,4 +1,5 @@
-//! The wanted chains and sets of a table, by name, and the comparison with the chains and sets that were read.
+//! The chains and sets of a table that the static rules and the records of all Services want, by name, and the comparison with the chains
+//! and sets that were read.
 
 use std::hash::Hash;
 use std::sync::Arc;

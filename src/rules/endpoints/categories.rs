@@ -56,7 +56,7 @@ impl Uses {
 /// Which endpoints a list has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
-    /// The Ready endpoints.
+    /// The endpoints that are Ready.
     Ready,
     /// The endpoints that serve while they terminate, because no endpoint is Ready.
     Terminating,
@@ -129,7 +129,7 @@ fn ready_or_terminating(endpoints: &[Entry<'_>], weighing: Weighing<'_>, wanted:
     (Vec::new(), Category::Nothing)
 }
 
-/// The category of one endpoint: whether it may be used at all, and only if none is Ready (C8).
+/// The category of one endpoint: `Terminating` if it may be used only when no endpoint is Ready (C8), `Nothing` if it may never be used.
 pub(super) const fn category(endpoint: &Endpoint) -> Category {
     match endpoint.conditions {
         conditions if conditions.ready => Category::Ready,

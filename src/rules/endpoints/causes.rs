@@ -43,13 +43,13 @@ pub struct Causes {
 /// Why a service port has the endpoints that it has in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortCause {
-    /// The IP family.
+    /// The IP family of the endpoints.
     pub family: Family,
     /// `namespace/name:port`, or `namespace/name` when the port has no name.
     pub label: Arc<str>,
     /// The name of the port; empty when it has none.
     pub port: Arc<str>,
-    /// The transport protocol.
+    /// The transport protocol of the port.
     pub protocol: Protocol,
     /// The endpoints of all slices of the Service, whatever their ports are.
     pub pods: Counts,
@@ -70,11 +70,11 @@ pub struct PortCause {
 /// How many endpoints there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All endpoints.
+    /// The number of all endpoints, in whatever condition.
     pub all: usize,
-    /// The Ready endpoints.
+    /// The number of endpoints that are Ready.
     pub ready: usize,
-    /// The endpoints that are not Ready, but serve while they terminate.
+    /// The number of endpoints that are not Ready, but serve while they terminate.
     pub terminating: usize,
 }
 

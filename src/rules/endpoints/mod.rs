@@ -56,7 +56,7 @@ pub struct PortSelection {
     pub family: Family,
     /// `namespace/name:port`, or `namespace/name` when the port has no name.
     pub label: Arc<str>,
-    /// Transport protocol.
+    /// The transport protocol of the port.
     pub protocol: Protocol,
     /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15). With weights an endpoint has
     /// several entries, so that each entry gets the same share of the connections (E15).

@@ -61,7 +61,7 @@ impl Hash for TriggerTime {
 pub struct SlicePort {
     /// Name of the service port.
     pub name: Arc<str>,
-    /// Transport protocol.
+    /// Transport protocol; TCP if the slice names none.
     pub protocol: Protocol,
     /// Port on the endpoint.
     pub port: u16,

@@ -57,9 +57,9 @@ pub struct Service {
 /// The cluster IP of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterIps {
-    /// IPv4.
+    /// The IPv4 cluster IP; `None` if the Service has none.
     pub v4: Option<Ipv4Addr>,
-    /// IPv6.
+    /// The IPv6 cluster IP; `None` if the Service has none.
     pub v6: Option<Ipv6Addr>,
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for Weights {
 pub struct ServicePort {
     /// The port's name; empty when it has none.
     pub name: Arc<str>,
-    /// Transport protocol.
+    /// Transport protocol; TCP if the Service names none.
     pub protocol: Protocol,
     /// Port on the Service's addresses.
     pub port: u16,

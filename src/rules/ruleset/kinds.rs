@@ -121,7 +121,7 @@ pub enum Role {
     Refuse,
 }
 
-/// The use of a chain.
+/// What the rules of a chain do. Chains with the same use may have different names in the two ruleset layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainKind {
     /// Looks up the frontend of a packet.

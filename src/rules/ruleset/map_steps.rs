@@ -1,4 +1,5 @@
-//! Chooses how many maps share the endpoints of each kind, if `nftables.endpointMaps` leaves that to this program.
+//! Chooses how many maps share the endpoints of each kind, if `nftables.endpointMaps` leaves that to this program. A kind is for one type
+//! of frontend (address or node port) and one traffic policy (Cluster or Local).
 //!
 //! The kernel lists a map in a time that grows with the square of its size (`endpoint_sets`), and each further map needs rules of its own,
 //! so the number of maps grows with the table, in few [`Steps`]. Takes numbers of elements, or a table that was read; returns numbers of

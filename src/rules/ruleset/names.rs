@@ -160,7 +160,7 @@ pub enum FrontendType {
 }
 
 impl FrontendType {
-    /// Both types.
+    /// Both types, addresses first.
     pub const BOTH: [Self; 2] = [Self::Address, Self::NodePort];
 
     /// The type of a frontend.
@@ -191,7 +191,7 @@ pub enum List {
 }
 
 impl List {
-    /// Both lists.
+    /// Both lists, first that of traffic policy Cluster.
     pub const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
 
     /// The part of a chain's name that stands for this list.

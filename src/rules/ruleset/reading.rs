@@ -24,7 +24,7 @@ pub enum Key {
     Address(IpAddr),
     /// An endpoint on this node.
     Endpoint(SocketAddr, Protocol),
-    /// A frontend.
+    /// A frontend, and nothing else.
     Frontend(Frontend),
     /// A frontend, and the number of an entry of its list of endpoints or of a position in its Maglev table ([`is_place`]).
     Numbered(Frontend, u32),
@@ -203,7 +203,7 @@ pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
 }
 
 impl FrontendSet {
-    /// The frontend of a key.
+    /// The frontend in a key of this set; `None` if this program never writes such a key.
     #[must_use]
     pub fn frontend(self, family: Family, key: &[u8]) -> Option<Frontend> {
         frontend(self.kind, family, key)

@@ -23,7 +23,7 @@ pub type SetName = Cow<'static, str>;
 /// The fixed part of a table: everything that does not depend on Services.
 #[derive(Clone, Debug)]
 pub struct StaticRules {
-    /// The table.
+    /// The name and the comment of the table.
     pub table: Table,
     /// Whether only this process may change the table while it runs.
     pub owned: bool,
@@ -48,9 +48,9 @@ pub struct StaticRules {
 /// A chain with its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainContent {
-    /// The chain.
+    /// The chain, without its rules.
     pub chain: Chain,
-    /// Its rules.
+    /// Its rules, in the order in which the kernel evaluates them.
     pub rules: Vec<Rule>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) const FIRST_PLACE: u32 = 1 << 17;
 /// number at the end of the key is called the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// The map.
+    /// The name of the map.
     pub set: SetName,
     /// The key without the number at its end.
     pub prefix: Data,

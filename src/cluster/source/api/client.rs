@@ -59,7 +59,6 @@ const NO_PROXY_URL: &str = "http://none";
 /// Where a pod finds the files of its ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// The configuration of a client.
 pub(super) struct Configuration {
     /// The configuration for the kube library. Its `root_cert` has only certificates that can be used.
     pub(super) config: Config,

@@ -88,7 +88,7 @@ impl Reruns {
 
 /// A piece of a response.
 pub(super) enum Chunk<B> {
-    /// Some bytes.
+    /// The next bytes of the body.
     Bytes(B),
     /// The response is complete.
     End,

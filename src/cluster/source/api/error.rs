@@ -35,7 +35,7 @@ pub(crate) enum Error {
     Refused {
         /// HTTP status.
         code: u16,
-        /// The server's message.
+        /// The message of the server; `None` if its answer has none.
         message: Option<String>,
         /// How long the server asks to wait before the next request (Retry-After).
         retry_after: Option<Duration>,

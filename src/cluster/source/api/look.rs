@@ -43,7 +43,7 @@ pub struct ServerReport {
     pub reached: Result<Reached, String>,
     /// When the client's certificate expires, if it has one.
     pub client_certificate_end: Option<Timestamp>,
-    /// Whether each request of a proxy is allowed; empty if the server does not answer.
+    /// Whether each request that a proxy needs is allowed; empty if the server does not answer.
     pub access: Vec<Access>,
     /// Whether the node's Node object exists; `None` if Nodes cannot be listed.
     pub has_node: Option<bool>,

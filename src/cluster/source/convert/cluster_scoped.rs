@@ -11,7 +11,6 @@ use rules::model::{Event, Family, Node};
 const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Converter {
-    /// Converts a Node.
     pub(in crate::source) fn node(&mut self, object: &objects::Node<'_>) -> Converted {
         let mut fields = Fields::of("Node", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {

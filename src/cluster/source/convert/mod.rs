@@ -28,7 +28,7 @@ use component::config::NodeMark;
 use intern::Interner;
 use rules::model::{ClusterIps, Event, ObjectName, Protocol};
 
-/// Options of the conversion.
+/// What decides, besides the object itself, how an object is converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` is used (A7).

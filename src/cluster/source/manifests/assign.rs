@@ -209,7 +209,8 @@ fn moved(ip: IpAddr, places: u64) -> IpAddr {
     }
 }
 
-/// Numbered places, some of which are taken. Finds a free place fast, even if many names have the same hash.
+/// Places with the numbers 0 to `count - 1` (the addresses of a range, or node ports), some of which are taken. Finds a free place fast,
+/// even if many names have the same hash.
 struct Places {
     count: u64,
     /// For each taken place, where the search goes on: at the next free place, or at a taken place before it.

@@ -74,7 +74,6 @@ impl Scan<'_> {
     }
 }
 
-/// A manifest directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     root: Arc<Path>,

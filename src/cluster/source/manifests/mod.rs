@@ -114,7 +114,7 @@ pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result
 pub struct AssignedManifests {
     /// The events of all objects, [`Event::InitialListDone`] last.
     pub events: Vec<Event>,
-    /// All problems.
+    /// The problems of all files.
     pub problems: Vec<ManifestProblem>,
     /// A sentence for each Service that got a cluster IP or a node port which its manifest does not have.
     pub notes: Vec<String>,

@@ -43,7 +43,6 @@ pub(super) struct Undecodable {
 
 pub(super) type ReadObject = Result<Object, Box<Undecodable>>;
 
-/// One event of a watch.
 #[derive(Debug)]
 pub(super) enum WatchEvent {
     /// An object was added or modified.
@@ -71,7 +70,7 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// A Kubernetes Status.
+/// The object `Status`, with which the API server answers when it refuses a request or ends a watch.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct Status {
