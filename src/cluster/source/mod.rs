@@ -49,7 +49,6 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Logs the problem.
     fn log(&self) {
         let Self { kind, object, field, text } = self;
         let of = |wanted| (*kind == wanted).then_some(&**object);

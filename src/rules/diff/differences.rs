@@ -292,7 +292,6 @@ impl DifferenceKind {
     }
 }
 
-/// Collects the differences.
 struct Finder {
     found: Vec<DifferenceKind>,
     /// The kind and name of each object that exists but could not be decoded or compared, so it must not be reported as missing.

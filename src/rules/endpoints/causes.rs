@@ -57,9 +57,9 @@ pub struct PortCause {
     pub endpoints: Counts,
     /// The endpoints in `endpoints` that are on this node.
     pub here: Counts,
-    /// The policy of the cluster IP.
+    /// The traffic policy of the cluster IP (`spec.internalTrafficPolicy`).
     pub internal: TrafficPolicy,
-    /// The policy of all frontends other than the cluster IP; `None` if there are none.
+    /// The traffic policy of all other frontends (`spec.externalTrafficPolicy`); `None` if the Service has none.
     pub external: Option<TrafficPolicy>,
     /// The endpoints for traffic policy Cluster, and how hints restrict them; `None` when no frontend uses them (A15).
     pub cluster: Option<(Taken, Topology)>,

@@ -72,7 +72,7 @@ pub struct SlicePort {
 pub struct Endpoint {
     /// The first address of the endpoint; it has the slice's family (B6).
     pub address: IpAddr,
-    /// Its conditions (B7).
+    /// Whether the endpoint is ready, serving or terminating (B7).
     pub conditions: Conditions,
     /// Name of the node that the endpoint runs on (B8).
     pub node: Option<Arc<str>>,

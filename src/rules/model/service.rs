@@ -64,7 +64,7 @@ pub struct ClusterIps {
 }
 
 impl ClusterIps {
-    /// The address of a family.
+    /// The cluster IP of a family; `None` if the Service has none.
     #[must_use]
     pub fn get(&self, family: Family) -> Option<IpAddr> {
         match family {

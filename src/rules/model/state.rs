@@ -179,7 +179,7 @@ impl State {
         self.complete
     }
 
-    /// A Service by name.
+    /// The Service with this name; `None` if the state has none.
     #[must_use]
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.known.get(name)?.service.as_deref()
@@ -203,12 +203,12 @@ impl State {
         self.service_count
     }
 
-    /// The slices of a Service, known or not (B13), in order of slice name.
+    /// The slices of a Service in order of slice name, even if there is no Service with this name yet (B13).
     pub fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
         self.known.get(service).into_iter().flat_map(|known| known.slices.iter())
     }
 
-    /// A slice by name.
+    /// The slice with this name; `None` if the state has none.
     #[must_use]
     pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         let service = self.slice_services.get(name)?;
@@ -297,7 +297,6 @@ impl State {
         result
     }
 
-    /// Marks Services as dirty.
     fn set_dirty(&mut self, services: impl IntoIterator<Item = ObjectName>) {
         services.into_iter().for_each(|name| self.change(name, |_| ()));
     }

@@ -109,7 +109,7 @@ pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(fields.address()?, fields.port()?))
 }
 
-/// Parses 4 or 16 bytes as an address.
+/// Parses 4 bytes as an IPv4 address and 16 as an IPv6 address; `None` for any other length.
 #[must_use]
 pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {

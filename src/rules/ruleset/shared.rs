@@ -208,7 +208,6 @@ pub(super) fn common_sets(family: Family) -> [Set; 3] {
     ]
 }
 
-/// The set with a comment.
 pub(super) fn commented(mut set: Set, comment: &str) -> Set {
     set.comment = Some(comment.into());
     set

@@ -90,7 +90,7 @@ impl ServiceObjects {
 /// its elements may have: when an endpoint is removed from the list, the elements that have this endpoint are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicSet {
-    /// The set or map.
+    /// The set; a map if its elements have values.
     pub set: Arc<Set>,
     /// The values that its elements may have, sorted; `None` for a set without values, whose elements stay as long as the set.
     pub allowed: Option<Vec<Data>>,

@@ -26,7 +26,7 @@ impl Values {
         self.bytes.is_empty()
     }
 
-    /// The length of each value; 0 when there is none.
+    /// The length of each value in bytes; 0 when there is none.
     #[must_use]
     pub fn width(&self) -> usize {
         usize::from(self.width)

@@ -113,7 +113,7 @@ pub(super) enum End {
 }
 
 impl Error {
-    /// Returns the error for a request that failed.
+    /// Returns the error for a request to which no answer came.
     pub(super) fn of_request(error: &kube::Error) -> Self {
         Self::Connection(explain(error))
     }

@@ -73,7 +73,7 @@ pub struct Access {
     pub outcome: Allowed,
 }
 
-/// The answer to a request.
+/// Whether the server allows a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
     /// The request is allowed.

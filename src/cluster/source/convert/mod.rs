@@ -89,7 +89,6 @@ pub(super) trait ObjectKind {
     /// Returns the object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
     fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
 
-    /// Converts an object to its event.
     fn convert(object: &Self::Object<'_>, converter: &mut Converter) -> Converted;
 }
 

@@ -31,7 +31,6 @@ pub(super) struct Changed {
     pub(super) attributes: BTreeSet<PathBuf>,
 }
 
-/// Monitors directories.
 #[derive(Debug)]
 pub(super) struct Monitor {
     inotify: OwnedFd,

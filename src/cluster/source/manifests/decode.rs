@@ -62,7 +62,6 @@ impl FileProblems {
 /// An object that was found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ManifestObject {
-    /// The identity of the object.
     pub(super) key: Key,
     /// The number of the document that contains the object, from 1.
     pub(super) document: usize,

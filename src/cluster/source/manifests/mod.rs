@@ -51,7 +51,7 @@ pub enum Severity {
 pub struct ManifestProblem {
     /// What the problem affects.
     pub severity: Severity,
-    /// The file or directory.
+    /// The file or directory that has the problem.
     pub file: Arc<Path>,
     /// The number of the document in the file, from 1; `None` if the problem concerns the complete file.
     pub document: Option<usize>,

@@ -255,7 +255,6 @@ impl<'a> EndpointSlice<'a> {
 
 message!(EndpointSlice<'a> { 1 => metadata, 2 => endpoints, 3 => ports, 4 => address_type });
 
-/// One port of a slice.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointPort<'a> {
@@ -270,7 +269,6 @@ pub(super) struct EndpointPort<'a> {
 
 message!(EndpointPort<'a> { 1 => name, 2 => protocol, 3 => port });
 
-/// One endpoint of a slice.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Endpoint<'a> {
@@ -402,7 +400,6 @@ pub(super) struct NodeSpec<'a> {
 
 message!(NodeSpec<'a> { 5 => taints, 7 => pod_cidrs });
 
-/// One taint of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Taint<'a> {

@@ -23,7 +23,6 @@ use rules::model::Event;
 const MAX_TEXT: usize = 200;
 const UNUSABLE_DELETION: &str = "a deletion of an object without a name, or of another kind";
 
-/// An object that decoded.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) converted: Converted,
@@ -60,7 +59,6 @@ pub(super) enum WatchEvent {
     Error(Status),
 }
 
-/// One page of a list.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) objects: Vec<ReadObject>,
