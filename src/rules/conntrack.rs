@@ -340,7 +340,8 @@ mod tests {
         assert!(deleted(&dns(&[]), flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // A flow to the number of a node port at an address of another machine is not a flow of the Service; upstream deletes it (J6).
+    // A flow to another machine is not a flow of the Service, even if its destination port is the Service's node port; upstream deletes it
+    // (J6).
     #[test]
     fn node_port_flows_count_on_the_nodes_addresses_only() {
         let state = dns(&["10.244.0.1"]);

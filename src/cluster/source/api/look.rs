@@ -35,7 +35,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 pub struct ServerReport {
     /// The server's URL, without secrets.
     pub url: String,
-    /// The proxy on the way, without secrets.
+    /// The proxy through which the server is reached, without user and password; `None` if no proxy is used.
     pub proxy: Option<String>,
     /// The certificates of the CA file that cannot be used, each with the reason.
     pub skipped: Vec<String>,
