@@ -11,8 +11,8 @@
 //! Service last changed, and its endpoints are still the same. The listed TCP and SCTP flows are examined for all Services, because only
 //! few flows are listed.
 //!
-//! Two differences from upstream kube-proxy. Flows of a service port without serving endpoints are deleted as well, so that the client
-//! gets a refusal and not silence (upstream has a bug there, J4). A flow to the number of a node port is deleted only if it goes to an
+//! Two differences from upstream kube-proxy. Flows of a service port without serving endpoints are deleted as well, so that the client gets
+//! a refusal and not silence (upstream before 1.37 keeps them, J4). A flow to the number of a node port is deleted only if it goes to an
 //! address of this node; upstream deletes flows of other programs to that port (J6).
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ use crate::model::{
 /// A flow that the kernel tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The transport protocol.
+    /// The transport protocol. Flows of other protocols, such as ICMP, are left out.
     pub protocol: Protocol,
     /// The client's address and port.
     pub client: SocketAddr,
@@ -44,17 +44,17 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Whether this is a TCP connection that an endpoint has answered: its client learns the end from a reset only.
+    /// Whether this is a TCP connection that an endpoint has answered: only a reset tells its client that the flow has ended.
     #[must_use]
     pub fn needs_reset(&self) -> bool {
         self.protocol == Protocol::Tcp && !self.is_unanswered
     }
 }
 
-/// The flows of a list.
+/// The flows that one list of the kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// UDP.
+    /// All UDP flows.
     Udp,
     /// TCP and SCTP flows with a translated destination that nobody answered.
     Unanswered,
@@ -65,14 +65,15 @@ pub enum Listing {
 /// Frontends that were removed since flows were last examined, and the endpoints that they had.
 #[derive(Debug, Default)]
 pub struct Gone {
-    /// Frontends that no Service has any more: those of UDP, and those whose Service asked to close connections to them.
+    /// Frontends that no Service has any more: all UDP frontends, and those whose Service has an annotation that asks to close connections
+    /// to them (J13).
     pub frontends: HashSet<Frontend>,
     /// UDP endpoints of these frontends that the [`State`] no longer has.
     pub endpoints: HashSet<SocketAddr>,
 }
 
 impl Gone {
-    /// Adds the endpoints of a slice that is about to be replaced or deleted.
+    /// Adds the UDP endpoints of a slice that is about to be replaced or deleted.
     pub fn add_endpoints(&mut self, slice: &EndpointSlice) {
         let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Udp);
         let addresses = || slice.endpoints.iter().map(|endpoint| endpoint.address);
@@ -101,8 +102,8 @@ fn frontends_of(flow: &Flow, node_addresses: &[IpAddr]) -> impl Iterator<Item = 
     destinations.map(move |destination| Frontend { destination, protocol, port: to.port() })
 }
 
-/// Whether a slice loses a TCP or SCTP endpoint: `counts` accepts the endpoint's conditions before, and the slice's content `after` has no
-/// such endpoint. Also true if the endpoint has only moved to another slice.
+/// Whether a slice loses a TCP or SCTP endpoint or port: an endpoint whose conditions `counts` accepts is not in `after`, or `counts`
+/// rejects its new conditions there. Also true if the endpoint has only moved to another slice, because only one slice is compared.
 #[must_use]
 pub fn loses_endpoints(
     before: &EndpointSlice,
@@ -136,13 +137,14 @@ pub struct Examiner<'a> {
     services: HashSet<&'a ObjectName>,
     gone: &'a Gone,
     node_addresses: &'a [IpAddr],
-    /// What is known of the frontends that flows use; filled as flows are examined.
+    /// The valid endpoints and clients of each frontend that a flow has used so far.
     targets: HashMap<Frontend, Target>,
 }
 
 impl<'a> Examiner<'a> {
     /// Takes the Services whose UDP flows are examined, and the frontends and endpoints that are gone. `node_addresses` are the addresses
-    /// of this node. If `gone` has frontends, the endpoints of `services` are added to it.
+    /// of this node. If `gone` has frontends, adds the endpoints of `services` to it: a Service that lost a frontend may still have the
+    /// endpoints to which flows of that frontend go.
     pub fn new(
         state: &'a State,
         services: impl IntoIterator<Item = &'a ObjectName>,
@@ -159,8 +161,8 @@ impl<'a> Examiner<'a> {
     /// Whether a flow leads nowhere: to a frontend of a Service but to no endpoint that may answer it, from a client that is not in the
     /// allowed source ranges (UDP), or to a frontend that is gone.
     pub fn is_stale(&mut self, flow: &Flow) -> bool {
-        // This flow leads to port 0 already, which no endpoint has, so that its client gets a reset. A list after it must not make it
-        // anew: the client may have got the reset and may connect from the same port again.
+        // No endpoint has port 0. A flow to it took the place of a deleted flow so that the client gets a reset. It must not be replaced
+        // again: the client may have got the reset already, and may connect from the same port again.
         if flow.reply_source.port() == 0 {
             return false;
         }
@@ -332,13 +334,14 @@ mod tests {
         assert!(!deleted(&state, flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // A flow of a service port without a serving endpoint is deleted, unlike upstream, so that the client is refused (J4).
+    // A flow of a service port without a serving endpoint is deleted, so that the client is refused (J4).
     #[test]
     fn without_serving_endpoints_all_flows_are_deleted() {
         assert!(deleted(&dns(&[]), flow("10.96.0.10:53", "10.244.0.1:5353")));
     }
 
-    // A flow to the number of a node port at an address of another machine is not a flow of the Service, unlike upstream (J6).
+    // A flow to another machine is not a flow of the Service, even if its destination port is the Service's node port; upstream deletes it
+    // (J6).
     #[test]
     fn node_port_flows_count_on_the_nodes_addresses_only() {
         let state = dns(&["10.244.0.1"]);
@@ -372,7 +375,8 @@ mod tests {
         testing::state([Event::ServiceApplied(web), Event::SliceApplied(slice)])
     }
 
-    /// Whether a TCP flow and an SCTP flow from a client to this endpoint of the Service end.
+    /// Whether a TCP flow and an SCTP flow from a client to this endpoint of the Service end. A TCP flow by way of the node port must have
+    /// the same result.
     fn ended(state: &State, endpoint: &str, is_unanswered: bool) -> [bool; 2] {
         let node = ["192.168.0.2".parse().unwrap()];
         let mut gone = Gone::default();
@@ -390,7 +394,7 @@ mod tests {
         [tcp, sctp]
     }
 
-    // A flow that nobody answered ends unless its endpoint may answer still; an open connection stays (J9, J12).
+    // A flow that nobody answered ends unless its endpoint can still answer; an open connection stays (J9, J12).
     #[test]
     fn unanswered_connections_to_an_endpoint_that_cannot_answer_end() {
         let endpoints = ["10.244.0.1", "10.244.0.2 terminating", "10.244.0.3 published", "10.244.0.4 dead"];
@@ -408,7 +412,8 @@ mod tests {
         }
     }
 
-    // With the annotation an open connection ends once the address of its endpoint is in no slice, but is reset once only (J13).
+    // With the annotation `close-connections` an open connection ends once the address of its endpoint is in no slice. It is reset only
+    // once (J13).
     #[test]
     fn open_connections_end_with_the_address_of_their_endpoint() {
         let endpoints = ["10.244.0.1", "10.244.0.2 dead", "10.244.0.3 unready"];
@@ -429,7 +434,7 @@ mod tests {
         assert!(!needs_reset(Protocol::Sctp, false));
     }
 
-    // A flow stays with an endpoint that does not serve if the Service asks for it, but not with one that is in no slice (J3).
+    // If the Service asks for it, a UDP flow stays with an endpoint that does not serve, but not with one that is in no slice (J3).
     #[test]
     fn flows_of_endpoints_that_do_not_serve_are_kept_on_demand() {
         for keeps in [false, true] {

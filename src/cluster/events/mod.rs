@@ -57,7 +57,7 @@ pub enum ReportedEvent {
     AnotherProxy,
     /// The health check of a Service cannot listen on its port (K4).
     ServiceHealthCheckFailed {
-        /// The Service.
+        /// The Service that has the health check.
         service: ObjectName,
         /// The health-check node port of the Service.
         port: u16,
@@ -66,14 +66,14 @@ pub enum ReportedEvent {
     },
     /// The proxy does not serve a Service, because the kernel refuses its rules or because it has too many elements.
     ServiceNotProgrammed {
-        /// The Service.
+        /// The Service that is not served.
         service: ObjectName,
-        /// The reason.
+        /// The kernel's error, or the limit that the Service exceeds.
         error: String,
     },
     /// The proxy does not serve a Service at an address and port, or at a node port, that the Service specifies.
     FrontNotProgrammed {
-        /// The Service.
+        /// The Service that specifies the address or port.
         service: ObjectName,
         /// The address or port, and why the proxy does not serve the Service there.
         reason: String,
@@ -143,7 +143,7 @@ impl Waiting {
         match place {
             Place::None => return false,
             Place::Of(index) => {
-                // The event that is dropped was not sent, so allow to record it again.
+                // The event that is dropped was not sent, so it may be recorded again.
                 if let Some(Message::Event(dropped)) = self.messages.remove(index) {
                     self.recent.recorded.remove(&dropped);
                 }
@@ -361,7 +361,7 @@ mod tests {
         ReportedEvent::FrontNotProgrammed { service, reason: "a/b gets it".to_owned() }
     }
 
-    // An equal event is sent once in ten minutes (P9).
+    // Within ten minutes an event is not sent again (P9), but an event with another text is sent.
     #[test]
     fn an_equal_event_is_sent_once_in_ten_minutes() {
         let (mut recent, now) = (RecentEvents::default(), Instant::now());

@@ -38,7 +38,7 @@ pub fn no_such_node(name: &str) -> String {
 /// Prints as `Service demo/web: spec.externalIPs[1]: "300.1.1.1" is not an IP address; ignored`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The object's kind.
+    /// The kind of the object, such as `Service`.
     pub kind: &'static str,
     /// The object as `namespace/name`, or only the name if the kind has no namespaces.
     pub object: String,
@@ -49,7 +49,6 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Logs the problem.
     fn log(&self) {
         let Self { kind, object, field, text } = self;
         let of = |wanted| (*kind == wanted).then_some(&**object);

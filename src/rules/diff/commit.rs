@@ -1,4 +1,5 @@
-//! Turns new records into committed ones after the kernel has carried out a transaction.
+//! Turns new records into committed ones after the kernel has carried out a transaction. A record has the objects of one Service, or of the
+//! node.
 
 use std::hash::Hash;
 
@@ -10,7 +11,7 @@ use super::wanted::Wanted;
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     /// Updates the records after the kernel has carried out `commands` from [`Records::changes`] or [`Records::comparison`]. After a
-    /// comparison, `compared` is the table that it compared with.
+    /// comparison, `compared` is the table that it compared with (`Some(None)` if there was no table); otherwise `None`.
     pub fn committed(&mut self, commands: &[Command], compared: Option<Option<&TableDump>>) {
         for (owner, record) in &self.open {
             let before = self.committed.get(owner);

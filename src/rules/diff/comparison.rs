@@ -1,4 +1,5 @@
-//! Compares all records with the table that was read from the kernel: at the start, after a failure, and after another program changed it.
+//! Compares all records (each has the wanted objects of one Service, or of the node) with the table that was read from the kernel: at the
+//! start, after a failure, and after another program changed it.
 //!
 //! Some tables cannot be corrected: a set has another type, a base chain has another hook, rules use objects that this proxy never
 //! creates, or the table has the wrong ownership. Such a table is deleted and created in one transaction, so packets see either the old
@@ -266,7 +267,7 @@ fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[Element
     }
 }
 
-/// Whether an element has this value, and no other attribute, which another program may have added.
+/// Whether an element has this value and nothing else. Another program may have added a time-out or a comment.
 fn is_just(element: ElementRef<'_>, value: &[u8]) -> bool {
     let Parts { key: _, key_end, value: present, timeout, comment } = element.parts();
     present == ValueRef::Data(value) && key_end.is_none() && timeout.is_none() && comment.is_none()

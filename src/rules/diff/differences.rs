@@ -1,4 +1,5 @@
-//! Lists the differences between the records and a table that was read from the kernel, each with its owner.
+//! Lists the differences between the records (each has the wanted objects of its owner, a Service or the node) and a table that was read
+//! from the kernel. Each difference is listed with its owner.
 //!
 //! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
 //! Differences of elements and rules come from `comparison` too, so this module and `comparison` agree on when two objects are equal. For
@@ -48,14 +49,14 @@ pub enum DifferenceKind {
     Object(NamedObject),
     /// An object that cannot be decoded, because it has a property that this program never writes.
     Unreadable(DecodeError),
-    /// A chain is missing.
+    /// A chain is missing. Has the content that the chain should have.
     NoChain(ChainContent),
     /// A chain that should not exist, with the number of its rules. If it is not a base chain, the correction deletes only its rules; a
     /// later transaction deletes the chain.
     SurplusChain(Chain, usize),
     /// A chain has another hook, priority or comment.
     OtherChain {
-        /// The wanted chain.
+        /// The chain that the table should have.
         wanted: Chain,
         /// The chain in the kernel.
         present: Chain,
@@ -73,7 +74,7 @@ pub enum DifferenceKind {
     SurplusSet(Arc<Set>),
     /// A set or map has another type, other flags, another comment, or is too small for its elements.
     OtherSet {
-        /// The wanted set.
+        /// The set that the table should have.
         wanted: Arc<Set>,
         /// The set in the kernel.
         present: Arc<Set>,
@@ -99,7 +100,7 @@ pub enum DifferenceKind {
 /// An element, with the comment of the chain that it goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedElement {
-    /// The element.
+    /// The element with its key, and its value if it is of a map.
     pub element: Element,
     /// The comment of the chain that the element's verdict goes to; `None` without such a chain or comment.
     pub leads_to: Option<Arc<str>>,
@@ -291,7 +292,6 @@ impl DifferenceKind {
     }
 }
 
-/// Collects the differences.
 struct Finder {
     found: Vec<DifferenceKind>,
     /// The kind and name of each object that exists but could not be decoded or compared, so it must not be reported as missing.

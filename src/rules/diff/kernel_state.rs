@@ -1,5 +1,5 @@
-//! The state of the kernel's table that neither the static rules nor the records have: the size of each set, the chains on demand, and
-//! chains without rules that wait to be deleted.
+//! The state of the kernel's table that neither the static rules nor the records (the objects of each Service and of the node) have: the
+//! size of each set, the chains on demand, and chains without rules that wait to be deleted.
 //!
 //! Updated by each command that the kernel carried out, and built again from each table that is read.
 

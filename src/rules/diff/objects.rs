@@ -22,7 +22,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Adds the objects that a command changes, or only one of its elements.
+    /// Adds the objects that a command changes. With `element`, an index, adds only this element of the command, and its set.
     pub fn add(&mut self, command: &Command, element: Option<usize>) {
         match command {
             Command::AddElements(_, set, elements)

@@ -1,4 +1,5 @@
-//! Merges two sorted lists of entries to compare them.
+//! Merges two sorted lists of entries to compare them. An entry is an element, or a group of numbered elements, that a Service's record
+//! has.
 
 use std::cmp::Ordering;
 

@@ -45,7 +45,8 @@ pub(super) struct Plan<'a> {
     removals: Vec<Command>,
     /// Chains that elements or rules of this plan go to; some of them are chains on demand (shared chains such as `lb-3`).
     targets: BTreeSet<Arc<str>>,
-    /// Chains whose rules this plan deletes because they use a set that is created again, and has not added again yet.
+    /// Chains whose rules this plan deletes because they use a set that is created again. A chain is removed from this list when the plan
+    /// adds its rules again.
     detached: BTreeSet<Arc<str>>,
 }
 

@@ -1,5 +1,5 @@
 //! Indexes the elements that were read from the kernel by key. Elements whose keys differ only in the number at the end (the slot) form a
-//! group, as in records.
+//! group, as in the records of Services.
 //!
 //! The elements stay packed, as they were read: an index of a million elements takes 30 MB.
 
@@ -15,7 +15,7 @@ use super::records::Records;
 use super::wanted::elements_of;
 use crate::table::{FIRST_PLACE, fit};
 
-/// The elements of each set of the static rules, by the set's number. A table that is deleted and created again has none.
+/// The elements of each set of the static rules, by the set's number; empty sets if the table must be deleted and created again.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 
 #[derive(Default)]

@@ -38,10 +38,10 @@ pub struct Entry<'a> {
     pub content: Content<'a>,
 }
 
-/// The content of an entry.
+/// What an entry stands for in its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// An element.
+    /// One element, whose key has no number at its end.
     Element(ElementRef<'a>),
     /// A group of numbered elements.
     Group(Group<'a>),
@@ -246,7 +246,7 @@ impl Record {
         self.entries.is_empty() && self.own.is_none()
     }
 
-    /// Whether it has sets or chains that belong to its owner only.
+    /// Whether the record has sets or chains that belong to its owner only.
     pub(super) fn has_own(&self) -> bool {
         self.own.is_some()
     }

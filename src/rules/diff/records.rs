@@ -63,8 +63,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         &self.static_rules
     }
 
-    /// Replaces the static rules. The next transaction must come from [`Self::comparison`]. The new static rules must have the sets of the
-    /// old ones.
+    /// Replaces the static rules. The next transaction must come from [`Self::comparison`]. The new static rules must have the same sets in
+    /// the same order, because records refer to a set by its number.
     pub fn set_static_rules(&mut self, static_rules: StaticRules) {
         debug_assert_eq!(self.static_rules.sets, static_rules.sets);
         self.static_rules = static_rules;
@@ -128,8 +128,9 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.remove(owner);
     }
 
-    /// Removes from the records of `owners` every key that the record of another owner has too, except keys of shared sets: the table can
-    /// have one element for each key.
+    /// Removes from the records of `owners` every key that the record of another owner has too, except keys of shared sets. `owners` are
+    /// Services that are held back and keep their old elements: another Service may have taken over a frontend, and the table can have only
+    /// one element for each key.
     pub fn give_way<'a>(&mut self, owners: impl Iterator<Item = &'a Owner>)
     where
         Owner: 'a,
@@ -250,8 +251,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.committed.get(owner).is_some_and(|record| record.dynamic_set(map).is_some())
     }
 
-    /// The number of elements of each set of the static rules, and of all verdict maps whose names begin with one prefix. The names in the
-    /// list do not depend on the owners.
+    /// The number of elements of each set of the static rules, and for each prefix of the names of verdict maps the number of elements of
+    /// all maps with this prefix. So the list has the same names whatever the owners are.
     pub fn lens(&self) -> impl Iterator<Item = (&str, usize)> {
         self.totals.lens(&self.static_rules)
     }

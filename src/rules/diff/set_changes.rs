@@ -1,4 +1,5 @@
-//! Converts entries of records into elements to delete from and add to a set.
+//! Converts entries of records into elements to delete from and add to a set. An entry is an element, or a group of elements whose keys
+//! differ only in the number at the end.
 
 use std::hash::Hash;
 

@@ -1,10 +1,11 @@
-//! Assigns numbers (slots) to the values of a group, so that as few elements as possible change.
+//! Assigns numbers (slots) to the values of a group, such as the endpoints of a frontend, so that as few elements as possible change. The
+//! keys of a group's elements differ only in the number at the end.
 
 use std::hash::Hash;
 
 use foldhash::{HashMap, HashMapExt as _};
 
-/// Returns the wanted values sorted by their new slot, 0 to n-1. A value that is present in these slots stays in as many of them as it is
+/// Returns the wanted values sorted by their new slot, 0 to n-1. A value stays in the slots that it has now, in as many of them as it is
 /// wanted times; the other values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is
 /// an empty slot.
 pub(super) fn arranged<T: Copy + Eq + Hash>(present: impl Iterator<Item = Option<T>>, wanted: &[T]) -> Vec<T> {

@@ -1,4 +1,5 @@
-//! Sums over the committed records of a table: the number of elements in each set, and of owners for each key of a shared set.
+//! Sums over the committed records of a table (the objects that the kernel has for each owner, a Service or the node): the number of
+//! elements in each set, and of owners for each key of a shared set.
 //!
 //! Takes an owner's old and new record at each change. Invariant: each sum counts exactly the present records. If a sum turns
 //! out to be wrong, [`Totals::slipped`] is true: then the sums are computed again and the kernel's table is compared, instead of a panic.
@@ -54,7 +55,8 @@ impl Totals {
         self.lens[usize::from(set)]
     }
 
-    /// The number of elements of each set of the static rules, and of all verdict maps whose names begin with one prefix.
+    /// The number of elements of each set of the static rules, and for each prefix of the names of verdict maps the number of elements of
+    /// all maps with this prefix.
     pub(super) fn lens<'a>(&'a self, static_rules: &'a StaticRules) -> impl Iterator<Item = (&'a str, usize)> {
         let of_static = static_rules.sets.iter().zip(&self.lens).map(|(set, len)| (&*set.name, *len));
         of_static.chain(self.kinds.iter().copied())

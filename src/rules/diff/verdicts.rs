@@ -1,4 +1,5 @@
-//! Parses maps from numbers to verdicts that were read from the kernel; another program may have changed them.
+//! Parses maps from numbers to verdicts that were read from the kernel; another program may have changed them. A rule chooses a number in
+//! such a map, at random or by a hash, and the verdict leads to the chain of an endpoint.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The wanted chains and sets of a table, by name, and the comparison with the chains and sets that were read.
+//! The chains and sets of a table that the static rules and the records of all Services want, by name, and the comparison with the chains
+//! and sets that were read.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -65,8 +66,8 @@ impl<'a> Wanted<'a> {
         dump.chains.values().filter(|(chain, _)| self.is_unwanted(chain))
     }
 
-    /// Whether the table can be corrected with this set in it. A set of a removed owner or of another form of the table can be deleted; but
-    /// a set with a wanted name and another type cannot be changed.
+    /// Whether the table can be corrected with this set in it. A set of a removed owner can be deleted, and so can a map from a time when
+    /// the endpoints were in another number of maps. But a set with a wanted name and another type cannot be changed.
     pub(super) fn fits_set(&self, present: &Set) -> bool {
         match self.sets.get(&*present.name) {
             Some(wanted) => set_size::is_same_kind(wanted, present),

@@ -11,8 +11,8 @@ use crate::model::{Endpoint, EndpointSlice, Family, Service, ServicePort, Traffi
 use super::topology::Topology;
 use super::weights::{Entry, Weighing};
 
-/// Merges the endpoints of slices, which come sorted by name, each with the number of its port (B4). Returns them sorted by IP and port
-/// number, each pair of IP and port number once.
+/// Merges the endpoints of slices. The slices come sorted by name, each with the number that it gives the service port (B4). Returns the
+/// endpoints sorted by IP and port number, each pair of IP and port number once.
 ///
 /// Of two entries with the same IP and port number, the one from the later slice wins, unless that one is terminating: then the earlier one
 /// stays (B10). Each slice can give a named port a different number, so entries with the same IP and different port numbers all stay.
@@ -56,7 +56,7 @@ impl Uses {
 /// Which endpoints a list has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
-    /// The Ready endpoints.
+    /// The endpoints that are Ready.
     Ready,
     /// The endpoints that serve while they terminate, because no endpoint is Ready.
     Terminating,
@@ -129,7 +129,7 @@ fn ready_or_terminating(endpoints: &[Entry<'_>], weighing: Weighing<'_>, wanted:
     (Vec::new(), Category::Nothing)
 }
 
-/// The category of one endpoint: whether it may be used at all, and only if none is Ready (C8).
+/// The category of one endpoint: `Terminating` if it may be used only when no endpoint is Ready (C8), `Nothing` if it may never be used.
 pub(super) const fn category(endpoint: &Endpoint) -> Category {
     match endpoint.conditions {
         conditions if conditions.ready => Category::Ready,

@@ -1,8 +1,8 @@
 //! Says why each port of a Service has the endpoints that it has: how many there are, which were taken, and whether topology hints are
 //! used.
 //!
-//! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and the
-//! reasons come from `Lists`, from which the selection is made too, so a cause never says anything else than what was selected.
+//! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and
+//! the reasons come from `Lists`. The selection uses `Lists` too, so the causes always agree with it.
 //!
 //! Invariant: the time is bounded by `MOST_WORK`, whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
 //! so.
@@ -18,7 +18,7 @@ use super::{Gathered, label};
 
 /// The most endpoints that are looked at for one Service, over all its ports; more than any real Service has.
 pub(super) const MOST_WORK: usize = 200_000;
-/// The work for a port without endpoints, counted in endpoints.
+/// The work that each port adds to the work for its endpoints, counted in endpoints.
 pub(super) const PORT_WORK: usize = 200;
 
 /// Why each port of a Service has the endpoints that it has.
@@ -32,7 +32,7 @@ pub struct Causes {
     pub asks_for_hints: bool,
     /// Which open connections the Service asks to close, if any (J13).
     pub close_connections: Option<CloseConnections>,
-    /// Whether the Service asks to keep UDP flows to endpoints that are only not ready (J3).
+    /// Whether the Service asks to keep UDP flows to endpoints that do not serve, as long as they are in a slice (J3).
     pub keeps_unready_udp_flows: bool,
     /// The weights that the Service gives to endpoints by where they run.
     pub weights: Weights,
@@ -43,13 +43,13 @@ pub struct Causes {
 /// Why a service port has the endpoints that it has in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortCause {
-    /// The IP family.
+    /// The IP family of the endpoints.
     pub family: Family,
     /// `namespace/name:port`, or `namespace/name` when the port has no name.
     pub label: Arc<str>,
     /// The name of the port; empty when it has none.
     pub port: Arc<str>,
-    /// The transport protocol.
+    /// The transport protocol of the port.
     pub protocol: Protocol,
     /// The endpoints of all slices of the Service, whatever their ports are.
     pub pods: Counts,
@@ -57,9 +57,9 @@ pub struct PortCause {
     pub endpoints: Counts,
     /// The endpoints in `endpoints` that are on this node.
     pub here: Counts,
-    /// The policy of the cluster IP.
+    /// The traffic policy of the cluster IP (`spec.internalTrafficPolicy`).
     pub internal: TrafficPolicy,
-    /// The policy of all frontends other than the cluster IP; `None` if there are none.
+    /// The traffic policy of all other frontends (`spec.externalTrafficPolicy`); `None` if the Service has none.
     pub external: Option<TrafficPolicy>,
     /// The endpoints for traffic policy Cluster, and how hints restrict them; `None` when no frontend uses them (A15).
     pub cluster: Option<(Taken, Topology)>,
@@ -70,18 +70,18 @@ pub struct PortCause {
 /// How many endpoints there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All endpoints.
+    /// The number of all endpoints, in whatever condition.
     pub all: usize,
-    /// The Ready endpoints.
+    /// The number of endpoints that are Ready.
     pub ready: usize,
-    /// The endpoints that are not Ready, but serve while they terminate.
+    /// The number of endpoints that are not Ready, but serve while they terminate.
     pub terminating: usize,
 }
 
 /// The endpoints that were taken into a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Which endpoints these are.
+    /// Whether these endpoints are Ready or terminating, or whether there are none.
     pub category: Category,
     /// The number of endpoints.
     pub count: usize,

@@ -11,7 +11,7 @@ use super::weights::Entry;
 /// The answer of a Service's health-check node port in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The IP family.
+    /// The IP family whose endpoints are counted.
     pub family: Family,
     /// The port number, on the node's addresses.
     pub port: u16,

@@ -56,7 +56,7 @@ pub struct PortSelection {
     pub family: Family,
     /// `namespace/name:port`, or `namespace/name` when the port has no name.
     pub label: Arc<str>,
-    /// Transport protocol.
+    /// The transport protocol of the port.
     pub protocol: Protocol,
     /// The endpoints for traffic policy Cluster (C3), sorted; empty when no frontend uses them (A15). With weights an endpoint has
     /// several entries, so that each entry gets the same share of the connections (E15).
@@ -200,8 +200,8 @@ fn select_port(
     }
 }
 
-/// Whether the address of a frontend is a load balancer IP, also when it is the cluster IP too. An address that is listed both as a load
-/// balancer IP and as an external IP has kind `LoadBalancerIp`.
+/// Whether source ranges apply to a frontend (D17): its address is a load balancer IP, also when it is the cluster IP too. An address that
+/// is listed both as a load balancer IP and as an external IP has kind `LoadBalancerIp`.
 fn counts_as_load_balancer(service: &Service, kind: FrontendKind, frontend: &Frontend) -> bool {
     match (kind, frontend.destination) {
         (FrontendKind::LoadBalancerIp, _) => true,

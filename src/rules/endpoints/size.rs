@@ -173,7 +173,7 @@ mod tests {
         let slots = |state: &State| sizes_in(state).iter().map(|size| (size.endpoints, size.slots)).collect::<Vec<_>>();
         assert_eq!(slots(&state(events.clone())), [(3, 52), (4, 55)]);
         assert_eq!(super::slots(&state(events), &web, Family::V4), 55);
-        // A list is shortened, however large the sum of the weights is, long before it takes much memory or time.
+        // However large the sum of the weights is, the list is shortened to about 10,000 entries, so that it takes little memory and time.
         let many: Vec<String> = (0..255).map(|n| format!("10.0.1.{n} @here")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let heavy = EndpointSlice { weight: 100, ..slice("ns/a", WEB, &[slice_port("http", 8080)], &many) };

@@ -62,7 +62,7 @@ pub enum Ignored {
     NoHints,
     /// Some Ready endpoints have no hint of the kind `hint`.
     Missing {
-        /// The kind of hint.
+        /// Whether the missing hints are for nodes or for zones.
         hint: Hint,
         /// The number of Ready endpoints without a hint of this kind.
         without: usize,

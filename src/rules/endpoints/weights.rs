@@ -14,9 +14,9 @@ use crate::model::{Endpoint, EndpointSlice, Service, Weights, Zone};
 use super::topology::NodeTopology;
 
 /// A weighted list may always have this many entries. A longer list is shortened in proportion, so that no Service is left out as too large
-/// because of its weights. 100 endpoints with the weights of one annotation never need more.
+/// because of its weights. 100 endpoints with weights of at most 100 never need more.
 const ENOUGH: u64 = 10_000;
-/// A weighted list may have this many entries for each endpoint, if that is more.
+/// A weighted list may have this many entries for each endpoint, if that is more than [`ENOUGH`] in all.
 const ENOUGH_FOR_EACH: u64 = 8;
 
 /// An endpoint of a service port.
@@ -64,7 +64,7 @@ impl<'a> Weighing<'a> {
         slice.endpoints.iter().map(|endpoint| u64::from(self.weight(endpoint, slice.weight))).sum()
     }
 
-    /// The list of the wanted endpoints.
+    /// The addresses of the wanted endpoints, each as often as its weight asks for.
     pub(super) fn list(self, endpoints: &[Entry<'_>], wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
         let entries = endpoints.iter().filter(|entry| wanted(entry.endpoint));
         let mut list = Vec::with_capacity(endpoints.len());
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(cluster(Weights::default(), &slices), [1, 1, 1, 2, 2, 2, 3]);
         let times_two = [[1; 6].as_slice(), &[2; 3], &[3; 2]].concat();
         assert_eq!(cluster(Weights { local: Some(2), zone: None }, &slices), times_two);
-        // An endpoint of two slices counts as in the one that says what it is (B10).
+        // An endpoint that is in two slices has the weight of the slice that counts for it, here the later one (B10).
         let twice = [slices[0].clone(), weighted("ns/c", 2, &["10.0.0.2"])];
         assert_eq!(cluster(Weights::default(), &twice), [1, 1, 1, 2, 2]);
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        // Each share is exactly as asked as long as 10,000 entries are enough, as they are for a hundred endpoints with one annotation.
+        // Each endpoint gets exactly the share of its weight if 10,000 entries are enough: always with 100 endpoints and weights up to 100.
         #[test]
         fn shares_are_as_asked(weights in proptest::collection::vec(1_u32..=100, 1..100)) {
             let counts: Vec<u64> = counts(weights.clone()).collect();

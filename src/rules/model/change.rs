@@ -12,14 +12,14 @@ use super::service::Service;
 pub enum Change {
     /// A Service was added, changed or deleted.
     Service {
-        /// The name of the Service.
+        /// The namespace and the name of the Service.
         name: ObjectName,
         /// The old content; `None` if the Service is new.
         before: Option<Box<Service>>,
     },
     /// An EndpointSlice was added, changed or deleted.
     Slice {
-        /// The name of the slice.
+        /// The namespace and the name of the slice.
         name: ObjectName,
         /// The old content; `None` if the slice is new.
         before: Option<EndpointSlice>,

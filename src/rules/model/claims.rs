@@ -225,7 +225,8 @@ impl Claims {
         changed
     }
 
-    /// Records the conflicts that arose because the owner of a frontend changed, or because it became or is no longer barred.
+    /// Records the conflicts that arose because the owner of a frontend changed, or because the frontend became barred or is barred no
+    /// longer.
     fn note_owner(&mut self, frontend: Frontend, before: Option<Claim>, was_barred: bool) {
         let (now, is_barred) = (self.owners.get(&frontend), self.is_barred(&frontend));
         let winner = |owner: Option<&Claim>, is_barred| owner.map(|owner| owner.winner(is_barred));

@@ -18,7 +18,7 @@ pub struct Conflict {
     pub winner: Winner,
     /// The Service that does not get the traffic.
     pub loser: ObjectName,
-    /// The kind of frontend that the loser claims it as.
+    /// The kind of frontend as which the loser claims it.
     pub kind: FrontendKind,
 }
 

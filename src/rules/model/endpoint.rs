@@ -61,7 +61,7 @@ impl Hash for TriggerTime {
 pub struct SlicePort {
     /// Name of the service port.
     pub name: Arc<str>,
-    /// Transport protocol.
+    /// Transport protocol; TCP if the slice names none.
     pub protocol: Protocol,
     /// Port on the endpoint.
     pub port: u16,
@@ -72,7 +72,7 @@ pub struct SlicePort {
 pub struct Endpoint {
     /// The first address of the endpoint; it has the slice's family (B6).
     pub address: IpAddr,
-    /// Its conditions (B7).
+    /// Whether the endpoint is ready, serving or terminating (B7).
     pub conditions: Conditions,
     /// Name of the node that the endpoint runs on (B8).
     pub node: Option<Arc<str>>,
@@ -134,7 +134,7 @@ pub struct Hints {
 mod tests {
     use super::*;
 
-    // A cluster has hundreds of thousands of endpoints: the zone may not make them larger.
+    // A cluster has hundreds of thousands of endpoints, so the field `zone` must not make an endpoint larger.
     #[test]
     fn the_zone_takes_no_memory_of_its_own() {
         let parts = size_of::<IpAddr>() + size_of::<Conditions>();

@@ -24,9 +24,9 @@ pub struct ObjectName {
 /// The parts of an [`ObjectName`], which dereferences to them.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameParts {
-    /// The namespace.
+    /// The namespace of the object.
     pub namespace: Arc<str>,
-    /// The name.
+    /// The name of the object in its namespace.
     pub name: Arc<str>,
 }
 
@@ -131,7 +131,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// All protocols.
+    /// All protocols, in the order of the variants.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
     /// The IANA protocol number.
@@ -185,9 +185,9 @@ pub enum Destination {
 pub struct Frontend {
     /// Address or node port.
     pub destination: Destination,
-    /// Transport protocol.
+    /// Transport protocol of the client's packets.
     pub protocol: Protocol,
-    /// Destination port.
+    /// Destination port of the client's packets.
     pub port: u16,
 }
 

@@ -10,14 +10,14 @@ use super::Family;
 /// The fields of this node's Node object that the proxy uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// The node's name.
+    /// `metadata.name` of the Node.
     pub name: Arc<str>,
     /// Label `topology.kubernetes.io/zone`; `None` when absent or empty (C2, C9).
     pub zone: Option<Arc<str>>,
-    /// The node's IPs: first the first InternalIP, or else the first ExternalIP; then the first address of the other family (M4).
-    /// `bindAddress` is not applied yet.
+    /// The node's IPs: the first InternalIP or, if there is none, the first ExternalIP; then the first address of the other family, chosen
+    /// in the same way (M4). `bindAddress` is not applied yet.
     pub ips: Vec<IpAddr>,
-    /// `spec.podCIDRs`.
+    /// `spec.podCIDRs`: the address ranges of the pods on this node.
     pub pod_cidrs: Vec<IpNet>,
     /// Whether load balancers may send traffic here: the Node has neither a deletion timestamp nor the cluster autoscaler's taint (L5).
     pub eligible: bool,

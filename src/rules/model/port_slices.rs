@@ -16,7 +16,6 @@ pub(crate) struct PortSlices<'a>(Vec<PortSlice<'a>>);
 /// A slice with one of its ports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortSlice<'a> {
-    /// The slice.
     pub slice: &'a EndpointSlice,
     /// The number of the port on the slice's endpoints.
     pub port: u16,

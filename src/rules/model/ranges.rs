@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::names::Family;
 
-/// A multiset of ranges.
+/// A multiset of ranges: a range that was added several times must be removed as many times.
 #[derive(Debug, Default)]
 pub struct Ranges {
     listed: HashMap<IpNet, usize>,

@@ -33,8 +33,8 @@ pub struct Service {
     pub load_balancer_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges`, parsed (A9).
     pub source_ranges: Vec<IpNet>,
-    /// The external traffic policy that applies: `Cluster` unless the object asks for `Local` and has a way in from outside the cluster
-    /// (A12).
+    /// The external traffic policy that applies: `Cluster` unless the object asks for `Local` and the Service can be reached from outside
+    /// the cluster (A12).
     pub external_policy: TrafficPolicy,
     /// Internal traffic policy; `Cluster` when unset (A12).
     pub internal_policy: TrafficPolicy,
@@ -44,9 +44,9 @@ pub struct Service {
     pub scheduler: Option<Scheduler>,
     /// Which open connections an annotation of the Service asks to close, if any (J13).
     pub close_connections: Option<CloseConnections>,
-    /// Whether an annotation of the Service asks to keep UDP flows to endpoints that are only not ready (J3).
+    /// Whether an annotation of the Service asks to keep UDP flows to endpoints that do not serve, as long as they are in a slice (J3).
     pub keeps_unready_udp_flows: bool,
-    /// The weights that another annotation gives to endpoints by where they run.
+    /// The weights that an annotation of the Service gives to endpoints by where they run (E15).
     pub weights: Weights,
     /// `spec.healthCheckNodePort`; `None` unless the type is LoadBalancer and `external_policy` is `Local` (A13).
     pub health_check_node_port: Option<u16>,
@@ -57,14 +57,14 @@ pub struct Service {
 /// The cluster IP of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterIps {
-    /// IPv4.
+    /// The IPv4 cluster IP; `None` if the Service has none.
     pub v4: Option<Ipv4Addr>,
-    /// IPv6.
+    /// The IPv6 cluster IP; `None` if the Service has none.
     pub v6: Option<Ipv6Addr>,
 }
 
 impl ClusterIps {
-    /// The address of a family.
+    /// The cluster IP of a family; `None` if the Service has none.
     #[must_use]
     pub fn get(&self, family: Family) -> Option<IpAddr> {
         match family {
@@ -101,14 +101,15 @@ pub enum Scheduler {
 pub enum CloseConnections {
     /// Connections to an endpoint whose address is in no slice of the Service.
     EndpointGone,
-    /// The same, and connections to an address or port that the Service no longer has, also because it was deleted.
+    /// The connections of `EndpointGone`, and connections to an address or port that the Service no longer has or that was deleted with the
+    /// Service.
     EndpointOrServiceGone,
 }
 
 /// The weights of endpoints by where they run, from 1 to [`MOST_WEIGHT`]. An endpoint that runs elsewhere has weight 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Weights {
-    /// The weight of an endpoint on this node; if it is not set, `zone` counts for it too.
+    /// The weight of an endpoint on this node; if it is not set, such an endpoint has the weight `zone`.
     pub local: Option<u8>,
     /// The weight of an endpoint in this node's zone.
     pub zone: Option<u8>,
@@ -134,7 +135,7 @@ impl fmt::Display for Weights {
 pub struct ServicePort {
     /// The port's name; empty when it has none.
     pub name: Arc<str>,
-    /// Transport protocol.
+    /// Transport protocol; TCP if the Service names none.
     pub protocol: Protocol,
     /// Port on the Service's addresses.
     pub port: u16,

@@ -41,7 +41,6 @@ impl Slices {
         few.iter().chain(many.into_iter().flat_map(|many| many.values()))
     }
 
-    /// The slice with this name.
     pub(super) fn get(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         match self {
             Self::Few(few) => few.iter().find(|slice| slice.name == *name),

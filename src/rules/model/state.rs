@@ -47,7 +47,7 @@ impl Dirty {
 #[derive(Debug)]
 pub struct State {
     node_name: Arc<str>,
-    /// Services by name, also names that only slices have so far (B13).
+    /// Services by name. Also has an entry for each name that only slices mention so far (B13).
     known: HashMap<ObjectName, Known>,
     service_count: usize,
     /// The name of the Service that each slice belongs to, by slice name.
@@ -179,7 +179,7 @@ impl State {
         self.complete
     }
 
-    /// A Service by name.
+    /// The Service with this name; `None` if the state has none.
     #[must_use]
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.known.get(name)?.service.as_deref()
@@ -203,12 +203,12 @@ impl State {
         self.service_count
     }
 
-    /// The slices of a Service, known or not (B13), in order of slice name.
+    /// The slices of a Service in order of slice name, even if there is no Service with this name yet (B13).
     pub fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
         self.known.get(service).into_iter().flat_map(|known| known.slices.iter())
     }
 
-    /// A slice by name.
+    /// The slice with this name; `None` if the state has none.
     #[must_use]
     pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         let service = self.slice_services.get(name)?;
@@ -244,8 +244,8 @@ impl State {
         self.claims.owns(service, port_index, frontend)
     }
 
-    /// The frontends of the first `most` ports of a Service, and its node ports, that no other Service owns. A Service with too many frontends
-    /// owns none.
+    /// The frontends of a Service that no other Service owns: all frontends of its first `most` ports, and the node ports of the others.
+    /// Also lists the frontends of a Service with too many of them, although such a Service owns none.
     pub fn unshared_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
         let of_port = move |(index, port)| {
             let frontends = Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
@@ -297,7 +297,6 @@ impl State {
         result
     }
 
-    /// Marks Services as dirty.
     fn set_dirty(&mut self, services: impl IntoIterator<Item = ObjectName>) {
         services.into_iter().for_each(|name| self.change(name, |_| ()));
     }

@@ -51,7 +51,8 @@ impl Balancing {
         places
     }
 
-    /// The number of map elements that a frontend with this many endpoints needs.
+    /// The number of map elements that a frontend with this many endpoints needs. With `maglev`, one of them is the endpoint for clients
+    /// that find only empty positions.
     pub(super) fn elements(self, named: Option<Scheduler>, endpoints: u64) -> u64 {
         let count = usize::try_from(endpoints).unwrap_or(usize::MAX);
         match self.scheduler(named, count) {

@@ -99,7 +99,7 @@ pub(super) fn add(counters: Counters, sets: &mut [Set]) {
     }
 }
 
-/// The label of the service port in the comment of a frontend, without notes.
+/// The label of the service port in the comment of a frontend, without the notes (module [`notes`]) that may follow it.
 fn service_port(comment: &Arc<str>) -> Arc<str> {
     match notes::service_port(comment) {
         label if label.len() == comment.len() => Arc::clone(comment),

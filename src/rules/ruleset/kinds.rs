@@ -121,7 +121,7 @@ pub enum Role {
     Refuse,
 }
 
-/// The use of a chain.
+/// What the rules of a chain do. Chains with the same use may have different names in the two ruleset layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainKind {
     /// Looks up the frontend of a packet.
@@ -134,8 +134,8 @@ pub enum ChainKind {
     Postrouting,
     /// Refuses packets to this host if the frontend has no endpoints.
     Input,
-    /// Refuses forwarded packets whose frontend has no endpoints, or with `--ruleset-layout=chains` drops packets that belong to no known
-    /// connection.
+    /// With `--ruleset-layout=maps`: refuses forwarded packets whose frontend has no endpoints. With `chains`: drops forwarded packets in
+    /// conntrack state `invalid` (D22).
     Forward,
     /// Refuses packets from this host if the frontend has no endpoints.
     Output,
@@ -145,7 +145,7 @@ pub enum ChainKind {
     ExternalServices,
     /// Drops packets from clients that are not in the source ranges of a load balancer IP.
     Firewall,
-    /// Rejects packets to a port that has no endpoints.
+    /// Rejects packets to frontends without endpoints, and to ports of cluster IPs that no Service serves.
     Reject,
     /// Sends packets for which no rule chose an endpoint, because the endpoints just changed, to the first endpoint of their frontend.
     Fallback,

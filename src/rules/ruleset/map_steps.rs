@@ -1,6 +1,7 @@
-//! Chooses how many maps share the endpoints of each kind, if `nftables.endpointMaps` leaves that to this program.
+//! Chooses how many maps share the endpoints of each kind, if `nftables.endpointMaps` leaves that to this program. A kind is for one type
+//! of frontend (address or node port) and one traffic policy (Cluster or Local).
 //!
-//! The kernel lists a map in a time that grows with the square of its size (`endpoint_sets`), and one more map costs the rules of its own,
+//! The kernel lists a map in a time that grows with the square of its size (`endpoint_sets`), and each further map needs rules of its own,
 //! so the number of maps grows with the table, in few [`Steps`]. Takes numbers of elements, or a table that was read; returns numbers of
 //! maps. Pure.
 //!
@@ -17,11 +18,11 @@ use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
 use crate::endpoints::size::slots;
 use crate::model::{Family, Service, State};
 
-/// The numbers of maps, each with the most elements of one kind of map (such as `endpoints`) that they share.
+/// The numbers of maps, each with the largest number of elements that so many maps of one kind (such as `endpoints`) hold together.
 ///
 /// Measured on kernel 6.18: a map of 100,000 elements takes 0.3 s to list, one of a million takes half a minute; the part that grows with
-/// the square of the size is about 25 ps for each pair of elements. With these steps it never takes more than a quarter of a second up to
-/// 400,000 elements, and 0.4 s at a million.
+/// the square of the size is about 25 ps for each pair of elements. With these steps, to list all maps of one kind never takes more than a
+/// quarter of a second up to 400,000 elements, and 0.4 s at a million.
 const STEPS: [(u8, usize); 3] = [(1, 50_000), (16, 8 * 50_000), (MOST, usize::MAX)];
 
 /// The most maps of endpoints of one kind that a table can have.
@@ -54,7 +55,7 @@ impl Steps {
         found.filter(is_step).map_or(needed, |found| found.max(needed))
     }
 
-    /// More elements than this lead to no other choice.
+    /// Counting may stop at this number of elements: any larger number leads to the same choice.
     const fn enough(&self) -> usize {
         let [_, (_, most), _] = self.0;
         most.saturating_add(1)
@@ -69,7 +70,8 @@ impl Steps {
         self.choose(None, elements)
     }
 
-    /// At most how many elements the largest kind of map needs for all Services; counts no further than the choice needs.
+    /// An upper limit of the number of elements that all Services need in the largest kind of map. Stops counting once the choice is
+    /// certain.
     fn wanted(&self, state: &State, balancing: Balancing, limit: u64) -> usize {
         let enough = u64::try_from(self.enough()).unwrap_or(u64::MAX);
         let mut sums = [[0_u64; 2]; 2];
@@ -197,7 +199,8 @@ mod tests {
         assert_eq!(largest([("services", 100)].into_iter()), 0);
     }
 
-    /// The number of maps for Services with `frontends` addresses and three endpoints, when one map has nine elements at most.
+    /// The number of maps for `count` Services, each with `frontends` addresses and three endpoints, when one map has nine elements at
+    /// most.
     fn for_services(count: u8, frontends: u8, limit: u64, layout: Layout) -> u8 {
         let events = (0..count).flat_map(|n| {
             let name = format!("ns/s{n}");

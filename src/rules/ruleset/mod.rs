@@ -41,7 +41,7 @@ pub use localhost::Localhost;
 /// Everything that decides the static rules (the chains, rules and sets that do not depend on Services) of the table of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The family of the table.
+    /// The IP family of the table; all its addresses are of this family.
     pub family: Family,
     /// The bit of the packet mark that asks for masquerading.
     pub masquerade_mark: u32,

@@ -1,7 +1,8 @@
 //! The names of all chains, sets and maps of this program's tables, for all ruleset layouts (`--ruleset-layout`).
 //!
 //! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
-//! No other file has these names as text, so renaming one here cannot break code that recognises it.
+//! No other file has the names of this program's objects as text, so renaming one here cannot break code that recognises it. (Crate `node`
+//! has the names of iptables mode's chains, some of which are the same.)
 //!
 //! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
@@ -15,8 +16,8 @@ pub const TABLE: &str = "kube-proxy";
 pub mod set {
     /// The cluster IPs in use.
     pub const CLUSTER_IPS: &str = "cluster-ips";
-    /// Addresses of the node that accept node ports. Not upstream's name `nodeport-ips`: upstream kube-proxy, when it starts in match-all
-    /// mode, deletes that set, which would fail if a rule of this proxy used it.
+    /// Addresses of the node that accept node ports. Not upstream's name `nodeport-ips`: upstream kube-proxy deletes the set of this name
+    /// when it starts and all addresses accept node ports. The deletion would fail if a rule of this proxy used the set.
     pub const NODEPORT_ADDRESSES: &str = "nodeport-addresses";
     /// The ranges of the ServiceCIDRs.
     pub const SERVICE_CIDRS: &str = "service-cidrs";
@@ -83,12 +84,12 @@ pub mod chain {
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
     /// Refuses packets to this host if the frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// Refuses forwarded packets whose frontend has no endpoints; with `--ruleset-layout=chains` drops packets that belong to no known
-    /// connection.
+    /// With `--ruleset-layout=maps`: refuses forwarded packets whose frontend has no endpoints. With `chains`: drops forwarded packets in
+    /// conntrack state `invalid` (D22).
     pub const FORWARD: &str = "KUBE-FORWARD";
     /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
     pub const OUTPUT: &str = "KUBE-OUTPUT";
-    /// Rejects packets to a port that has no endpoints.
+    /// Rejects packets to frontends without endpoints, and to ports of cluster IPs that no Service serves.
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";
@@ -118,9 +119,9 @@ pub mod chain {
     pub const FILTER_FORWARD: &str = "filter-forward";
     /// The base chain for packets that this host sends.
     pub const FILTER_OUTPUT: &str = "filter-output";
-    /// The base chain that records the clients of endpoints on other nodes (session affinity).
+    /// The base chain that records the clients of endpoints outside the host's network namespace: pods, and other nodes (session affinity).
     pub const AFFINITY_POSTROUTING: &str = "nat-affinity-postrouting";
-    /// The base chain that records the clients of endpoints on this host (session affinity).
+    /// The base chain that records the clients of endpoints in the host's network namespace (session affinity).
     pub const AFFINITY_INPUT: &str = "nat-affinity-input";
 
     /// The prefix of the names of all chains that iptables mode has too.
@@ -159,7 +160,7 @@ pub enum FrontendType {
 }
 
 impl FrontendType {
-    /// Both types.
+    /// Both types, addresses first.
     pub const BOTH: [Self; 2] = [Self::Address, Self::NodePort];
 
     /// The type of a frontend.
@@ -190,7 +191,7 @@ pub enum List {
 }
 
 impl List {
-    /// Both lists.
+    /// Both lists, first that of traffic policy Cluster.
     pub const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
 
     /// The part of a chain's name that stands for this list.

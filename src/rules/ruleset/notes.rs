@@ -48,8 +48,8 @@ pub(super) fn set(family: Family) -> Set {
     commented(set, "Health-check node port . cluster IP . service port : local endpoints; for the next process")
 }
 
-/// The element with the answer of the Service's health-check node port. `None` for any port but the first, for a Service whose cluster
-/// IP another Service owns, and for a Service name that is too long for a comment, which the API does not allow.
+/// The element with the answer of the Service's health-check node port. `None` for any port but the first, for a Service whose cluster IP
+/// another Service owns, and for a Service name that is too long for a comment (the API accepts no such name).
 pub(super) fn element(port: &PortSelection) -> Option<Element> {
     let check = port.health_check?;
     let frontend = port.frontends.iter().find(|frontend| frontend.kind == FrontendKind::ClusterIp)?.frontend;

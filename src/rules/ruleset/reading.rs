@@ -24,7 +24,7 @@ pub enum Key {
     Address(IpAddr),
     /// An endpoint on this node.
     Endpoint(SocketAddr, Protocol),
-    /// A frontend.
+    /// A frontend, and nothing else.
     Frontend(Frontend),
     /// A frontend, and the number of an entry of its list of endpoints or of a position in its Maglev table ([`is_place`]).
     Numbered(Frontend, u32),
@@ -109,7 +109,7 @@ pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(fields.address()?, fields.port()?))
 }
 
-/// Parses 4 or 16 bytes as an address.
+/// Parses 4 bytes as an IPv4 address and 16 as an IPv6 address; `None` for any other length.
 #[must_use]
 pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
@@ -203,7 +203,7 @@ pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
 }
 
 impl FrontendSet {
-    /// The frontend of a key.
+    /// The frontend in a key of this set; `None` if this program never writes such a key.
     #[must_use]
     pub fn frontend(self, family: Family, key: &[u8]) -> Option<Frontend> {
         frontend(self.kind, family, key)

@@ -1,4 +1,4 @@
-//! Code that all ruleset layouts share: selectors, the node's elements, and matches of a packet's origin and destination.
+//! Code that all ruleset layouts share: the packet fields of keys, the node's elements, and matches of a packet's origin and destination.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -208,7 +208,6 @@ pub(super) fn common_sets(family: Family) -> [Set; 3] {
     ]
 }
 
-/// The set with a comment.
 pub(super) fn commented(mut set: Set, comment: &str) -> Set {
     set.comment = Some(comment.into());
     set

@@ -1,6 +1,6 @@
 //! Hash functions whose results are the same on every node and in every version.
 
-/// The FNV-1a hash.
+/// The 64-bit FNV-1a hash.
 #[must_use]
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -28,7 +28,7 @@ struct Client {
     is_pod: bool,
 }
 
-/// A client elsewhere, a pod that is an endpoint too, a pod that is none, and this host.
+/// A client elsewhere, a pod that is an endpoint too, a pod that is no endpoint, and this host.
 fn clients(family: Family) -> [Client; 4] {
     let link = |index, name: &str| Link::Known(index, name.into());
     let client = |address: &str, input, is_pod| Client { address: address.parse().unwrap(), input, is_pod };
@@ -95,7 +95,7 @@ impl Detect {
 }
 
 prop_compose! {
-    /// Settings of the IPv4 table; those of the other family differ as [`Detect`] says.
+    /// How local pods are recognised, and the settings of the IPv4 table without that. The caller adds it for each family.
     fn settings()(
         detect in select(vec![Detect::Nothing, Detect::Source, Detect::Interface, Detect::Prefix]),
         (masquerade_all, drop_invalid, with_port) in any::<(bool, bool, bool)>(),
@@ -174,7 +174,7 @@ impl Table {
         };
         let is_outside = self.settings.local_traffic.is_some() && !is_local;
         let masquerade = masquerade || self.is_cluster_ip(to) && (self.settings.masquerade_all || is_outside);
-        // An endpoint with a weight is in the list as often as it counts.
+        // With weights the list may have an endpoint several times.
         let part = 1.0 / f64::from(u32::try_from(endpoints.len()).unwrap());
         let mut shares = BTreeMap::new();
         for endpoint in endpoints.iter() {
@@ -275,7 +275,8 @@ fn send(table: &mut Table, seen: &mut Seen) -> TestCaseResult {
     Ok(())
 }
 
-/// Remembers what the last way of a first packet remembers, and sends the client's next packet: it reaches the same endpoint (E1).
+/// Adds the session affinity entries that the last path of a client's first packet adds, and sends the client's next packet, which must
+/// reach the same endpoint (E1).
 fn come_back(
     table: &mut Table,
     client: &Client,
@@ -324,8 +325,8 @@ fn send_elsewhere(table: &Table, state: &State) -> TestCaseResult {
     Ok(())
 }
 
-/// Events that give many Services endpoints: no deletions, and each slice for each Service. A Service is as the conversion of objects leaves
-/// it: without the second port of one name and protocol.
+/// Events that give many Services endpoints: no deletions, and each slice once for each Service. Removes the second of two service ports
+/// with the same name and protocol, as the conversion of API objects does.
 fn with_endpoints(mut event: Event) -> Vec<Event> {
     match &mut event {
         Event::ServiceDeleted(_) | Event::SliceDeleted(_) => return Vec::new(),
@@ -382,13 +383,13 @@ fn packets_reach_what_is_selected_in_layout_maps() {
     assert_packets_reach_what_is_selected(Layout::Maps, 1);
 }
 
-// The same with a chain for each Service and each endpoint (D1, D2, D3, D6, D17, E1).
+// Packets reach the endpoints of the selection if each Service and each endpoint has a chain (D1, D2, D3, D6, D17, E1).
 #[test]
 fn packets_reach_what_is_selected_in_layout_chains() {
     assert_packets_reach_what_is_selected(Layout::Chains, 2);
 }
 
-// The same without chains of endpoints (D1, D2, D3, D6, D17, E1).
+// Packets reach the endpoints of the selection if Services have chains and endpoints have none (D1, D2, D3, D6, D17, E1).
 #[test]
 fn packets_reach_what_is_selected_in_chains_of_services() {
     assert_packets_reach_what_is_selected(Layout::ServiceChains, 3);

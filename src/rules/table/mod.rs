@@ -23,7 +23,7 @@ pub type SetName = Cow<'static, str>;
 /// The fixed part of a table: everything that does not depend on Services.
 #[derive(Clone, Debug)]
 pub struct StaticRules {
-    /// The table.
+    /// The name and the comment of the table.
     pub table: Table,
     /// Whether only this process may change the table while it runs.
     pub owned: bool,
@@ -38,8 +38,8 @@ pub struct StaticRules {
     /// Makes the content of a chain on demand from its name, such as `lb-3`. `diff` adds the chain when a rule or an element first goes to
     /// it.
     pub on_demand: fn(&str) -> Option<ChainContent>,
-    /// Whether a set with this name, which is none of `sets`, belongs to the table in another form: then it is deleted, together with the
-    /// rules that use it. A table with any other unknown set is deleted and made again.
+    /// Whether a set with this name, which is none of `sets`, is from a time when the table had another number of endpoint maps (F10). Such
+    /// a set is deleted, together with the rules that use it. A table with any other unknown set is deleted and created again.
     pub former: fn(&str) -> bool,
     /// The prefixes of the names of [`ServiceObjects::verdict_maps`]: metrics sum up the elements of all maps with one prefix.
     pub kinds: &'static [&'static str],
@@ -48,9 +48,9 @@ pub struct StaticRules {
 /// A chain with its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainContent {
-    /// The chain.
+    /// The chain, without its rules.
     pub chain: Chain,
-    /// Its rules.
+    /// Its rules, in the order in which the kernel evaluates them.
     pub rules: Vec<Rule>,
 }
 
@@ -90,7 +90,7 @@ impl ServiceObjects {
 /// its elements may have: when an endpoint is removed from the list, the elements that have this endpoint are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicSet {
-    /// The set or map.
+    /// The set; a map if its elements have values.
     pub set: Arc<Set>,
     /// The values that its elements may have, sorted; `None` for a set without values, whose elements stay as long as the set.
     pub allowed: Option<Vec<Data>>,
@@ -121,7 +121,7 @@ pub(crate) const FIRST_PLACE: u32 = 1 << 17;
 /// number at the end of the key is called the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// The map.
+    /// The name of the map.
     pub set: SetName,
     /// The key without the number at its end.
     pub prefix: Data,

@@ -1,4 +1,4 @@
-//! A packed list of map values, such as the endpoints of a frontend: a cluster has hundreds of thousands of values, some ten in each list.
+//! A packed list of map values, such as the endpoints of a frontend: a cluster has hundreds of thousands of values, about ten in each list.
 //!
 //! Built from [`Data`], read as bytes. Invariant: all values of a list have the same length, which is not 0.
 
@@ -26,7 +26,7 @@ impl Values {
         self.bytes.is_empty()
     }
 
-    /// The length of each value; 0 when there is none.
+    /// The length of each value in bytes; 0 when there is none.
     #[must_use]
     pub fn width(&self) -> usize {
         usize::from(self.width)

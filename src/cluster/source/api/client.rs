@@ -38,7 +38,8 @@ const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 /// How to reach the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// A kubeconfig file, whose current context is used; `None` for the configuration of a pod or a server without credentials.
+    /// A kubeconfig file, whose current context is used. `None` for the configuration of a pod or, if `master` is set, for a server without
+    /// credentials.
     pub kubeconfig: Option<PathBuf>,
     /// The server's URL (`--master`), which replaces the URL in the kubeconfig. If there is no kubeconfig, the client sends no credentials.
     pub master: Option<String>,
@@ -58,7 +59,6 @@ const NO_PROXY_URL: &str = "http://none";
 /// Where a pod finds the files of its ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// The configuration of a client.
 pub(super) struct Configuration {
     /// The configuration for the kube library. Its `root_cert` has only certificates that can be used.
     pub(super) config: Config,

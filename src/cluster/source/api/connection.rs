@@ -1,7 +1,7 @@
 //! Sends requests to the API server and reads the answers, with a time limit for every wait.
 //!
-//! The module takes a list or watch request and returns the answer's bytes and their format, or an [`Error`]. No other module of the source
-//! sends requests.
+//! The module takes a request for a list or a watch, or a new object, and returns the answer's bytes and their format, or an [`Error`]. No
+//! other module of the source sends requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl Reruns {
 
 /// A piece of a response.
 pub(super) enum Chunk<B> {
-    /// Some bytes.
+    /// The next bytes of the body.
     Bytes(B),
     /// The response is complete.
     End,

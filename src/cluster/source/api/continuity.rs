@@ -93,7 +93,8 @@ impl Doubt {
         self.due = now + AGAIN.min(self.silence);
     }
 
-    /// Notes the end of an attempt whose watch had the timeout `life`. After a failure, the question is due soon until data come.
+    /// Notes the end of an attempt whose watch had the timeout `life`. If the attempt failed, the question is due soon after the next watch
+    /// begins, unless data come before.
     pub(super) fn ended(&mut self, attempt: Attempt, life: Duration) {
         let at_begin = match attempt.end {
             // The server got the timeout in whole seconds, without the fraction that `life` has.

@@ -35,7 +35,7 @@ pub(crate) enum Error {
     Refused {
         /// HTTP status.
         code: u16,
-        /// The server's message.
+        /// The message of the server; `None` if its answer has none.
         message: Option<String>,
         /// How long the server asks to wait before the next request (Retry-After).
         retry_after: Option<Duration>,
@@ -113,7 +113,7 @@ pub(super) enum End {
 }
 
 impl Error {
-    /// Returns the error for a request that failed.
+    /// Returns the error for a request to which no answer came.
     pub(super) fn of_request(error: &kube::Error) -> Self {
         Self::Connection(explain(error))
     }

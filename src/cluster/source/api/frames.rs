@@ -33,7 +33,6 @@ impl FrameBuffer {
         Self { format, bytes: Vec::new(), start: 0, searched: 0, limit }
     }
 
-    /// Adds a chunk.
     pub(super) fn push(&mut self, chunk: &[u8]) {
         self.bytes.drain(..self.start);
         self.searched = self.searched.saturating_sub(self.start);

@@ -28,8 +28,8 @@ const PAGE: u32 = 500;
 const MAX_EVENT: usize = 16 << 20;
 /// The largest page, in bytes, for servers that ignore the page size.
 const MAX_PAGE: usize = 256 << 20;
-/// The time without a failure after which a resumed watch counts as working. It does not need data, because nothing may come on a watch for
-/// a minute.
+/// The time without a failure after which a resumed watch counts as working. No data are needed for that, because a working watch may be
+/// silent for a minute.
 const RESUMED: Duration = Duration::from_millis(200);
 /// The shortest time between two reports that data of a watch arrived.
 const NOTED: Duration = Duration::from_millis(50);
@@ -97,8 +97,7 @@ impl<O: Observer> Reflector<'_, O> {
 
     /// Watches from a version; or, if `is_list`, streams a list and watches from its version.
     async fn watch(&mut self, version: String, mut is_list: bool) -> Result<(), Error> {
-        // The last watch may have ended before the server answered the question whether it has the version: a server that does not have it
-        // answers after 3 s.
+        // Handle an answer that came after the last watch had ended: a server that does not have the version answers only after 3 s.
         if let Some(answer) = answer(&mut self.question).now_or_never() {
             self.question_answered(answer)?;
         }

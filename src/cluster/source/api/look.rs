@@ -35,7 +35,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 pub struct ServerReport {
     /// The server's URL, without secrets.
     pub url: String,
-    /// The proxy on the way, without secrets.
+    /// The proxy through which the server is reached, without user and password; `None` if no proxy is used.
     pub proxy: Option<String>,
     /// The certificates of the CA file that cannot be used, each with the reason.
     pub skipped: Vec<String>,
@@ -43,7 +43,7 @@ pub struct ServerReport {
     pub reached: Result<Reached, String>,
     /// When the client's certificate expires, if it has one.
     pub client_certificate_end: Option<Timestamp>,
-    /// Whether each request of a proxy is allowed; empty if the server does not answer.
+    /// Whether each request that a proxy needs is allowed; empty if the server does not answer.
     pub access: Vec<Access>,
     /// Whether the node's Node object exists; `None` if Nodes cannot be listed.
     pub has_node: Option<bool>,
@@ -73,7 +73,7 @@ pub struct Access {
     pub outcome: Allowed,
 }
 
-/// The answer to a request.
+/// Whether the server allows a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
     /// The request is allowed.

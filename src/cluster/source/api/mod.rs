@@ -89,7 +89,7 @@ pub struct ApiOptions {
 /// A request to the API server that was answered, or failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// The server's URL.
+    /// The URL of the server, without user, password and query.
     pub url: &'a str,
     /// The HTTP status; `None` if there was no answer.
     pub code: Option<u16>,

@@ -21,12 +21,11 @@ pub(super) enum Position {
     Watch(String),
 }
 
-/// A way to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListMethod {
     /// One watch that begins with all objects.
     Streaming,
-    /// Page by page.
+    /// A list request for each page.
     Paged,
 }
 

@@ -30,14 +30,12 @@ pub(crate) enum Route {
     Unusable(Failure),
 }
 
-/// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Proxy {
     /// The protocol of the proxy.
     pub(super) kind: Kind,
     /// The proxy's name or address; an IPv6 address is in brackets.
     pub(super) host: String,
-    /// The proxy's port.
     pub(super) port: u16,
     /// User and password, if the proxy's URL has them.
     pub(super) user: Option<(String, String)>,
@@ -70,17 +68,16 @@ pub(super) enum Failure {
     /// The proxy answered CONNECT with a status other than 2xx.
     #[error("{proxy} answered {status}")]
     Refused {
-        /// The proxy.
+        /// The proxy's URL and where it is configured, as [`Proxy`] prints them.
         proxy: String,
         /// Status code and reason phrase.
         status: String,
-        /// The status code.
         code: u16,
     },
     /// There is no connection to the proxy, or it does not speak its protocol.
     #[error("cannot connect through {proxy}: {reason}")]
     Unreachable {
-        /// The proxy.
+        /// The proxy's URL and where it is configured, as [`Proxy`] prints them.
         proxy: String,
         /// The error, without advice on what to check.
         reason: String,
@@ -88,7 +85,7 @@ pub(super) enum Failure {
     /// The proxy did not answer in time.
     #[error("{proxy} gave no connection in time")]
     Silent {
-        /// The proxy.
+        /// The proxy's URL and where it is configured, as [`Proxy`] prints them.
         proxy: String,
     },
 }
@@ -396,7 +393,7 @@ mod tests {
             // An entry for a name does not match the end of an address.
             ("2.1", "192.0.2.1", 443, true),
             (".1", "192.0.2.1", 443, true),
-            // Go does not match an entry with an address in brackets and without a port.
+            // Unlike Go, this program also matches an address in brackets without a port.
             ("[2001:db8::1]", "[2001:db8::1]", 443, false),
             ("2001:db8::1", "[2001:db8:0::1]", 443, false),
             ("10.96.0.0/12", "10.96.0.1", 443, false),

@@ -196,7 +196,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Waits for a random time if the next request is a list: the server is back for all nodes of the cluster at once.
+    /// Waits for a random time if the next request is a list: the server is back for all nodes of the cluster at once, and their lists must
+    /// not all come at the same moment.
     async fn spread_list(&mut self) {
         self.begin_attempt();
         if matches!(self.position, Position::List(_)) {
@@ -337,7 +338,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.kind.is_optional() && lists && matches!(error.code(), Some(403 | 404))
     }
 
-    /// Handles that the server does not have an optional kind: it is not an outage, and is logged once.
+    /// Handles that the server does not have an optional kind. This is not an outage, and is logged once.
     fn absent(&mut self, error: &Error) {
         self.is_unreachable = false;
         self.received();
@@ -367,7 +368,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Notes that a piece of an answer arrived, or that the server accepted a watch, because nothing may come on a watch for a minute.
+    /// Notes that the server serves the kind: a piece of an answer arrived, or the server accepted a watch. The acceptance alone counts,
+    /// because a watch may be silent for a minute.
     pub(super) fn received(&self) {
         self.shared.observer.connected(self.kind.name(), true);
         self.shared.observer.received(self.kind.name(), SystemTime::now());

@@ -11,7 +11,6 @@ use rules::model::{Event, Family, Node};
 const DELETION_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Converter {
-    /// Converts a Node.
     pub(in crate::source) fn node(&mut self, object: &objects::Node<'_>) -> Converted {
         let mut fields = Fields::of("Node", &object.metadata);
         let Some(name) = self.cluster_name(&object.metadata, &mut fields) else {
@@ -64,7 +63,7 @@ fn is_eligible(object: &objects::Node<'_>) -> bool {
         && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)
 }
 
-/// Returns whether a Node has a mark (L10).
+/// Returns whether a Node has the taint, label or annotation that marks a node which is drained (L10).
 fn has(object: &objects::Node<'_>, mark: &NodeMark) -> bool {
     let is_mark = |(key, value): (&str, &str)| mark.is(key, value);
     match mark.kind {

@@ -28,12 +28,12 @@ use component::config::NodeMark;
 use intern::Interner;
 use rules::model::{ClusterIps, Event, ObjectName, Protocol};
 
-/// Options of the conversion.
+/// What decides, besides the object itself, how an object is converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` is used (A7).
     pub(crate) allow_external_ips: bool,
-    /// What becomes of a Service without a cluster IP that is not headless.
+    /// How a Service is handled that has no cluster IP and is not headless.
     pub(crate) without_cluster_ip: WithoutClusterIp,
     /// Whether the names and addresses of the pods in EndpointSlices are kept. The rules do not need them.
     pub(crate) keeps_pods: bool,
@@ -41,11 +41,11 @@ pub struct ConvertOptions {
     pub(crate) drain_on: Option<NodeMark>,
 }
 
-/// What becomes of a Service without a cluster IP that is not headless. An API server gives each a cluster IP; manifests that were never
-/// sent to one have none.
+/// How a Service is handled that has no cluster IP and is not headless. An API server assigns a cluster IP to each such Service, so only
+/// manifests that were never sent to an API server have such Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WithoutClusterIp {
-    /// It does not exist for the proxy (A2).
+    /// It does not exist for the proxy (A3).
     #[default]
     Ignored,
     /// It is ignored, and a problem says so.
@@ -61,7 +61,7 @@ pub(crate) const ASSIGN: ClusterIps = ClusterIps { v4: Some(Ipv4Addr::UNSPECIFIE
 pub(crate) const ASSIGN_PORT: u16 = 0;
 
 impl Default for ConvertOptions {
-    /// Returns the default of each feature gate.
+    /// Returns the options for a configuration in which nothing is set.
     fn default() -> Self {
         Self {
             allow_external_ips: true,
@@ -89,7 +89,6 @@ pub(super) trait ObjectKind {
     /// Returns the object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
     fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
 
-    /// Converts an object to its event.
     fn convert(object: &Self::Object<'_>, converter: &mut Converter) -> Converted;
 }
 

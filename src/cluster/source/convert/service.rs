@@ -35,7 +35,7 @@ impl Converter {
         fields.finish(Some(event))
     }
 
-    /// Whether the Service has a cluster IP, or one will be assigned to it (A2).
+    /// Whether the Service has a cluster IP, or one will be assigned to it (A3).
     fn has_or_gets_cluster_ip(&self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> bool {
         if !spec.cluster_ip.is_empty() {
             return true;
@@ -48,8 +48,8 @@ impl Converter {
         self.options.without_cluster_ip == WithoutClusterIp::Assigned
     }
 
-    /// Whether node ports, and whether a health-check node port, are still to be assigned to the Service. A Service of type LoadBalancer
-    /// that has a cluster IP comes from an API server, which has assigned all its ports.
+    /// Returns whether node ports are still to be assigned to the Service, and whether a health-check node port is. A Service of type
+    /// LoadBalancer that has a cluster IP comes from an API server, which has assigned all its ports.
     fn assigns_ports(&self, spec: &objects::ServiceSpec<'_>) -> (bool, bool) {
         let assigns = self.options.without_cluster_ip == WithoutClusterIp::Assigned;
         let is_new_balancer = *spec.type_ == *"LoadBalancer" && spec.cluster_ip.is_empty();
@@ -146,7 +146,7 @@ fn source_ranges(spec: &objects::ServiceSpec<'_>, load_balancer_ips: &[IpAddr], 
     ranges
 }
 
-/// Returns whether this proxy handles the Service: it is not labelled for another proxy (A1), has a cluster IP (A2) and is no ExternalName
+/// Returns whether this proxy handles the Service: it is not labelled for another proxy (A1), is not headless (A2) and is no ExternalName
 /// (A3).
 fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     object.metadata.label(objects::PROXY_NAME).is_none()
@@ -154,8 +154,8 @@ fn is_for_this_proxy(object: &objects::Service<'_>, spec: &objects::ServiceSpec<
         && *spec.type_ != *"ExternalName"
 }
 
-/// The families in which a Service without a cluster IP gets one: those of `spec.ipFamilies`; without it IPv4, and IPv6 too when
-/// `spec.ipFamilyPolicy` asks for both.
+/// The IP families in which a Service without a cluster IP gets one: the families in `spec.ipFamilies`, or IPv4 if it names none; and both
+/// if `spec.ipFamilyPolicy` asks for both.
 fn wanted_cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> ClusterIps {
     let families = spec.ip_families.iter().enumerate();
     let mut wanted: Vec<Family> = families.filter_map(|(index, word)| parse_family(word, index, fields)).collect();

@@ -142,7 +142,7 @@ fn trigger(text: Option<&str>) -> TriggerTime {
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
 
-/// Returns the weight that an annotation gives to the endpoints of a slice (E15).
+/// Returns the weight that an annotation gives to the endpoints of a slice (E16).
 fn weight(text: Option<&str>, fields: &mut Fields<'_>) -> u8 {
     let Some(text) = text else { return 1 };
     parse_weight(text).unwrap_or_else(|| {

@@ -1,7 +1,7 @@
 //! Gives Services the cluster IPs and node ports that an API server would give them, for commands that show what manifests would do.
 //!
 //! Takes the events of all manifests, in which [`ASSIGN`] and [`ASSIGN_PORT`] mark what is missing; replaces each mark and returns a
-//! sentence for each Service that had one. Pure. A Service for which nothing is left is removed, with a problem.
+//! sentence for each Service that had a mark. Pure. A Service for which no address or no port is free is removed, with a problem.
 //!
 //! The choice depends on the Service's name, and not on the order of the manifests: a hash of the name gives the first address to try, and
 //! the Service gets the first free address from there on. So a new Service changes the address of another one only when both hashes give
@@ -26,7 +26,7 @@ const DEFAULT_V6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x10, 0x96
 /// The default range from which an API server chooses node ports: 30000 to 32767 without the first 86 (KEP-3668).
 const FIRST_NODE_PORT: u16 = 30_086;
 const NODE_PORTS: u64 = 32_768 - FIRST_NODE_PORT as u64;
-/// At most this many addresses of a range are used.
+/// At most this many addresses of a range are used: far more than a cluster has Services.
 const MOST_ADDRESSES: u64 = 1 << 20;
 
 /// Replaces the marks in these events. Returns a sentence for each Service that had one, and the problems.
@@ -117,7 +117,8 @@ impl Free {
         }
     }
 
-    /// Replaces the marks of a Service. Returns a text for each value that it got, and a text for each value that is used up.
+    /// Replaces the marks of a Service. Returns a text for each value that the Service got, and a text for each value that it lacks because
+    /// none is free.
     fn give(&mut self, service: &mut Service) -> (Vec<String>, Vec<String>) {
         let (mut said, mut lacks) = (Vec::new(), Vec::new());
         let name = service.name.to_string();
@@ -208,10 +209,11 @@ fn moved(ip: IpAddr, places: u64) -> IpAddr {
     }
 }
 
-/// Numbered places, some of which are taken. Finds a free place fast, even if many names have the same hash.
+/// Places with the numbers 0 to `count - 1` (the addresses of a range, or node ports), some of which are taken. Finds a free place fast,
+/// even if many names have the same hash.
 struct Places {
     count: u64,
-    /// For each taken place a place behind it, which is the next free place or lies before it.
+    /// For each taken place, where the search goes on: at the next free place, or at a taken place before it.
     next: HashMap<u64, u64>,
 }
 

@@ -31,7 +31,6 @@ pub(super) struct Changed {
     pub(super) attributes: BTreeSet<PathBuf>,
 }
 
-/// Monitors directories.
 #[derive(Debug)]
 pub(super) struct Monitor {
     inotify: OwnedFd,
@@ -43,11 +42,11 @@ pub(super) struct Monitor {
 /// Why a directory is monitored. One directory can have several roles, because inotify gives it one watch.
 #[derive(Debug, Default)]
 struct Roles {
-    /// Its path, if its manifests are read.
+    /// The path of the directory, if its manifests are read.
     manifests: Option<PathBuf>,
-    /// The names in it to which symlinks point.
+    /// The names in the directory to which symlinks point.
     targets: BTreeSet<OsString>,
-    /// The name of the manifest directory in it, if that is a symlink.
+    /// If the manifest directory is a symlink in this directory, the name of the symlink.
     root: Option<OsString>,
 }
 

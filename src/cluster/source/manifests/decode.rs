@@ -44,7 +44,6 @@ const MAX_YAML_EVENTS: usize = 1 << 26;
 /// bytes of nested aliases can expand to millions of nodes.
 const ALIASED_EVENTS_A_BYTE: usize = 16;
 
-/// The problems of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileProblems {
     /// Whether a part of the file could not be read, so that an object that was not found may be in that part.
@@ -63,7 +62,6 @@ impl FileProblems {
 /// An object that was found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ManifestObject {
-    /// The identity of the object.
     pub(super) key: Key,
     /// The number of the document that contains the object, from 1.
     pub(super) document: usize,
@@ -400,7 +398,6 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The kind of a document.
 #[derive(Clone, Copy)]
 enum Kind {
     Item(ItemKind),

@@ -33,7 +33,6 @@ const STDIN_NAME: &str = "standard input";
 /// A file that changed this recently may change again within the same time stamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
-/// One result of a scan.
 #[derive(Debug)]
 pub(super) enum ScanItem {
     Event(Event),
@@ -55,7 +54,6 @@ pub(super) enum End {
 /// Receives the results of a scan, in order.
 pub(super) type Take<'a> = &'a mut dyn FnMut(ScanItem);
 
-/// A scan in progress.
 struct Scan<'a> {
     take: Take<'a>,
     /// Files that have to be read again before the scan ends.
@@ -74,7 +72,6 @@ impl Scan<'_> {
     }
 }
 
-/// A manifest directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     root: Arc<Path>,

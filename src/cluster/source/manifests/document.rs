@@ -3,7 +3,6 @@
 //! The module takes the text of a file and returns its non-empty documents as slices of the text. It does no I/O. YAML forbids `---` and
 //! `...` at the start of a line inside any scalar, so the module finds the ends of documents from the starts of lines alone.
 
-/// A document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Document<'a> {
     /// The number of the document in the stream, from 1; empty documents count.

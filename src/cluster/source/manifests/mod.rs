@@ -40,7 +40,7 @@ pub use thread::{Handle, check, spawn};
 /// What a [`ManifestProblem`] affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A part of an object is ignored, or one of several definitions of an object.
+    /// A part of an object is ignored, or an object is ignored because another definition of it counts.
     Warning,
     /// A document, file or directory cannot be used. Objects that it defined before stay unchanged.
     Error,
@@ -51,7 +51,7 @@ pub enum Severity {
 pub struct ManifestProblem {
     /// What the problem affects.
     pub severity: Severity,
-    /// The file or directory.
+    /// The file or directory that has the problem.
     pub file: Arc<Path>,
     /// The number of the document in the file, from 1; `None` if the problem concerns the complete file.
     pub document: Option<usize>,
@@ -114,7 +114,7 @@ pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result
 pub struct AssignedManifests {
     /// The events of all objects, [`Event::InitialListDone`] last.
     pub events: Vec<Event>,
-    /// All problems.
+    /// The problems of all files.
     pub problems: Vec<ManifestProblem>,
     /// A sentence for each Service that got a cluster IP or a node port which its manifest does not have.
     pub notes: Vec<String>,

@@ -135,7 +135,8 @@ impl<'a, H: Hasher> Visitor<'a> for Walk<'_, '_, H> {
         Ok(())
     }
 
-    /// Adds the smallest integer type that holds the number: i32, i64 or u64.
+    /// Adds the smallest integer type that holds the number: i32, i64 or u64. The complete type of a kind has fields of these types, and does
+    /// not decode if a number is too large for its field.
     fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
         self.tag(if i32::try_from(number).is_ok() { 2 } else { 3 });
         Ok(())

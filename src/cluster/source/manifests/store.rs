@@ -75,7 +75,6 @@ struct Definition {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// The file's number.
     file: u32,
     /// The number of the document in the file, from 1.
     document: u32,

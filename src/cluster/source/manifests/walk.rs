@@ -49,18 +49,17 @@ pub(super) fn walk(root: &Path, visit: &mut dyn FnMut(Visit<'_>)) -> io::Result<
     Ok(walker.listing)
 }
 
-/// Returns whether a name is that of a manifest file.
+/// Returns whether a file with this name is read as a manifest.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().and_then(OsStr::to_str);
     !is_hidden(name) && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// Returns whether a name starts with a dot.
 pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Returns the parent directory of a path.
+/// Returns the parent directory of a path; `.` for a path that is only a name.
 pub(super) fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -65,7 +65,7 @@ pub(super) const KEEP_UDP_FLOWS: &str = "kube-proxy-nft/keep-udp-flows";
 pub(super) const WEIGHTS: &str = "kube-proxy-nft/weights";
 /// Annotation of an EndpointSlice with the weight of its endpoints.
 pub(super) const WEIGHT: &str = "kube-proxy-nft/weight";
-/// Annotation of a Service: it asks for topology hints, if its value is `Auto`.
+/// Annotation with which a Service asks for topology hints: the value is `Auto` or `auto`.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Annotation of the bookmark that ends the initial objects of a streaming list.
 pub(super) const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -117,7 +117,7 @@ pub(super) struct AnyTime {}
 
 message!(AnyTime {});
 
-/// A Service.
+/// The fields of a Service that the proxy reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service<'a> {
@@ -134,7 +134,6 @@ pub struct Service<'a> {
 
 message!(Service<'a> { 1 => metadata, 2 => spec, 3 => status });
 
-/// `spec` of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ServiceSpec<'a> {
@@ -166,7 +165,6 @@ pub(super) struct ServiceSpec<'a> {
 
 message!(ServiceSpec<'a> { 1 => ports, 3 => cluster_ip, 4 => type_, 5 => external_ips, 7 => session_affinity, 9 => load_balancer_source_ranges, 11 => external_traffic_policy, 12 => health_check_node_port, 14 => session_affinity_config, 17 => ip_family_policy, 18 => cluster_ips, 19 => ip_families, 20 => allocate_load_balancer_node_ports, 22 => internal_traffic_policy, 23 => traffic_distribution });
 
-/// One port of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ServicePort<'a> {
@@ -182,7 +180,6 @@ pub(super) struct ServicePort<'a> {
 
 message!(ServicePort<'a> { 1 => name, 2 => protocol, 3 => port, 5 => node_port });
 
-/// `spec.sessionAffinityConfig`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SessionAffinityConfig {
@@ -192,7 +189,6 @@ pub(super) struct SessionAffinityConfig {
 
 message!(SessionAffinityConfig { 1 => client_ip });
 
-/// `spec.sessionAffinityConfig.clientIP`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ClientIpConfig {
@@ -201,7 +197,6 @@ pub(super) struct ClientIpConfig {
 
 message!(ClientIpConfig { 1 => timeout_seconds });
 
-/// `status` of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ServiceStatus<'a> {
@@ -211,7 +206,6 @@ pub(super) struct ServiceStatus<'a> {
 
 message!(ServiceStatus<'a> { 1 => load_balancer });
 
-/// `status.loadBalancer`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct LoadBalancerStatus<'a> {
@@ -232,7 +226,7 @@ pub(super) struct Ingress<'a> {
 
 message!(Ingress<'a> { 1 => ip, 3 => ip_mode });
 
-/// An EndpointSlice.
+/// The fields of an EndpointSlice that the proxy reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice<'a> {
@@ -261,7 +255,6 @@ impl<'a> EndpointSlice<'a> {
 
 message!(EndpointSlice<'a> { 1 => metadata, 2 => endpoints, 3 => ports, 4 => address_type });
 
-/// One port of a slice.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointPort<'a> {
@@ -276,7 +269,6 @@ pub(super) struct EndpointPort<'a> {
 
 message!(EndpointPort<'a> { 1 => name, 2 => protocol, 3 => port });
 
-/// One endpoint of a slice.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Endpoint<'a> {
@@ -344,7 +336,6 @@ pub(super) struct Hint<'a> {
 
 message!(Hint<'a> { 1 => name });
 
-/// A Node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(super) struct Node<'a> {
@@ -397,7 +388,6 @@ fn whole_metadata<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<
     })
 }
 
-/// `spec` of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeSpec<'a> {
@@ -410,7 +400,6 @@ pub(super) struct NodeSpec<'a> {
 
 message!(NodeSpec<'a> { 5 => taints, 7 => pod_cidrs });
 
-/// One taint of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Taint<'a> {
@@ -421,7 +410,6 @@ pub(super) struct Taint<'a> {
 
 message!(Taint<'a> { 1 => key, 2 => value });
 
-/// `status` of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeStatus<'a> {
@@ -431,7 +419,6 @@ pub(super) struct NodeStatus<'a> {
 
 message!(NodeStatus<'a> { 5 => addresses });
 
-/// One address of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeAddress<'a> {
@@ -443,7 +430,6 @@ pub(super) struct NodeAddress<'a> {
 
 message!(NodeAddress<'a> { 1 => type_, 2 => address });
 
-/// A ServiceCIDR.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceCidr<'a> {
@@ -458,7 +444,6 @@ pub(super) struct ServiceCidr<'a> {
 
 message!(ServiceCidr<'a> { 1 => metadata, 2 => spec });
 
-/// `spec` of a ServiceCIDR.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceCidrSpec<'a> {

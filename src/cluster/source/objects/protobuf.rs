@@ -60,7 +60,7 @@ pub(in crate::source) enum Value<'a> {
     Varint(u64),
     /// A string, bytes or a message.
     Bytes(&'a [u8]),
-    /// A value of a wire type that none of the fields has that the proxy reads.
+    /// A value of another wire type. No field that the proxy reads has such a value.
     Other,
 }
 

@@ -33,7 +33,7 @@ fn an_unknown_service_has_no_causes() {
 
 #[test]
 fn the_counts_tell_the_causes_apart() {
-    // Whether there is no pod, none that is Ready, none with this port, or none on this node (C3, C4, C5, C8).
+    // The counts show whether there is no pod, none that is Ready, none with this port, or none on this node (C3, C4, C5, C8).
     use Category::{Nothing, Ready, Terminating};
     type Case = (&'static str, &'static [&'static str], [Counts; 2], Taken, Taken);
     let cases: [Case; 7] = [

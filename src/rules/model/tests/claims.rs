@@ -319,7 +319,8 @@ fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() 
             state.apply(Event::ApiServerAt(vec![]));
             assert_eq!(owner(&state), "default/a");
         }
-        // A load balancer in front of the API servers may have the address by which this process reaches them.
+        // A load balancer IP wins over the API server, because a load balancer in front of the API servers may have the address by which
+        // this process reaches them. So does a cluster IP.
         for stronger in [&balanced, &cluster] {
             for order in permutations(&[applied(stronger), api_server.clone(), applied(&external)]) {
                 assert_eq!(owner(&state(order)), stronger.name.to_string());

@@ -20,7 +20,7 @@
 //!   in the cluster makes a sync slower. Linux 6.19 (8e1a1bc4f5a4, also in 6.18.6 and 6.12.66) records for each chain the hooks and the
 //!   depth that it was validated for, and validates it once in a transaction for each hook, not once for each path to it. The record ends
 //!   with the transaction, so the next one validates every chain again. A patch to validate only changed chains was proposed in May 2025
-//!   ("validating incremental ruleset updates") and is not in 6.19; the module of Debian's 7.2.13 has none of its functions either.
+//!   ("validating incremental ruleset updates") and is not in 6.19; nor does the nf_tables module of Debian's kernel 7.2.13 have it.
 //! - Without chains of endpoints (`nftables.endpointChains: false`): endpoints, session affinity and schedulers work as with
 //!   `--ruleset-layout=maps` (module `endpoint_sets`). Only the few chains `lb-N` have rules that look up the maps of endpoints, because
 //!   the kernel validates each element that is added against each rule that uses its map (`nft_add_set_elem`): with a rule for each

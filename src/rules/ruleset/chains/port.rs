@@ -275,8 +275,8 @@ impl Writer<'_> {
             let of_list = self.port.frontends.iter().filter(|selection| list.is_used_by(&selection.action));
             of_list.map(|selection| &selection.frontend).find(|frontend| FrontendType::of(frontend) == frontend_type)
         };
-        // Matches the node port first: otherwise a packet to an address would be looked up by its port, which may be the node port of
-        // another Service.
+        // This rule matches the node port before it looks for an endpoint in the map of node ports. Otherwise the map would be searched for
+        // the port of a packet to an address too, and that port may be the node port of another Service.
         rules.extend(frontend_of(FrontendType::NodePort).map(|frontend| {
             let is_node_port = Statement::Match(vec![Field::ThDport], Operand::Is(Data::from(frontend.port)));
             self.rule([is_node_port, self.pick(FrontendType::NodePort, list)])

@@ -72,7 +72,6 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets
 }
 
-/// A rule with a comment.
 pub(super) fn rule(statements: impl Into<Vec<Statement>>, comment: &str) -> Rule {
     Rule { comment: Some(comment.into()), ..Rule::new(statements) }
 }

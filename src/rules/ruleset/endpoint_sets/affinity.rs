@@ -45,8 +45,8 @@ use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
 /// The largest number of clients that one map or set records (E7). It bounds the kernel memory that the clients of one service port can
 /// fill.
 pub(in crate::ruleset) const MAX_CLIENTS: u32 = 65_536;
-/// The priority of the chains that record clients: before the masquerading of this and of other programs, because after source NAT the
-/// kernel skips the other nat chains of the hook.
+/// The priority of the chains that record clients: before this program and others masquerade, because after source NAT the kernel skips the
+/// other nat chains of the hook.
 const BEFORE_SRCNAT: i32 = 90;
 
 fn original_address(family: Family) -> Field {
@@ -87,7 +87,8 @@ pub(in crate::ruleset) fn sets(family: Family) -> Vec<Set> {
         .collect()
 }
 
-/// The static chains that run after DNAT and find the chain that records the client, for endpoints on other nodes and on this host.
+/// The static chains that run after DNAT and find the chain that records the client. The hook `postrouting` sees packets to endpoints on
+/// other nodes or in pods of this node, the hook `input` those to endpoints in the host's network namespace.
 pub(in crate::ruleset) fn chains(family: Family) -> Vec<ChainContent> {
     let base = |name: &str, hook| {
         let rule = Rule::new([Statement::CtBit(CtBit::StatusDnat), jump(chain::AFFINITY)]);
@@ -117,7 +118,7 @@ fn learn_rule(family: Family, frontend_type: FrontendType, protocol: Protocol) -
         FrontendType::Address => {
             Rule::new([is_protocol(protocol), Statement::Vmap(vec![address, Field::CtOriginalProtoDst], map)])
         }
-        // The node port's number on any other address is not a node port.
+        // A packet with the number of a node port that goes to any other address does not use the node port.
         FrontendType::NodePort => Rule::new([
             is_protocol(protocol),
             Statement::Match(vec![address], Operand::InSet(set::NODEPORT_ADDRESSES.into())),

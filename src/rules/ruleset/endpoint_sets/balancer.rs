@@ -50,7 +50,7 @@ impl Balancer {
         with_part(endpoints(self.frontend_type, self.list), self.part)
     }
 
-    /// Parses the name of a chain.
+    /// Parses the name of a chain; `None` if it is not a chain that chooses an endpoint.
     pub(in crate::ruleset) fn parse(name: &str) -> Option<Self> {
         let (name, part) = split_part(name);
         let (ChainKind::Balancer { frontend_type, list, masquerade }, pick) = ChainKind::split(name)? else {
@@ -59,7 +59,6 @@ impl Balancer {
         Some(Self { frontend_type, list, masquerade, pick: Pick::parse(pick)?, part })
     }
 
-    /// The chain with its rules.
     pub(in crate::ruleset) fn content(self, family: Family) -> ChainContent {
         let rules = if self.masquerade {
             let plain = Self { masquerade: false, ..self };

@@ -17,7 +17,7 @@ use crate::table::fit;
 /// The search of one endpoint for positions in the table.
 struct Seeker {
     hash: u64,
-    /// The index of its endpoint in the list.
+    /// The index of the endpoint's first entry in the list.
     first: usize,
     next: u64,
     step: u64,

@@ -85,8 +85,9 @@ pub(super) fn all_maps(parts: u8) -> Vec<SetName> {
     ENDPOINT_MAPS.into_iter().flat_map(|(frontend_type, list)| endpoint_maps(frontend_type, list, parts)).collect()
 }
 
-/// Makes the chain of a balancer from its name, for a table with this many maps of each kind. A chain of an only map does not belong to a table
-/// in which maps are split, nor the other way round, because its map is not there.
+/// Returns a function that makes the chain of a balancer from its name, for a table with this many maps of each kind. The name must end
+/// with the number of a map exactly if there are several maps of a kind; otherwise the chain would look up a map that the table does not
+/// have.
 pub(super) fn on_demand(family: Family, maps: u8) -> fn(&str) -> Option<ChainContent> {
     match (family, maps > 1) {
         (Family::V4, false) => |name| balancer_chain(name, Family::V4, false),

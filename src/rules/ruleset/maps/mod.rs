@@ -7,7 +7,7 @@
 //!              lb-N ─► numgen random mod N ─► @endpoints   (frontend . number : endpoint) ─► dnat
 //! ```
 //!
-//! The name of the chain tells the scheduler: `lb-hash-N` computes the endpoint's number from a hash of the client's address, and
+//! The name of the chain shows the scheduler: `lb-hash-N` computes the endpoint's number from a hash of the client's address, and
 //! `lb-maglev-P` tries positions of a sparse Maglev table, one after the other. The map `@endpoints` holds the Maglev table too, under
 //! higher numbers.
 //!

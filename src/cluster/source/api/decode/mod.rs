@@ -23,7 +23,6 @@ use rules::model::Event;
 const MAX_TEXT: usize = 200;
 const UNUSABLE_DELETION: &str = "a deletion of an object without a name, or of another kind";
 
-/// An object that decoded.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) converted: Converted,
@@ -43,7 +42,6 @@ pub(super) struct Undecodable {
 
 pub(super) type ReadObject = Result<Object, Box<Undecodable>>;
 
-/// One event of a watch.
 #[derive(Debug)]
 pub(super) enum WatchEvent {
     /// An object was added or modified.
@@ -61,7 +59,6 @@ pub(super) enum WatchEvent {
     Error(Status),
 }
 
-/// One page of a list.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) objects: Vec<ReadObject>,
@@ -71,7 +68,7 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// A Kubernetes Status.
+/// The object `Status`, with which the API server answers when it refuses a request or ends a watch.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct Status {

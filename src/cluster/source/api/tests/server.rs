@@ -40,7 +40,6 @@ pub(super) enum Act {
     End,
 }
 
-/// A running server.
 pub(super) struct Server {
     pub(super) url: String,
     log: Arc<Mutex<Vec<Request>>>,

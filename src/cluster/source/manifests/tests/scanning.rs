@@ -188,7 +188,7 @@ fn several_directories_and_files_of_any_name_are_read() {
     };
     let (events, problems) = read(&["sub", "list", "chart.txt", "sub", "chart.txt"]).unwrap();
     assert_eq!(words(&events), ["+demo/b 10.96.0.2", "+demo/c 10.96.0.3", "+demo/a 10.96.0.1", "done"]);
-    // A file that begins as JSON is JSON, with JSON's documents.
+    // A file with another extension or none is read as JSON if it begins with `{`. Its second JSON value is document 2.
     assert_eq!(texts(&problems), [format!("{}, document 2: apiVersion: missing", path("list").display())]);
     let error = format!("{:#}", read(&["sub", "empty.yaml"]).unwrap_err());
     assert_eq!(error, format!("cannot read {}: it is empty", path("empty.yaml").display()));

@@ -12,7 +12,6 @@ use crate::model::{
     Endpoint, EndpointSlice, Event, Family, Node, Scheduler, Service, ServicePort, TrafficPolicy, TriggerTime,
 };
 
-/// The Services of the cluster.
 pub(crate) const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
 const SLICES: [&str; 4] = ["default/s1", "default/s2", "default/s3", "prod/s1"];
 const API_SERVER: &str = "default/kubernetes";
