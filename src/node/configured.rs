@@ -158,7 +158,8 @@ impl RunningProxy {
         self.process.as_deref()
     }
 
-    /// In words, that it has written no rules yet because it waits for its first objects; `None` once it has taken the writer lock.
+    /// A sentence which says that the proxy has written no rules yet, because it waits for its first objects; `None` once it has taken the
+    /// writer lock.
     #[must_use]
     pub fn waits(&self) -> Option<String> {
         (!self.has_lock)

@@ -169,7 +169,7 @@ pub(super) fn value_ref(attr: Attr<'_>) -> Option<ValueRef<'_>> {
     }
 }
 
-/// Bytes that fit into [`Data`].
+/// The given bytes; `None` when they do not fit into [`Data`].
 fn data_ref(bytes: &[u8]) -> Option<&[u8]> {
     (bytes.len() <= Data::MAX_LEN).then_some(bytes)
 }

@@ -1,8 +1,9 @@
 //! Decodes only an outline of other programs' tables: the names of chains, and the jumps and effects of rules.
 //!
 //! The rules of other programs have expressions that this crate cannot express, such as the matches and targets of iptables-nft. A caller
-//! that deletes some rules from a table of another program needs only the names of the chains and the chain that each rule jumps to. The
-//! functions of this module give `None`, and not an error, for a message that they cannot read: it is about an object of another program.
+//! that deletes some rules from a table of another program needs only the names of the chains and the chain that each rule jumps to. For a
+//! message that they cannot read, the functions of this module give `None` and not an error, because another program may write objects that
+//! this crate does not know.
 
 use std::sync::Arc;
 

@@ -60,7 +60,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         _ => None,
     })
 }
-/// Merges each two branches that differ only in their last assumption, which therefore made no difference.
+/// Merges any two branches that differ only in their last assumption: they show that the assumption makes no difference.
 pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
     if branches.iter().all(|branch| branch.worlds.is_empty()) {
         return;

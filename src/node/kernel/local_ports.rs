@@ -150,7 +150,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    // Node ports in the ephemeral range that are not reserved are found, and the line to set keeps what is reserved (N6).
+    // Node ports in the ephemeral range that are not reserved are found, and the line for `/etc/sysctl.d` keeps the ports that are reserved
+    // already (N6).
     #[test]
     fn ports_that_programs_may_get_are_those_of_the_range_that_are_not_reserved() {
         let directory = sysctls("1024\t65535", "8080,30000-30100");

@@ -77,7 +77,8 @@ pub fn listening(proc: &Path) -> Vec<Listening> {
     ["tcp", "tcp6"].map(text).iter().flat_map(|text| text.lines()).filter_map(listening_socket).collect()
 }
 
-/// Reads a line such as `0: 0100007F:2809 00000000:0000 0A ...`: number, local address and port, remote ones, state; the inode comes tenth.
+/// Reads a line such as `0: 0100007F:2809 00000000:0000 0A ...`: number, local address and port, remote address and port, state. The tenth
+/// word is the inode.
 fn listening_socket(line: &str) -> Option<Listening> {
     const LISTEN: &str = "0A";
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -90,8 +91,8 @@ fn listening_socket(line: &str) -> Option<Listening> {
     Some(Listening { address, inode: (*fields.get(9)?).to_owned() })
 }
 
-/// Returns the directory below `proc` of the first process that has the socket with this inode open, of those that `counts` admits. A process
-/// whose open files this one may not see is not found.
+/// Looks among the processes that `counts` admits for the first one that has the socket with this inode open, and returns its directory
+/// below `proc`. Does not find a process whose open files the calling process may not see.
 pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let link = format!("socket:[{inode}]");
     let has_it = |process: &PathBuf| {
@@ -101,7 +102,7 @@ pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> 
     processes(proc).filter(|process| counts(process)).find(has_it)
 }
 
-/// The directories below `proc` of all processes that this one sees.
+/// The directories below `proc` of all processes that the calling process sees.
 fn processes(proc: &Path) -> impl Iterator<Item = PathBuf> {
     let is_process = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
@@ -114,8 +115,8 @@ pub fn in_this_network(proc: &Path) -> impl Fn(&Path) -> bool {
     move |process| namespace.is_some() && fs::read_link(process.join("ns/net")).ok() == namespace
 }
 
-/// Describes the running kube-proxies, of this program or upstream's, in the network namespace of the calling thread, except this process, the
-/// one whose directory is `known`, commands, and processes that do one job and exit.
+/// Describes the kube-proxies, of this program or upstream's, that run in the network namespace of the calling thread. Leaves out the
+/// calling process, the process whose directory is `known`, this program's commands that only look, and processes that do one job and exit.
 pub fn proxies(proc: &Path, known: Option<&Path>) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
@@ -177,7 +178,8 @@ pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
     processes(proc).find(is_proxy)
 }
 
-/// Whether a process with this status has CAP_NET_ADMIN, a bit of a number in hexadecimal, and not as a set-user-ID program.
+/// Whether a process with this `/proc/PID/status` has CAP_NET_ADMIN (a bit of the hexadecimal number `CapEff`) and is no set-user-ID
+/// program, whose real user id differs from its effective one.
 fn may_write_rules(status: &str) -> bool {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
     let bits = field("CapEff:").and_then(|mut words| u64::from_str_radix(words.next()?, 16).ok()).unwrap_or(0);
@@ -186,7 +188,8 @@ fn may_write_rules(status: &str) -> bool {
     real.is_some() && real == effective && CapabilitySet::from_bits_retain(bits).contains(CapabilitySet::NET_ADMIN)
 }
 
-/// Whether a thread other than the first has the name of the sync loop's thread, and the first, from which threads take their name, has not.
+/// Whether a thread has the name of the sync loop's thread. The first thread must not have this name: new threads inherit its name, which
+/// anybody can choose with the name of the program.
 fn has_sync_thread(process: &Path) -> bool {
     let has_name =
         |thread: &Path| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim_end() == SYNC_THREAD);

@@ -224,9 +224,10 @@ struct Deletions {
 /// Deletes flows and returns how many of them still existed. Continues after a flow that cannot be deleted. Calls `release`, which removes
 /// all flows from the flowtable, if the kernel refuses to delete a flow because it is in a flowtable.
 ///
-/// With `reset_at`, an address of this node, a flow that leads to a reset takes the place of each open TCP connection in the same send. So
-/// hardly any packet can come in between: rules would send it to another endpoint, whose reset ends the connection, and the new flow would
-/// reset the client's next connection from the same port.
+/// `reset_at` is an address of this node. If it is given, each open TCP connection is replaced by a flow that makes this node reset the
+/// connection. Both requests are in the same send, so that hardly any packet arrives between them: the rules would send such a packet to
+/// another endpoint, whose reset would end the connection, and the new flow would then reset the client's next connection from the same
+/// port.
 ///
 /// # Errors
 /// Returns the first error that the kernel reports, other than that a flow does not exist; or the error of `release`.
