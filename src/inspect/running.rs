@@ -82,7 +82,7 @@ impl Problem {
         Self::of_node(ProblemKind::TableDormant, text)
     }
 
-    /// The problem of a table that is missing beside that of the other family.
+    /// The problem that a family has no table, although the other family has one.
     pub(crate) fn missing(family: Family) -> Self {
         let text = format!(
             "There is no {family} table: no {family} frontend of a Service is served; start the proxy, which writes it again"
@@ -114,7 +114,7 @@ impl Problem {
         }
     }
 
-    /// Whether it is about the whole node, and not about Services, named or counted.
+    /// Whether the problem concerns the whole node. A problem about Services does not, even if it only counts them and names none.
     pub(crate) fn is_of_node(&self) -> bool {
         use ProblemKind::{LostFrontend, Oversized, Quarantined};
         self.service.is_none() && !matches!(self.kind, Oversized | Quarantined | LostFrontend)
@@ -163,7 +163,8 @@ impl Running {
         Self { proxy, config }
     }
 
-    /// What the proxy reports, and that it waits for its first objects; `None` when none runs, or it has no health server.
+    /// The problems that the proxy reports, and the problem that it waits for its first objects; `None` when no proxy runs, or it has no
+    /// health server.
     pub(crate) fn problems(&self, args: RunningArgs) -> Option<Vec<Problem>> {
         let mut problems = self.reported(args);
         let waits = self.proxy.as_ref().ok().and_then(|proxy| proxy.as_ref()?.waits());

@@ -201,7 +201,7 @@ impl Drop for Screen {
     }
 }
 
-/// What [`show`] shows.
+/// The content that [`show`] draws, and its reaction to keys.
 pub(crate) trait OnScreen {
     /// The lines, at most `height` of at most `width` characters.
     ///
@@ -212,7 +212,7 @@ pub(crate) trait OnScreen {
     /// Handles a key. Returns whether the screen stays open.
     fn key(&mut self, key: Key) -> bool;
 
-    /// Looks again at what is shown.
+    /// Reads the shown data again.
     ///
     /// # Errors
     /// When it cannot be read.

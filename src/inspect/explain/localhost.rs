@@ -27,7 +27,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The kube-proxy of another node; its process id is not known here.
+    /// The kube-proxy of a node that manifests describe: it has no process here.
     pub(super) fn kube_proxy() -> Self {
         Self { name: KUBE_PROXY.to_owned(), pid: None }
     }

@@ -419,7 +419,7 @@ fn text_size(text: Option<&String>) -> usize {
     text.map_or(0, String::capacity)
 }
 
-/// The bytes of a name. Others may share its memory; it is counted as if they did not.
+/// The bytes of a name. Other entries may share its memory; each entry counts the memory as its own.
 fn name_size(name: &ObjectName) -> usize {
     const COUNTS: usize = 2 * size_of::<usize>();
     name.namespace.len() + name.name.len() + 2 * COUNTS
