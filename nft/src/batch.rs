@@ -205,8 +205,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// The sizes of the first and of the largest page, in bytes. Each page is twice as long as the one before. So a change of one endpoint
-    /// takes little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
+    /// The sizes of the first and of the largest page, in bytes. Each page is twice as long as the one before. So a small batch takes
+    /// little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
     const FIRST: usize = 4096;
     const LARGEST: usize = 4 << 20;
 

@@ -219,8 +219,8 @@ pub(crate) trait OnScreen {
     fn look(&mut self) -> Result<()>;
 }
 
-/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. The signal then does to the
-/// process what it does by default.
+/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. After a signal, the process
+/// ends by the default action of that signal.
 ///
 /// # Errors
 /// When the terminal cannot be used, or what is shown cannot be read.

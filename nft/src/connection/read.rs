@@ -16,7 +16,7 @@
 //!   chain that comes before the wanted table's chains in this list, the next piece leaves out some of the wanted chains; when it adds a
 //!   chain, the next piece repeats some. Every listed object exists. Therefore these lists are read again, and their objects added to those
 //!   found before, until there are as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not anonymous,
-//!   objects and flowtables), or until no transaction happened meanwhile.
+//!   objects and flowtables), or until no transaction happened during two readings.
 //!
 //! A transaction on the table itself is the remaining case. The kernel sends a transaction's notifications at the end of the transaction,
 //! before the next one can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all
@@ -44,7 +44,7 @@ use crate::text;
 use crate::wire::kind;
 
 /// After this many readings of the names without a transaction meanwhile, the names are used even if their number differs from the kernel's
-/// count.
+/// count. Otherwise a table would never be readable on a kernel that counts in another way.
 const QUIET_LISTS: usize = 2;
 
 /// A table with its content, as the kernel lists it.

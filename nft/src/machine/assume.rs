@@ -1,4 +1,5 @@
-//! Rules that cannot be evaluated: predicts what they do if they match, and merges branches for which it makes no difference.
+//! Rules that cannot be evaluated: predicts the effect of a rule if it matches, and merges branches for which its match makes no
+//! difference.
 
 use crate::data::Verdict;
 use crate::expr::{Expr, Foreign, LookupResult, MetaKey};

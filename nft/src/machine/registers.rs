@@ -129,7 +129,7 @@ fn bits(range: &Range<usize>) -> u64 {
 
 /// The result of a comparison in which some bytes may be unknown.
 pub(super) enum Compared {
-    /// All bytes that matter are known, and this is their order.
+    /// All bytes that decide the comparison are known. This is the order of the register's bytes relative to the data.
     Is(Ordering),
     /// The values differ, but their order is not known.
     Differs,

@@ -113,8 +113,8 @@ pub trait Kernel {
         is_wanted: &mut dyn FnMut(&Flow) -> bool,
     ) -> io::Result<Vec<Flow>>;
 
-    /// Deletes flows. Returns how many of them still existed. If `reset_at`, an address of this node, is given, this node answers the
-    /// client's next packet of each open TCP connection among them with a reset.
+    /// Deletes flows. Returns how many of them still existed. If `reset_at`, an address of this node, is given, this node resets each open
+    /// TCP connection among them when its client sends the next packet.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.

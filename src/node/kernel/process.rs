@@ -1,6 +1,5 @@
 //! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
-//! limit of file descriptors. Also finds the sockets that listen, and processes: the one that has a socket open, and a kube-proxy of this
-//! program that has not written yet.
+//! limit of file descriptors. Also finds sockets that listen, the process that has a socket open, and running kube-proxies.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -163,8 +162,8 @@ pub const SYNC_THREAD: &str = "sync";
 ///
 /// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of
 /// this process. So a process that could not hold the lock never counts. An unprivileged user can do three things to look like the proxy:
-/// choose the name of a process and, by a link, the name that all its threads begin with; get every capability in a user namespace of his
-/// own; and start a set-user-ID program. The real user id of such a program shows who started it.
+/// choose the name of a process and, by a symbolic link to the program, the name that all its threads have at first; get every capability
+/// in a user namespace of his own; and start a set-user-ID program. The real user id of such a program shows who started it.
 pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
     let is_here = in_this_network(proc);
     let user_namespace = fs::read_link(proc.join("thread-self/ns/user")).ok()?;

@@ -1,6 +1,6 @@
 //! Lists and deletes the flows that the kernel tracks, over ctnetlink.
 //!
-//! Linux 5.8 and later filter the list by protocol, and Linux 5.16 and later by status; for older kernels this module does. Memory is
+//! Linux 5.8 and later filter the list by protocol, and Linux 5.16 and later by status; on older kernels this module filters it. Memory is
 //! bounded by the flows that the caller wants. A flow is deleted by its original tuple, zone and id, so that a new flow with the same
 //! addresses stays.
 
@@ -115,8 +115,8 @@ pub fn load_conntrack() {
     let _ = list(Family::V4, Listing::Udp, |_| false);
 }
 
-/// Returns the flows of a family and a listing that are wanted. After five interrupted lists it returns the last one, although it is
-/// incomplete (J8).
+/// Returns the flows of a family and a listing for which `is_wanted` is true. After five interrupted lists it returns the last one,
+/// although it is incomplete (J8).
 ///
 /// # Errors
 /// Returns the error that the kernel reports.
