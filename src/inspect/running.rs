@@ -33,8 +33,8 @@ pub struct Problem {
     /// The Service's addresses that are concerned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The ports of these addresses, such as `80/TCP`. `*/TCP` stands for further TCP ports, which are not listed. An empty list stands for
-    /// all ports.
+    /// The ports of these addresses, such as `80/TCP`. `*/TCP` stands for any TCP port: a Service with too many ports to list has such
+    /// entries. An empty list stands for all ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// The Service's node ports that are concerned, such as `30080/TCP`.

@@ -3,8 +3,8 @@
 //! The kernel lists a table piece by piece and holds no lock from one piece to the next, so a reader must find out whether the pieces are
 //! consistent. The kernel's own sign is too strict: the flag `NLM_F_DUMP_INTR` on a dump only means that the generation grew, which counts
 //! the transactions of all programs. While another program commits fifty times a second, every dump has the flag. Fewer transactions
-//! disturb a list. The source of this is `net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18; the code for dumps is the same
-//! in 5.13, and was tested on 6.18:
+//! disturb a list, as `net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18 show. The code for dumps is the same in 5.13, and
+//! tests on 6.18 confirm this:
 //!
 //! - The table itself: it is requested by name, and the kernel answers in one piece.
 //! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was

@@ -60,8 +60,8 @@ pub trait Ruleset {
     /// Looks up the key at the start of these bytes in a set. A bit in `unknown` marks a byte that is not known; bit 0 stands for the
     /// first byte.
     ///
+    /// # Errors
     /// When the request for the set fails. A set whose answer cannot be decoded is no error, but [`Lookup::Unreadable`].
-    /// When the set cannot be read for a reason that is not in the set itself.
     fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup, ReadError>;
 
     /// All elements of a set; none when there is no such set.

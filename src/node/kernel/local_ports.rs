@@ -13,7 +13,7 @@ use component::config::PortRanges;
 
 /// The sysctl with the reserved ports, as an operator writes it.
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
-/// The longest list of reserved ports: every second port, each with a comma.
+/// The length of the longest list of reserved ports, in bytes: every second port, each with a comma.
 const LONGEST: usize = 6 << 15;
 
 /// Why ports could not be reserved, or the reserved ports could not be read. Ends the start of a proxy that has to reserve ports (N5).

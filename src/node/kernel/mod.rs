@@ -102,7 +102,7 @@ pub trait Kernel {
         Ok(WriterLockState::Ours)
     }
 
-    /// Returns the flows of a family and listing that the kernel tracks and that are wanted.
+    /// Returns the flows of a family and listing that the kernel tracks and for which `is_wanted` is true.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.

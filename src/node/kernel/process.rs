@@ -115,7 +115,7 @@ pub fn in_this_network(proc: &Path) -> impl Fn(&Path) -> bool {
 }
 
 /// Describes the kube-proxies, of this program or upstream's, that run in the network namespace of the calling thread. Leaves out the
-/// calling process, the process whose directory is `known`, this program's commands that only look, and processes that do one job and exit.
+/// calling process, the process whose directory is `known`, the commands of this program, and processes that do one job and exit.
 pub fn proxies(proc: &Path, known: Option<&Path>) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
