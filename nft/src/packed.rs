@@ -50,7 +50,7 @@ pub struct Parts<'a> {
     pub value: ValueRef<'a>,
     /// How long the element lives.
     pub timeout: Option<Duration>,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<&'a str>,
 }
 
@@ -280,7 +280,7 @@ impl Elements {
         Iter(Reader(&self.bytes))
     }
 
-    /// The element at an index.
+    /// The element at an index, `None` beyond the end. It reads all elements before it.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<ElementRef<'_>> {
         self.iter().nth(index)

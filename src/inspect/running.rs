@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// What kind of problem it is.
+    /// The kind, for programs; `text` is for people.
     pub kind: ProblemKind,
     /// The Service, `namespace/name`; `None` when it is about the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ impl Problem {
         self.kind == ProblemKind::Waiting
     }
 
-    /// Whether it is about a Service of this name.
+    /// Whether it is about a Service that the name includes.
     pub(crate) fn is_about(&self, name: &ServiceName) -> bool {
         self.service.as_deref().is_some_and(|service| name.is_of(service))
     }

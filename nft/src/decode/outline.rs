@@ -55,9 +55,9 @@ mod number {
 /// A chain without its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainOutline {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
-    /// Its name.
+    /// The name, unique in its table.
     pub name: Arc<str>,
     /// Whether it is a base chain.
     pub is_base: bool,
@@ -66,7 +66,7 @@ pub struct ChainOutline {
 /// The table, the chain, the handle and the jump of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOutline {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
     /// Its chain's name.
     pub chain: Arc<str>,
@@ -79,9 +79,9 @@ pub struct RuleOutline {
 /// A base chain of any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookOutline {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
-    /// Its name.
+    /// The name, unique in its table.
     pub chain: Arc<str>,
     /// Its type: `filter`, `nat` or `route`.
     pub kind: Arc<str>,

@@ -70,7 +70,7 @@ pub enum Fate {
 pub struct Branch {
     /// The packet as it is now.
     pub packet: Packet,
-    /// Its connection.
+    /// What connection tracking knows of the packet's connection.
     pub connection: Conntrack,
     /// The share of packets that take this path, given the assumptions in `worlds`.
     pub probability: f64,

@@ -32,7 +32,7 @@ pub enum Next {
     Discarded(String),
 }
 
-/// The routes of this host.
+/// Answers where this host sends a packet, as a look-up in its routing tables does.
 pub trait Routes: Host {
     /// Routes a packet. A packet without an input interface is one that this host sends.
     fn next(&mut self, packet: &Packet) -> Next;

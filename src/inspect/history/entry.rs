@@ -54,7 +54,7 @@ pub enum EntryKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// The Service.
+    /// The namespace and name of the Service.
     #[serde(with = "form::name")]
     pub service: ObjectName,
     /// Whether the Service was added, removed or changed.
@@ -121,7 +121,7 @@ pub struct Trigger {
     pub object: Option<ObjectName>,
 }
 
-/// The kinds of triggers.
+/// What can trigger a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TriggerKind {
     /// The process started; also after a new configuration, which restarts the process.

@@ -66,7 +66,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 pub struct Listening {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its inode.
+    /// Its inode number, by which the process that has it open is found.
     pub inode: String,
 }
 

@@ -107,7 +107,7 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     Some(telling.story(&first, reports, book))
 }
 
-/// The packet as it was at each report.
+/// The packet as it was at each report; `None` before the first report with headers that can be read.
 fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
     let mut now: Option<Packet> = None;
     let each = reports.iter().map(|report| {

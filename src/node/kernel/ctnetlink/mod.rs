@@ -166,7 +166,7 @@ fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> i
     Ok(flows)
 }
 
-/// Returns the request for a list.
+/// Returns the request for the list of a family's flows. With [`Filter::Kernel`] it asks the kernel to send only those of the listing.
 fn list_request(family: Family, listing: Listing, filter: Filter) -> Vec<u8> {
     let mut request = message(number::GET, number::NLM_F_DUMP, family);
     match (listing, filter) {
