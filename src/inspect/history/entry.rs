@@ -284,12 +284,12 @@ impl fmt::Display for Program {
 }
 
 impl Endpoints {
-    /// Adds a new endpoint.
+    /// Records that an endpoint is new.
     pub fn add(&mut self, endpoint: SocketAddr) {
         push(&mut self.added, &mut self.more_added, endpoint);
     }
 
-    /// Adds an endpoint that is gone.
+    /// Records that an endpoint is gone.
     pub fn remove(&mut self, endpoint: SocketAddr) {
         push(&mut self.removed, &mut self.more_removed, endpoint);
     }
