@@ -15,8 +15,8 @@ use crate::decode::{Messages, sequence};
 use crate::encode::{Encoder, Message};
 use crate::wire::{Attrs, SUBSYSTEM, flag, narrow};
 
-/// Whether the kernel acknowledges the first and the last message of a batch (6.10 and later). The `nftnl` crate checks the kernel's
-/// version, and gives these messages sequence numbers, even in an empty batch, only if the kernel acknowledges them.
+/// Whether the kernel acknowledges the first and the last message of a batch (6.10 and later). The crate `nftnl` finds this out from the
+/// kernel's version: its batches, even an empty one, have sequence numbers in these two messages only if the kernel acknowledges them.
 static FRAME_ACKS: LazyLock<bool> = LazyLock::new(|| !nftnl::Batch::new().finalize().sequence_numbers().is_empty());
 
 /// The commands cannot be encoded.
@@ -103,7 +103,8 @@ impl Batch {
         if set.flags.interval {
             return None;
         }
-        // A batch may have one command per element, all refused, and finding each message would take a walk over all messages.
+        // No search for the message: in a batch with one command per element, all of them refused, a search through all messages for each
+        // refusal would take quadratic time.
         if list.len() == 1 {
             return Some(0);
         }
@@ -204,8 +205,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// The sizes of the first and of the largest page, in bytes. Each page is twice as long as the one before. So a change of one endpoint
-    /// takes little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
+    /// The sizes of the first and of the largest page, in bytes. Each page is twice as long as the one before. So a small batch takes
+    /// little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
     const FIRST: usize = 4096;
     const LARGEST: usize = 4 << 20;
 

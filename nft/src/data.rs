@@ -22,7 +22,7 @@ impl Data {
     /// limit is 64.
     pub const MAX_LEN: usize = 40;
 
-    /// No bytes.
+    /// The value without bytes, to which fields are appended.
     pub const EMPTY: Self = Self { len: 0, bytes: [0; Self::MAX_LEN] };
 
     /// The given bytes as they are; `None` when there are more than [`Data::MAX_LEN`].

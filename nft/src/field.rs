@@ -103,7 +103,7 @@ pub enum Field {
 const SCRATCH: u8 = 4;
 
 impl Field {
-    /// The data type.
+    /// The data type of the value that the field loads.
     #[must_use]
     pub const fn data_type(self) -> DataType {
         match self {

@@ -33,8 +33,9 @@ const REPORTING: Duration = Duration::from_secs(2);
 
 /// The system's allocator. When the system gives no memory, it calls a function that reports this, and aborts the process.
 ///
-/// Rust's own report is a bare line on standard error, which no program can change with stable Rust. So a request whose caller could go on
-/// without the memory (`try_reserve`) ends the process too. In this program, only reading a whole file makes requests of this kind.
+/// Rust's own report is a bare line on standard error, and stable Rust has no way to replace it. So this allocator reports and aborts
+/// before Rust does, even if the caller could go on without the memory (`try_reserve`). In this program, only reading a whole file makes
+/// requests of this kind.
 ///
 /// The function gets the size of the failed request. It must not need memory: if it does, or panics, the process ends without a report.
 pub struct Reporting(pub fn(usize));

@@ -66,7 +66,7 @@ pub struct Chain {
     pub name: Arc<str>,
     /// The hook at which the kernel calls it; `None` for a regular chain.
     pub base: Option<BaseChain>,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
 }
 
@@ -150,7 +150,7 @@ pub struct Flowtable {
 pub struct Rule {
     /// Its statements, from left to right.
     pub statements: Vec<Statement>,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
 }
 
@@ -176,7 +176,7 @@ impl Rule {
 pub struct RuleDump {
     /// Its expressions.
     pub exprs: Vec<Expr>,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
 }
 
@@ -191,7 +191,7 @@ pub enum Types {
 }
 
 impl Types {
-    /// The data types.
+    /// The data type of each field, in order.
     #[must_use]
     pub fn data_types(&self) -> Vec<DataType> {
         match self {
@@ -219,7 +219,7 @@ pub enum ValueType {
     Data(Types),
 }
 
-/// The flags of a set.
+/// The flags of a set (`NFT_SET_*`), except those that follow from its types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
     /// Keys are ranges.
@@ -243,7 +243,7 @@ pub struct Set {
     pub key: Types,
     /// The type of the values; `None` for a set.
     pub value: Option<ValueType>,
-    /// Its flags.
+    /// Its flags, such as `flags interval, timeout` in nft.
     pub flags: SetFlags,
     /// The life time of an element that has no time-out of its own; whole milliseconds.
     pub timeout: Option<Duration>,
@@ -252,12 +252,12 @@ pub struct Set {
     /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel adds the
     /// counters by itself, so messages with elements do not mention them.
     pub counter: bool,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
 }
 
 impl Set {
-    /// A set of keys.
+    /// A set without flags, limits or comment.
     #[must_use]
     pub fn new(name: &str, key: Types) -> Self {
         Self {
@@ -272,7 +272,7 @@ impl Set {
         }
     }
 
-    /// A map.
+    /// A map without flags, limits or comment.
     #[must_use]
     pub fn map(name: &str, key: Types, value: ValueType) -> Self {
         Self { value: Some(value), ..Self::new(name, key) }
@@ -316,14 +316,14 @@ impl Element {
     }
 }
 
-/// A set and its elements.
+/// A set or map, and all its elements.
 pub type SetContent = (Arc<Set>, Vec<Element>);
 
 /// A table with all its content, in the order of the listing. [`fmt::Display`] (in `text`) writes it as
 /// `nft --stateless list ruleset` of nft 1.0.6 does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableContent {
-    /// The table.
+    /// Its name and its comment.
     pub table: Table,
     /// Sets and maps with their elements.
     pub sets: Vec<SetContent>,

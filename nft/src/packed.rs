@@ -28,7 +28,7 @@ pub struct Elements {
     len: usize,
 }
 
-/// An end of a list.
+/// Where a list ended at some moment: the number of its bytes and of its elements.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     bytes: usize,
@@ -50,7 +50,7 @@ pub struct Parts<'a> {
     pub value: ValueRef<'a>,
     /// How long the element lives.
     pub timeout: Option<Duration>,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<&'a str>,
 }
 
@@ -234,7 +234,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The element with these parts, which must come from an element.
+    /// The element with these parts. Panics if a key or value is longer than an [`Element`] can hold.
     pub(crate) fn element(self) -> Element {
         let Parts { key, key_end, value, timeout, comment } = self;
         let data = |bytes| Data::from_bytes(bytes).expect("a part of an element");
@@ -244,7 +244,7 @@ impl<'a> Parts<'a> {
 }
 
 impl ValueRef<'_> {
-    /// The value, which must come from an element.
+    /// The value. Panics if it is longer than [`Data`] can hold, or a verdict that this crate does not know.
     #[must_use]
     pub fn value(self) -> Value {
         match self {
@@ -280,7 +280,7 @@ impl Elements {
         Iter(Reader(&self.bytes))
     }
 
-    /// The element at an index.
+    /// The element at an index, `None` beyond the end. It reads all elements before it.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<ElementRef<'_>> {
         self.iter().nth(index)

@@ -161,7 +161,7 @@ fn fields(exprs: &[Expr]) -> (Vec<Field>, usize) {
     (fields, count)
 }
 
-/// The hash that the first expressions compute, and their number.
+/// The hash that the first expressions compute, and the number of these expressions.
 fn hash(exprs: &[Expr]) -> Option<(Field, usize)> {
     let at = exprs.iter().take(3).position(|expr| matches!(expr, Expr::Jhash { .. }))?;
     let Expr::Jhash { sreg, modulus, seed, offset, .. } = &exprs[at] else { return None };

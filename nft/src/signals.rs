@@ -1,4 +1,5 @@
-//! Unblocks the signals that a process inherits as blocked: some supervisors start their children so, and SIGTERM would never arrive.
+//! Unblocks the signals that a process inherits as blocked: some supervisors block signals in the processes that they start, and SIGTERM
+//! would never arrive.
 
 use std::ptr;
 

@@ -99,7 +99,7 @@ pub enum Operand {
     InPrefix(IpAddr, u8),
     /// `!= ADDRESS/LENGTH`: an address outside this network.
     NotInPrefix(IpAddr, u8),
-    /// `"cali*"`: an interface name that starts with this text, of at most 15 bytes.
+    /// `"cali*"`: an interface name that starts with this text. The text has at most 15 bytes, as an interface name.
     StartsWith(Arc<str>),
     /// `!= "cali*"`: an interface name that does not start with this text.
     StartsNotWith(Arc<str>),

@@ -46,9 +46,9 @@ impl fmt::Display for Family {
 /// Family and name of a table; every other object belongs to a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
-    /// The family.
+    /// The packets that its chains see: IPv4, IPv6 or both.
     pub family: Family,
-    /// The name.
+    /// The name, unique in its family.
     pub name: Arc<str>,
 }
 
@@ -69,9 +69,9 @@ impl fmt::Display for TableName {
 /// A table without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its name.
+    /// The family and the name.
     pub name: TableName,
-    /// A comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
 }
 

@@ -181,7 +181,7 @@ pub(crate) fn read_comment(bytes: &[u8]) -> Option<Arc<str>> {
     comment_in(bytes).map(Arc::from)
 }
 
-/// The comment in the user data of a table, chain, rule or element, where it is.
+/// The comment in the user data of a table, chain, rule or element, borrowed from it.
 pub(crate) fn comment_in(bytes: &[u8]) -> Option<&str> {
     text(find(bytes, COMMENT)?)
 }

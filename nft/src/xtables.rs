@@ -56,7 +56,7 @@ pub struct Contents {
 /// The counters of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets.
+    /// The number of packets that matched the rule.
     pub packets: u64,
     /// Bytes of these packets.
     pub bytes: u64,

@@ -151,7 +151,8 @@ fn neighbour(number: u32) -> Vec<Command> {
     }
 }
 
-/// Reads a table that `commands` make, first alone and then beside the other program, which may take `factor` times as much processor time.
+/// Reads a table that `commands` make, first alone and then beside the other program. The second reading may take `factor` times as much
+/// processor time as the first.
 fn reads_alike(name: &str, commands: fn() -> Vec<Command>, factor: u32) {
     in_namespace(|| {
         commit(&[add_table("neighbour")]);
@@ -258,7 +259,7 @@ fn a_walk_over_a_table_that_changes_all_the_time_shows_what_does_not_change() {
                     }
                 })
             };
-            // On a busy machine the other program may not get a processor during a walk.
+            // On a busy machine the other program may not get a processor during a walk. Such a walk shows nothing, and is repeated.
             let mut walks = (0..100).map(|_| walk());
             let is_of_one_moment =
                 |walk: &Result<Option<nft::Walked<_>>, _>| matches!(walk, Ok(Some(walk)) if walk.is_of_one_moment);

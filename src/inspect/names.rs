@@ -44,7 +44,7 @@ impl ServiceName {
         !self.service.contains('/')
     }
 
-    /// Whether it is the name of this Service or service port, of its Service or of its namespace, whatever the port is.
+    /// Whether this name stands for `service`, a Service or service port: it names that Service, any port of the Service, or its namespace.
     pub(crate) fn is_of(&self, service: &str) -> bool {
         if self.is_namespace() { is_in(service, &self.service) } else { is_port_of(service, &self.service) }
     }
@@ -61,12 +61,12 @@ pub(crate) fn is_in(service: &str, namespace: &str) -> bool {
     service.split_once('/').is_some_and(|(its, _)| its == namespace)
 }
 
-/// Whether a name in the tables, which cut a long one and end it with `...`, may stand for this one.
+/// Whether a name in a comment of the tables may be `name`: a long name is cut there, and ends with `...`.
 pub(crate) fn is(known: &str, name: &str) -> bool {
     known.strip_suffix("...").map_or(known == name, |start| name.starts_with(start))
 }
 
-/// Whether a service port as the tables name it, `namespace/name[:port]`, may be one of a Service.
+/// Whether a service port, `namespace/name[:port]` as the tables name it, may belong to a Service.
 pub(crate) fn is_port_of(service_port: &str, service: &str) -> bool {
     is(split_port(service_port).0, service)
 }
@@ -164,7 +164,7 @@ impl FromStr for ServiceName {
             let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
             !label.is_empty() && label.chars().all(is_part)
         };
-        // Without a slash it means a namespace, or a Service if `in_namespace` adds the namespace.
+        // A text without a slash is a namespace, or the name of a Service to which `in_namespace` adds the namespace.
         let Some((namespace, name)) = service.split_once('/') else {
             let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
             return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A running kube-proxy that does not hold the lock of this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherProxy {
-    /// Which program it is.
+    /// Whether it is this program or upstream's, as far as its servers tell.
     pub(crate) program: Program,
     /// Each sign of it, in words; not empty.
     pub(crate) signs: Vec<String>,

@@ -113,7 +113,7 @@ impl<'a> Output<'a> {
         self.line(self.styled(Tone::Bad, logging::escaped(text)), 2)
     }
 
-    /// As [`terminal::broken`], on a terminal.
+    /// Breaks words into lines as [`terminal::broken`] does. Without a terminal, the words stay on one line.
     fn broken(&self, words: &str, at: usize, hang: usize) -> String {
         self.width.map_or_else(|| words.to_owned(), |width| terminal::broken(words, width, at, hang))
     }

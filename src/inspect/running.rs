@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// What kind of problem it is.
+    /// The kind, for programs; `text` is for people.
     pub kind: ProblemKind,
     /// The Service, `namespace/name`; `None` when it is about the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,8 @@ pub struct Problem {
     /// The Service's addresses that are concerned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The ports of these addresses, such as `80/TCP`; `*/TCP` stands for more ports than are listed, none for all.
+    /// The ports of these addresses, such as `80/TCP`. `*/TCP` stands for any TCP port: a Service with too many ports to list has such
+    /// entries. An empty list stands for all ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// The Service's node ports that are concerned, such as `30080/TCP`.
@@ -82,7 +83,7 @@ impl Problem {
         Self::of_node(ProblemKind::TableDormant, text)
     }
 
-    /// The problem of a table that is missing beside that of the other family.
+    /// The problem that a family has no table, although the other family has one.
     pub(crate) fn missing(family: Family) -> Self {
         let text = format!(
             "There is no {family} table: no {family} frontend of a Service is served; start the proxy, which writes it again"
@@ -95,7 +96,7 @@ impl Problem {
         self.kind == ProblemKind::Waiting
     }
 
-    /// Whether it is about a Service of this name.
+    /// Whether it is about a Service that the name includes.
     pub(crate) fn is_about(&self, name: &ServiceName) -> bool {
         self.service.as_deref().is_some_and(|service| name.is_of(service))
     }
@@ -114,7 +115,7 @@ impl Problem {
         }
     }
 
-    /// Whether it is about the whole node, and not about Services, named or counted.
+    /// Whether the problem concerns the whole node. A problem about Services does not, even if it only counts them and names none.
     pub(crate) fn is_of_node(&self) -> bool {
         use ProblemKind::{LostFrontend, Oversized, Quarantined};
         self.service.is_none() && !matches!(self.kind, Oversized | Quarantined | LostFrontend)
@@ -163,7 +164,8 @@ impl Running {
         Self { proxy, config }
     }
 
-    /// What the proxy reports, and that it waits for its first objects; `None` when none runs, or it has no health server.
+    /// The problems that the proxy reports, and the problem that it waits for its first objects; `None` when no proxy runs, or it has no
+    /// health server.
     pub(crate) fn problems(&self, args: RunningArgs) -> Option<Vec<Problem>> {
         let mut problems = self.reported(args);
         let waits = self.proxy.as_ref().ok().and_then(|proxy| proxy.as_ref()?.waits());

@@ -201,7 +201,7 @@ impl Drop for Screen {
     }
 }
 
-/// What [`show`] shows.
+/// The content that [`show`] draws, and its reaction to keys.
 pub(crate) trait OnScreen {
     /// The lines, at most `height` of at most `width` characters.
     ///
@@ -212,15 +212,15 @@ pub(crate) trait OnScreen {
     /// Handles a key. Returns whether the screen stays open.
     fn key(&mut self, key: Key) -> bool;
 
-    /// Looks again at what is shown.
+    /// Reads the shown data again.
     ///
     /// # Errors
     /// When it cannot be read.
     fn look(&mut self) -> Result<()>;
 }
 
-/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. The signal then does to the
-/// process what it does by default.
+/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. After a signal, the process
+/// ends by the default action of that signal.
 ///
 /// # Errors
 /// When the terminal cannot be used, or what is shown cannot be read.

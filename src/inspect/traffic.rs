@@ -10,8 +10,9 @@
 //! Packets and bytes are those of the connections that are still tracked, in both directions; [`Count::since`] lacks what a connection
 //! carried between the previous walk and its removal.
 //!
-//! Invariant: memory is bounded, whatever the number of connections. At most [`REMEMBERED`] connections are remembered: when there are
-//! more, an even sample by id, and differences are multiplied accordingly. At most [`ENDPOINTS`] endpoints have a count of their own.
+//! Invariant: memory is bounded, whatever the number of connections. At most [`REMEMBERED`] connections are remembered. When there are
+//! more, an even sample of them by id is remembered, and differences are multiplied accordingly. At most [`ENDPOINTS`] endpoints have a
+//! count of their own.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

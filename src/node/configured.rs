@@ -2,12 +2,13 @@
 //!
 //! The process that holds the writer lock is the running proxy, whatever addresses it listens on. A proxy that waits for its first objects
 //! does not hold the lock yet: it is found in /proc. Its command line and its configuration file are read from /proc, which also works if
-//! the proxy runs in another container or is stopped. A flag of the command wins over the proxy's configuration. Without a running proxy, or
-//! when /proc does not show its process, defaults apply.
+//! the proxy runs in another container or is stopped. A flag of the command wins over the proxy's configuration. Without a running proxy,
+//! or when /proc does not show its process, defaults apply.
 //!
-//! Invariants: only a process with CAP_NET_ADMIN is believed; the lock needs this capability too. An unprivileged user could start a
-//! process or a server that names a kubeconfig, and a kubeconfig can run a program. So `/configz` is not asked. No read waits for another
-//! program, and none takes more than `MOST` bytes.
+//! Invariants: only a process with CAP_NET_ADMIN counts as the proxy; the lock needs this capability too. The reason is that a
+//! configuration can name a kubeconfig, and a kubeconfig can run a program, so the configuration of a process or a server that an
+//! unprivileged user started must not be used. For this reason `/configz` is not asked either. No read waits for another program, and none
+//! takes more than `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -158,7 +159,8 @@ impl RunningProxy {
         self.process.as_deref()
     }
 
-    /// In words, that it has written no rules yet because it waits for its first objects; `None` once it has taken the writer lock.
+    /// A sentence which says that the proxy has written no rules yet, because it waits for its first objects; `None` once it has taken the
+    /// writer lock.
     #[must_use]
     pub fn waits(&self) -> Option<String> {
         (!self.has_lock)

@@ -11,7 +11,8 @@ use crate::packed::Elements;
 
 /// The number of attempts to read a table. Another attempt follows only if the table changed during the last one.
 pub(super) const DUMP_TRIES: usize = 10;
-/// The number of attempts before a caller that accepts an inconsistent result gets it. An attempt ends early when a change is noticed.
+/// How often a table is read for a caller that also accepts an inconsistent result, before a last reading ignores changes. A reading ends
+/// early when a change is noticed.
 pub(super) const FEW_TRIES: usize = 2;
 
 /// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], the kernel changed nothing.

@@ -17,7 +17,7 @@ pub struct HookedChain {
     pub effects: Effects,
 }
 
-/// What the rules of one chain may do, all taken together.
+/// The effects and jumps of the rules of one chain, all taken together.
 #[derive(Default)]
 struct OfChain {
     effects: Effects,

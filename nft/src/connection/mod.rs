@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request for one object, of a table if one is given. Calls `read` with each message of the answer, and returns the first
+    /// Sends a request for one object, in `table` if it is given. Calls `read` with each message of the answer, and returns the first
     /// result that is not `None`.
     fn ask<T>(
         &mut self,

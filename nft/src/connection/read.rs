@@ -2,9 +2,9 @@
 //!
 //! The kernel lists a table piece by piece and holds no lock from one piece to the next, so a reader must find out whether the pieces are
 //! consistent. The kernel's own sign is too strict: the flag `NLM_F_DUMP_INTR` on a dump only means that the generation grew, which counts
-//! the transactions of all programs. While another program commits fifty times a second, every dump has the flag. A list is disturbed by
-//! fewer transactions (`net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18, whose dumps are like this since before 5.13;
-//! tested on 6.18):
+//! the transactions of all programs. While another program commits fifty times a second, every dump has the flag. Fewer transactions
+//! disturb a list, as `net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18 show. The code for dumps is the same in 5.13, and
+//! tests on 6.18 confirm this:
 //!
 //! - The table itself: it is requested by name, and the kernel answers in one piece.
 //! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was
@@ -16,7 +16,7 @@
 //!   chain that comes before the wanted table's chains in this list, the next piece leaves out some of the wanted chains; when it adds a
 //!   chain, the next piece repeats some. Every listed object exists. Therefore these lists are read again, and their objects added to those
 //!   found before, until there are as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not anonymous,
-//!   objects and flowtables), or until no transaction happened meanwhile.
+//!   objects and flowtables), or until no transaction happened during two readings.
 //!
 //! A transaction on the table itself is the remaining case. The kernel sends a transaction's notifications at the end of the transaction,
 //! before the next one can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all
@@ -44,7 +44,7 @@ use crate::text;
 use crate::wire::kind;
 
 /// After this many readings of the names without a transaction meanwhile, the names are used even if their number differs from the kernel's
-/// count.
+/// count. Otherwise a table would never be readable on a kernel that counts in another way.
 const QUIET_LISTS: usize = 2;
 
 /// A table with its content, as the kernel lists it.

@@ -13,7 +13,7 @@ pub enum Item<'a> {
     Rule {
         /// The name of its chain.
         chain: &'a str,
-        /// The rule.
+        /// Its expressions and its comment.
         rule: RuleDump,
         /// The count of its first counter; `None` without a counter.
         count: Option<Count>,
@@ -22,7 +22,7 @@ pub enum Item<'a> {
     Element {
         /// The set or map that it is in.
         set: &'a Set,
-        /// The element.
+        /// Its key, value, comment, time-outs and count.
         element: RawElement,
     },
     /// An object or message that this crate cannot express.

@@ -14,34 +14,34 @@ use crate::wire::{Attr, Attrs};
 pub enum Decoded {
     /// A table.
     Table {
-        /// The table.
+        /// Its name and its comment.
         table: Table,
         /// Its flags, its owner and the number of its objects.
         state: TableState,
     },
     /// A chain.
     Chain {
-        /// Its table.
+        /// The family and name of its table.
         table: TableName,
-        /// The chain.
+        /// Its name, its hook and its comment.
         chain: Chain,
     },
     /// A rule.
     Rule {
-        /// Its table.
+        /// The family and name of its table.
         table: TableName,
         /// Its chain's name.
         chain: Arc<str>,
-        /// The rule.
+        /// Its expressions and its comment.
         rule: RuleDump,
         /// The count of its first counter; `None` without a counter.
         count: Option<Count>,
     },
     /// A set or map, without its elements.
     Set {
-        /// Its table.
+        /// The family and name of its table.
         table: TableName,
-        /// The set.
+        /// Its name, types, flags and limits.
         set: Set,
     },
     /// Some elements of a set. The dump of a large set has several messages of this kind.
@@ -55,9 +55,9 @@ pub enum Decoded {
     },
     /// A flowtable.
     Flowtable {
-        /// Its table.
+        /// The family and name of its table.
         table: TableName,
-        /// The flowtable.
+        /// Its name, its priority and its interfaces.
         flowtable: Flowtable,
     },
     /// The generation number of the ruleset.
@@ -69,7 +69,7 @@ pub enum Decoded {
 /// The packets and bytes that a counter has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Packets.
+    /// The number of packets.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -169,7 +169,7 @@ pub(super) fn value_ref(attr: Attr<'_>) -> Option<ValueRef<'_>> {
     }
 }
 
-/// Bytes that fit into [`Data`].
+/// The given bytes; `None` when they do not fit into [`Data`].
 fn data_ref(bytes: &[u8]) -> Option<&[u8]> {
     (bytes.len() <= Data::MAX_LEN).then_some(bytes)
 }

@@ -14,7 +14,7 @@ const TABLE: u16 = 1;
 const SET: u16 = 2;
 const ELEMENTS: u16 = 3;
 
-/// An element as the kernel lists it, where it is in the message.
+/// An element as the kernel lists it, borrowed from the message.
 struct Listed<'a> {
     parts: Parts<'a>,
     interval_end: bool,
@@ -49,7 +49,7 @@ pub(super) fn pack_elements(attrs: Attrs<'_>, elements: &mut Elements) -> Result
     Ok(())
 }
 
-/// The set that a message is about, and its elements.
+/// The attributes of a message about a set, and the elements that the message lists.
 fn list(attrs: Attrs<'_>) -> (ObjectAttrs<'_>, Attrs<'_>) {
     let object = ObjectAttrs::new("elements", attrs, SET);
     (object, object.find(ELEMENTS).map_or_else(|| Attrs::new(&[]), |list| list.nested()))

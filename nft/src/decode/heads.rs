@@ -19,7 +19,7 @@ use crate::wire::{Attrs, SUBSYSTEM, kind};
 pub struct TableHead {
     /// The number of its family on the wire (`NFPROTO_*`).
     pub family: u8,
-    /// Its name.
+    /// The name, unique in its family.
     pub name: Arc<str>,
     /// Whether it has the flag `dormant`: its chains see no packets.
     pub dormant: bool,
@@ -28,11 +28,11 @@ pub struct TableHead {
 /// A chain without its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainHead {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
-    /// Its name.
+    /// The name, unique in its table.
     pub name: Arc<str>,
-    /// Its comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
     /// The hook at which the kernel calls it; `None` for a regular chain.
     pub hook: Option<HookHead>,
@@ -56,16 +56,16 @@ pub struct HookHead {
 pub struct RuleHead {
     /// The handle: the kernel's number of the rule.
     pub handle: u64,
-    /// The rule.
+    /// Its expressions and its comment.
     pub rule: RuleDump,
 }
 
 /// A set or map without its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetHead {
-    /// Its name.
+    /// The name, unique in its table.
     pub name: Arc<str>,
-    /// Its comment.
+    /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<Arc<str>>,
     /// The length of a key in bytes, with the padding of its fields.
     pub key_len: usize,

@@ -36,8 +36,8 @@ pub use outline::{
 };
 pub use trace::{Event, Headers, Traced, traced};
 
-/// Appends the elements in a message to a list. These are the elements that [`message`] gives, without what a [`RawElement`] adds, in a
-/// quarter of the memory. Only for sets whose elements need no [`pair`]. Ignores messages about other objects.
+/// Appends the elements in a message to a list. They are those that [`message`] gives, but without the fields that only [`RawElement`] has,
+/// and take a quarter of the memory. Use it only for sets whose elements need no [`pair`]. Ignores messages about other objects.
 ///
 /// # Errors
 /// As [`message`]; then no element is appended.

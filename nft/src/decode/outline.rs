@@ -1,8 +1,9 @@
 //! Decodes only an outline of other programs' tables: the names of chains, and the jumps and effects of rules.
 //!
 //! The rules of other programs have expressions that this crate cannot express, such as the matches and targets of iptables-nft. A caller
-//! that deletes some rules from a table of another program needs only the names of the chains and the chain that each rule jumps to. The
-//! functions of this module give `None`, and not an error, for a message that they cannot read: it is about an object of another program.
+//! that deletes some rules from a table of another program needs only the names of the chains and the chain that each rule jumps to. For a
+//! message that they cannot read, the functions of this module give `None` and not an error, because another program may write objects that
+//! this crate does not know.
 
 use std::sync::Arc;
 
@@ -54,9 +55,9 @@ mod number {
 /// A chain without its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainOutline {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
-    /// Its name.
+    /// The name, unique in its table.
     pub name: Arc<str>,
     /// Whether it is a base chain.
     pub is_base: bool,
@@ -65,7 +66,7 @@ pub struct ChainOutline {
 /// The table, the chain, the handle and the jump of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOutline {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
     /// Its chain's name.
     pub chain: Arc<str>,
@@ -78,9 +79,9 @@ pub struct RuleOutline {
 /// A base chain of any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookOutline {
-    /// Its table.
+    /// The family and name of its table.
     pub table: TableName,
-    /// Its name.
+    /// The name, unique in its table.
     pub chain: Arc<str>,
     /// Its type: `filter`, `nat` or `route`.
     pub kind: Arc<str>,

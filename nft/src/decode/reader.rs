@@ -1,11 +1,11 @@
-//! The attributes of one expression.
+//! Reads the attributes of one expression as numbers, registers and data.
 
 use super::decoded::value;
 use crate::data::{Data, Value};
 use crate::expr::Register;
 use crate::wire::Attrs;
 
-/// The attributes of one expression. Each function that decodes an expression has the numbers of its attributes.
+/// The attributes of one expression. The functions that decode expressions give the number of the attribute to read.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) Attrs<'a>);
 

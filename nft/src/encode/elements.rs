@@ -34,7 +34,7 @@ mod number {
 
 /// A message takes no further element when its nested attribute has less room than this, in bytes. The largest element takes less.
 const HEADROOM: usize = 1024;
-/// About the length of a long element, in bytes.
+/// The length of a long element in bytes, roughly: the buffer of a message is allocated with room for elements of this length.
 const ROOM_PER_ELEMENT: usize = 192;
 
 /// One finished message.

@@ -154,15 +154,16 @@ impl Encoder {
 
     /// The message of an object, written by libnftnl. The object's names, data and expressions take at most `room` bytes.
     fn write(&mut self, object: &impl NlMsg, kind: MsgType, room: usize) -> Vec<u8> {
-        /// More than the length of the two headers and of all attributes of fixed length, of which no object has a hundred.
+        /// More than the two headers and all attributes of fixed length take together: no object has a hundred such attributes.
         const FIXED: usize = 4096;
         let least = narrow::<usize>(nftnl::nft_nlmsg_maxsize(), "usize has at least 32 bits");
         let words = (FIXED + room).max(least).div_ceil(size_of::<u64>());
         self.buffer.resize(words.max(self.buffer.len()), 0);
         // SAFETY: `NlMsg::write` needs a pointer to at least `nft_nlmsg_maxsize()` writable bytes; `buffer` has at least `words` words of 8
-        // bytes, which are at least that many bytes. libnftnl checks no limit: it writes headers and attributes of fixed length, together shorter than `FIXED`, and the parts
-        // that `room` counts; the buffer has at least `FIXED + room` bytes. The words are aligned for `nlmsghdr` and `nlattr`, whose widest fields have
-        // 32 bits. `self` is borrowed mutably, so no other reference to the buffer exists during the call.
+        // bytes, which are at least that many bytes. libnftnl checks no limit: it writes headers and attributes of fixed length, together
+        // shorter than `FIXED`, and the parts that `room` counts; the buffer has at least `FIXED + room` bytes. The words are aligned for
+        // `nlmsghdr` and `nlattr`, whose widest fields have 32 bits. `self` is borrowed mutably, so no other reference to the buffer exists
+        // during the call.
         unsafe { object.write(self.buffer.as_mut_ptr().cast(), 0, kind) };
         let len = self.buffer.first().map_or(0, |word| message_len(&word.to_ne_bytes()));
         let mut bytes = Vec::with_capacity(len.next_multiple_of(size_of::<u64>()));

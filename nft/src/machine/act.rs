@@ -49,7 +49,7 @@ impl Thread {
         }
     }
 
-    /// Translates the destination to the address and port in these registers; without a register that part stays.
+    /// Translates the destination to the address and the port in these registers. The packet keeps the part for which there is no register.
     fn dnat(&mut self, address: Option<Register>, port: Option<Register>, is_v4: bool) -> Flow {
         let target = self.branch.packet.target();
         let address = address.map_or(Some(target.ip()), |register| self.address(register, is_v4));
@@ -98,7 +98,7 @@ impl Thread {
                 let loaded = match (self.branch.connection.tracking, *key) {
                     // `IP_CT_DIR_ORIGINAL`: the packet comes from the client.
                     (Tracking::New | Tracking::Known { .. }, DIRECTION) => Loaded::Bytes(vec![0]),
-                    // A new connection has mark 0; a rule that sets the mark cannot be evaluated.
+                    // The connection mark of a new connection is 0 until a rule sets it. This crate does not evaluate such a rule.
                     (Tracking::New, MARK) => Loaded::Bytes(vec![0; 4]),
                     (Tracking::New | Tracking::Known { .. }, _) => Loaded::Unknown("a property of the connection", 16),
                     (Tracking::NotYet | Tracking::Off, _) => Loaded::Nothing,

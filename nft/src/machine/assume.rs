@@ -1,4 +1,5 @@
-//! Rules that cannot be evaluated: predicts what they do if they match, and merges branches for which it makes no difference.
+//! Rules that cannot be evaluated: predicts the effect of a rule if it matches, and merges branches for which its match makes no
+//! difference.
 
 use crate::data::Verdict;
 use crate::expr::{Expr, Foreign, LookupResult, MetaKey};
@@ -60,7 +61,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         _ => None,
     })
 }
-/// Merges each two branches that differ only in their last assumption, which therefore made no difference.
+/// Merges any two branches that differ only in their last assumption: they show that the assumption makes no difference.
 pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
     if branches.iter().all(|branch| branch.worlds.is_empty()) {
         return;

@@ -70,7 +70,7 @@ pub enum Fate {
 pub struct Branch {
     /// The packet as it is now.
     pub packet: Packet,
-    /// Its connection.
+    /// What connection tracking knows of the packet's connection.
     pub connection: Conntrack,
     /// The share of packets that take this path, given the assumptions in `worlds`.
     pub probability: f64,
@@ -210,7 +210,8 @@ impl Branch {
             (CtKey::Packets, _) if self.connection.tracking != Tracking::New => {
                 Loaded::Unknown("how many packets the connection has had", 8)
             }
-            // The kernel loads 0 if it does not count packets. Loading 1 is as good: no rule compares with less than one packet.
+            // The kernel loads 0 if it does not count packets. 1 gives the same result: the proxy's rules ask whether there are more than N
+            // packets, and N is at least 1.
             (CtKey::Packets, _) => Loaded::Bytes(1_u64.to_ne_bytes().to_vec()),
             (CtKey::OriginalDstIpv4, IpAddr::V4(ip)) => Loaded::Bytes(ip.octets().to_vec()),
             (CtKey::OriginalDstIpv6, IpAddr::V6(ip)) => Loaded::Bytes(ip.octets().to_vec()),

@@ -58,8 +58,8 @@ pub fn among<E: Borrow<Element>>(
     }
 }
 
-/// The key of a set at the start of these bytes, and its unknown bytes; `None` when the keys of the set
-/// are longer than [`Data::MAX_LEN`].
+/// The key of a set at the start of these bytes, and which of its bytes are unknown, as in [`Ruleset::find`]. `None` when the keys of the
+/// set are longer than [`Data::MAX_LEN`].
 #[must_use]
 pub fn key_of(head: &SetHead, bytes: &[u8], unknown: u64) -> Option<(Data, u64)> {
     let key = Data::from_bytes(bytes.get(..head.key_len)?)?;

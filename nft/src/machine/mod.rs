@@ -48,7 +48,7 @@ pub trait Ruleset {
     /// The base chains that see packets of the family, without those of dormant tables.
     ///
     /// # Errors
-    /// When they cannot be read; so for each function.
+    /// When they cannot be read.
     fn base_chains(&mut self) -> Result<Vec<ChainHead>, ReadError>;
 
     /// The rules of a chain in their order.
@@ -61,7 +61,7 @@ pub trait Ruleset {
     /// first byte.
     ///
     /// # Errors
-    /// When the set cannot be read for a reason that is not in the set itself.
+    /// When the request for the set fails. A set whose answer cannot be decoded is no error, but [`Lookup::Unreadable`].
     fn find(&mut self, table: &TableName, set: &str, key: &[u8], unknown: u64) -> Result<Lookup, ReadError>;
 
     /// All elements of a set; none when there is no such set.
@@ -413,7 +413,7 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
         })
     }
 }
-/// A length in bytes; one that is longer than all registers stands for any that is too long.
+/// Turns a length in bytes into a `usize`. Every length beyond that of all registers gives the same number, which no register can hold.
 fn bytes(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX).min(REGISTERS + 1)
 }

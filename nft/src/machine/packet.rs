@@ -9,15 +9,15 @@ use crate::expr::PayloadBase;
 
 /// Numbers of protocols (IANA registry "Protocol Numbers").
 pub mod protocol {
-    /// ICMP.
+    /// ICMP for IPv4 (RFC 792).
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// TCP (RFC 9293).
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// UDP (RFC 768).
     pub const UDP: u8 = 17;
-    /// ICMP for IPv6.
+    /// ICMP for IPv6 (RFC 4443).
     pub const ICMPV6: u8 = 58;
-    /// SCTP.
+    /// SCTP (RFC 9260).
     pub const SCTP: u8 = 132;
 }
 

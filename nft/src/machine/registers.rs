@@ -79,9 +79,9 @@ impl Thread {
         flow
     }
 
-    /// Evaluates `jhash` over `len` bytes. If some of them are unknown and the offset is 0, every number is equally likely, because the
-    /// proxy looks the number up in a single rule. With an offset, several rules of the proxy compute a number one after the other, and the
-    /// endpoint is unknown.
+    /// Evaluates `jhash` over `len` bytes. If some of them are unknown and `offset` is 0, the result is a random number: the proxy's rules
+    /// then use one hash of the packet, so every value is equally likely. With an offset, they use several hashes of the same bytes one
+    /// after the other; these depend on each other, so the endpoint is unknown.
     pub(super) fn hash(
         &mut self,
         (sreg, len): (Register, usize),
@@ -129,7 +129,7 @@ fn bits(range: &Range<usize>) -> u64 {
 
 /// The result of a comparison in which some bytes may be unknown.
 pub(super) enum Compared {
-    /// All bytes that matter are known, and this is their order.
+    /// All bytes that decide the comparison are known. This is the order of the register's bytes relative to the data.
     Is(Ordering),
     /// The values differ, but their order is not known.
     Differs,

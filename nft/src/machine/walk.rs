@@ -32,7 +32,7 @@ pub enum Next {
     Discarded(String),
 }
 
-/// The routes of this host.
+/// Answers where this host sends a packet, as a look-up in its routing tables does.
 pub trait Routes: Host {
     /// Routes a packet. A packet without an input interface is one that this host sends.
     fn next(&mut self, packet: &Packet) -> Next;
@@ -186,7 +186,8 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     }
 
     /// The output interface of a packet; `None` if the packet is for this host. A packet that the kernel discards ends here if a rule
-    /// translated it or this host sends it. A packet without a route still goes on through the rules, because routes come and go.
+    /// translated it or this host sends it. A packet without a route goes on through the rules, so that the result shows what the rules do
+    /// once there is a route.
     fn next(&mut self, branch: &mut Branch) -> Option<Link> {
         match self.machine.host.next(&branch.packet) {
             Next::Here => None,

@@ -1,5 +1,5 @@
-//! Large batches: 300,000 elements in many messages and one transaction; and a batch that is longer than 1,024 of libnftnl's pages: a
-//! datagram may have at most 1,024 pages.
+//! Large batches: 300,000 elements in many messages and one transaction; and a batch that does not fit into 1,024 pages of libnftnl's size
+//! (128 KiB). The kernel accepts at most 1,024 pages in one datagram, so this crate has to make larger pages.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::panic::catch_unwind;

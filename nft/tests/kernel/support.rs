@@ -196,7 +196,7 @@ fn normal(listing: &str) -> Vec<String> {
     let mut rest = listing.lines();
     while let Some(line) = rest.next() {
         let Some(elements) = line.trim_start().strip_prefix("elements = { ") else {
-            // nft 1.1.7 counts the elements of a set.
+            // nft 1.1.7 appends the number of elements to the line of a set, behind `# count`. Older versions do not, so it is cut off.
             lines.push(with_numeric_priority(line.split("\t# count ").next().unwrap_or(line)));
             continue;
         };

@@ -101,7 +101,7 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
     }
     let Ok(tables) = View::read() else { return Ok(None) };
     let in_tables = || tables.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
-    // The comments of the tables cut a long name, and end it with `...`.
+    // A long name is cut in the comments of elements, and ends with `...` there.
     let is_it = |known: &str| known.strip_suffix("...").map_or(known == name, |start| name.starts_with(start));
     if in_tables().any(|service| is_it(names::split_port(service).0)) {
         return Ok(None);

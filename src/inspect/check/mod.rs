@@ -1,10 +1,9 @@
 //! `kube-proxy check`: checks whether a proxy with these flags can work on this node, and what may disturb it.
 //!
-//! Takes the configuration of the running proxy or the proxy's own flags ([`node::configured`]), prints one line per check: ok, a warning
-//! or a failure with its remedy, or unknown when it could not be checked. `facts` gathers facts, `judge` turns them into lines, without
-//! I/O.
-//! Writes nothing: takes no lock, sets no sysctl, creates no object. To probe the kernel's features, it sends a batch that the kernel must
-//! refuse as a whole (`kernel::probe`).
+//! Takes the configuration of the running proxy, or flags as the proxy takes them ([`node::configured`]); prints one line per check: ok, a
+//! warning or a failure with its remedy, or unknown when it could not be checked. `facts` gathers facts, and `judge` turns them into lines
+//! without I/O. Writes nothing: takes no lock, sets no sysctl, creates no object. To probe the kernel's features, it sends a batch that the
+//! kernel must refuse as a whole (`kernel::probe`).
 
 mod facts;
 mod judge;

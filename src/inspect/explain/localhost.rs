@@ -27,7 +27,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The kube-proxy of another node; its process id is not known here.
+    /// The kube-proxy of a node that manifests describe: it has no process here.
     pub(super) fn kube_proxy() -> Self {
         Self { name: KUBE_PROXY.to_owned(), pid: None }
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// The listener that gets TCP connections to this address: one at the address itself before one at all addresses.
+/// The listener that gets TCP connections to this address. A socket at the address itself comes before a socket at all addresses.
 pub(crate) fn listener(target: SocketAddr) -> Option<Listener> {
     let (all, all_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
     let ips = if target.is_ipv4() { &[target.ip(), all, all_v6][..] } else { &[target.ip(), all_v6] };

@@ -76,9 +76,9 @@ impl FromStr for Expectation {
 /// An endpoint that the packet may go to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Endpoint {
-    /// Its address.
+    /// The address to which the packet's destination is translated.
     pub address: IpAddr,
-    /// Its port.
+    /// The port to which the packet's destination is translated.
     pub port: u16,
     /// The share of connections like this one that the endpoint gets, from 0 to 1.
     pub probability: f64,
@@ -91,9 +91,9 @@ pub struct Endpoint {
 /// A rule that had an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EffectiveRule {
-    /// Its table.
+    /// The family and name of its table, as in `ip kube-proxy`.
     pub table: String,
-    /// Its chain.
+    /// The name of its chain.
     pub chain: String,
     /// The rule in nft syntax; empty for the policy of a chain.
     pub rule: String,

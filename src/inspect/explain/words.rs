@@ -20,7 +20,7 @@ use rules::ruleset::names::{self, FrontendType, List};
 pub(crate) struct Seen<'a> {
     /// The table of the rule.
     pub(crate) table: &'a TableName,
-    /// Its chain.
+    /// The name of the rule's chain.
     pub(crate) chain: &'a str,
     /// The rule; `None` for the policy of a base chain.
     pub(crate) rule: Option<&'a RuleDump>,

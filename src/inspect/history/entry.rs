@@ -54,7 +54,7 @@ pub enum EntryKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// The Service.
+    /// The namespace and name of the Service.
     #[serde(with = "form::name")]
     pub service: ObjectName,
     /// Whether the Service was added, removed or changed.
@@ -121,7 +121,7 @@ pub struct Trigger {
     pub object: Option<ObjectName>,
 }
 
-/// The kinds of triggers.
+/// What can trigger a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TriggerKind {
     /// The process started; also after a new configuration, which restarts the process.
@@ -284,12 +284,12 @@ impl fmt::Display for Program {
 }
 
 impl Endpoints {
-    /// Adds a new endpoint.
+    /// Records that an endpoint is new.
     pub fn add(&mut self, endpoint: SocketAddr) {
         push(&mut self.added, &mut self.more_added, endpoint);
     }
 
-    /// Adds an endpoint that is gone.
+    /// Records that an endpoint is gone.
     pub fn remove(&mut self, endpoint: SocketAddr) {
         push(&mut self.removed, &mut self.more_removed, endpoint);
     }
@@ -419,7 +419,7 @@ fn text_size(text: Option<&String>) -> usize {
     text.map_or(0, String::capacity)
 }
 
-/// The bytes of a name. Others may share its memory; it is counted as if they did not.
+/// The bytes of a name. Other entries may share its memory; each entry counts the memory as its own.
 fn name_size(name: &ObjectName) -> usize {
     const COUNTS: usize = 2 * size_of::<usize>();
     name.namespace.len() + name.name.len() + 2 * COUNTS

@@ -24,7 +24,7 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Form", try_from = "Form")]
 pub struct FrontendChange {
-    /// The frontend.
+    /// The address or node port to which clients connect, with protocol and port.
     pub frontend: Frontend,
     /// The fate before; `None` for a frontend that was added.
     pub before: Option<Fate>,

@@ -1,9 +1,9 @@
 //! `kube-proxy probe`: whether the endpoints of a Service answer this node, each asked at its own address.
 //!
 //! Takes names as `services` does and the frontends that the kernel's tables have for them. Asks the frontends, whose packets the rules
-//! translate, and each endpoint directly, once for all Services; prints who answers, how fast, or why not. Needs no running proxy; if one
-//! runs, the problems that it reports for these Services are printed too. Writes nothing. Asks only frontends in the tables and the
-//! endpoints that they lead to.
+//! translate, and each endpoint directly, once even if several Services have it; prints who answers, how fast, or why not. Needs no running
+//! proxy; if one runs, the problems that it reports for these Services are printed too. Writes nothing. Asks only frontends in the tables
+//! and the endpoints that they lead to.
 
 mod connect;
 
@@ -72,7 +72,7 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (view, problems) = services::named(&args.selection, args.running)?;
     let asked = what_to_ask(&view);
-    // Each target once, however many Services have it: a pod with a short backlog would drop some of several connections at a time.
+    // Ask each target once, however many Services have it: a pod with a short backlog would drop some of several connections at a time.
     let mut known = HashSet::new();
     let mut targets: Vec<Target> = asked.iter().map(|asked| asked.target).filter(|one| known.insert(*one)).collect();
     let left_out = if args.all { 0 } else { targets.len().saturating_sub(MOST) };

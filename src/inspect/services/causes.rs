@@ -113,7 +113,7 @@ pub enum Hints {
 #[derive(Debug, Default)]
 pub(super) struct Causes {
     ports: Vec<PortCauses>,
-    /// Why causes are missing; `None` when none is, and when nothing was asked.
+    /// Why some causes are missing; `None` when no cause is missing, and when nothing was asked.
     pub(super) note: Option<String>,
 }
 
@@ -122,7 +122,7 @@ impl Causes {
     pub(super) fn ask(address: SocketAddr, frontends: &[FrontendView]) -> Self {
         let names = frontends.iter().filter_map(|view| view.service.as_deref()).map(|service| split_port(service).0);
         let mut causes = Self::default();
-        // The comments of the tables cut a long name, and end it with `...`.
+        // Skip a name that is cut: in the comments of elements, long names are cut and end with `...`.
         for service in names.filter(|name| !name.ends_with("...")).collect::<BTreeSet<_>>() {
             match page(address, service) {
                 Ok(page) => {

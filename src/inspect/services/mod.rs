@@ -276,8 +276,8 @@ fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
     }
 }
 
-/// Whether a name selects a frontend: the name of its Service or namespace, its address, the address of one of its endpoints, or its own
-/// name.
+/// Whether the user's argument selects a frontend: the name of its Service or namespace, its address, the address of one of its
+/// endpoints, or its address or node port with port and protocol.
 fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
     match wanted {
         Wanted::Service(name) => view.service.as_deref().is_some_and(|service| name.names(service)),

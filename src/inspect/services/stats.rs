@@ -69,7 +69,7 @@ impl Stats {
     /// The numbers of an endpoint of the frontend at a position of the view.
     pub(super) fn of_endpoint(&self, position: usize, endpoint: &EndpointView) -> Numbers {
         let count = self.look.endpoints.get(&(position, endpoint.address)).copied();
-        // An endpoint without connections had no new traffic either.
+        // An endpoint without connections had no new traffic, so its rates are 0 and not unknown.
         let none = Count { since: self.elapsed.map(|_| Default::default()), ..Count::default() };
         Numbers { counted: endpoint.counted, ..self.numbers(&count.unwrap_or(none)) }
     }

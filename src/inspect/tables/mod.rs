@@ -62,7 +62,7 @@ pub(crate) struct EndpointView {
     pub(crate) local: bool,
     /// Its share of new connections in tenths of a percent, if endpoints of the frontend have different ones (weights).
     pub(crate) share: Option<u16>,
-    /// The same for connections from outside the cluster, where external policy Local gives them a list of their own.
+    /// Its share of new connections from outside the cluster, if external policy Local gives these a list of endpoints of their own.
     pub(crate) share_outside: Option<u16>,
     /// The connections that the endpoint's counter counted, if it has one. The counter of an endpoint's chain counts the connections of
     /// all frontends of the service port.

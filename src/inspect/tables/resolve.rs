@@ -67,7 +67,8 @@ fn view(collected: &Collected, frontend: Frontend, mut record: Record) -> Fronte
             (false, true) => Some(State::Dropped),
             (false, false) => (way.is_known && !endpoints.is_empty()).then_some(State::Served),
         },
-        // No chain shows the policy of a refused frontend. Its comment names the policy if it is Local, so without that it is Cluster.
+        // No chain shows the policy of a refused frontend. Its comment has a note if the policy is Local; a complete comment without this
+        // note means Cluster.
         policy: policy.or_else(|| (record.is_refused && !is_cut(notes)).then_some(Policy::Cluster)),
         affinity,
         counted: record.counted,
@@ -185,7 +186,8 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
 }
 
 /// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, each with its own set.
-/// If one chain has several maps, the map of the endpoints on this node has no client that the others lack.
+/// If one chain has several maps, the clients in the map of the endpoints on this node are also in the other maps, so they are not counted
+/// again.
 fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
     // Counts each set once: with weights, `chains` may have a chain several times.
     let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();

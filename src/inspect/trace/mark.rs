@@ -2,9 +2,11 @@
 //!
 //! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
 //! SIGKILL, and no other program can change it. Its name has the process id in the host's PID namespace, so that several traces can run.
-//! Its rules have no verdict. Two set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second. The rule
-//! itself chooses the first packet of each connection, so that the later packets of a busy connection do not use up that limit. Two more
-//! rules make the kernel report where the packet goes behind the translation: the policy of a chain is reported without the packet's headers.
+//! Its rules have no verdict. Two of them set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second.
+//! Unless all packets are traced, one of these conditions is that the packet is the first of its connection, so that the later packets of a
+//! busy connection do not use up the limit. Two more chains see the packets right after the translation of their destination. The kernel
+//! reports the headers of a packet with its first message about each base chain, so these chains show the translated destination even if no
+//! other base chain follows.
 
 use std::io;
 use std::os::fd::OwnedFd;

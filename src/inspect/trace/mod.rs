@@ -42,7 +42,7 @@ use story::{Book, Story, tell};
 
 /// After this time without a report a packet has passed its last chain, and its story is printed.
 const SILENCE: Duration = Duration::from_millis(300);
-/// The longest wait for reports; after it, `run` checks for signals and for the end of its time.
+/// The longest wait for reports; after it, `run` checks for signals and whether the time of `--for` has passed.
 const SLICE: Duration = Duration::from_millis(100);
 /// The most packets in progress, that is, of which more reports may come.
 const PACKETS: usize = 256;

@@ -100,7 +100,7 @@ impl Reader {
                 *reading.entry((CounterId::Chain(family, chain.into()), meaning)).or_default() += count.packets;
             }
         })?;
-        // The sync loop changes the number of maps when the table grows, so it is asked for each time.
+        // The sync loop changes the number of maps when the table grows, so this reads the number each time.
         let maps = endpoint_maps(&mut self.connection, &table)?.unwrap_or(1);
         // The label (`namespace/name:port`) of each frontend, from the comments of elements. The sets with comments come first; elements of
         // later sets have no comment and get their labels from this map.

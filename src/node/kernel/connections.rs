@@ -46,8 +46,8 @@ pub enum Phase {
 /// Packets and bytes, headers of the network layer included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets.
+    /// The number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// Their length in bytes.
     pub bytes: u64,
 }

@@ -13,7 +13,7 @@ use component::config::PortRanges;
 
 /// The sysctl with the reserved ports, as an operator writes it.
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
-/// The longest list of reserved ports: every second port, each with a comma.
+/// The length of the longest list of reserved ports, in bytes: every second port, each with a comma.
 const LONGEST: usize = 6 << 15;
 
 /// Why ports could not be reserved, or the reserved ports could not be read. Ends the start of a proxy that has to reserve ports (N5).
@@ -150,7 +150,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    // Node ports in the ephemeral range that are not reserved are found, and the line to set keeps what is reserved (N6).
+    // Node ports in the ephemeral range that are not reserved are found, and the line for `/etc/sysctl.d` keeps the ports that are reserved
+    // already (N6).
     #[test]
     fn ports_that_programs_may_get_are_those_of_the_range_that_are_not_reserved() {
         let directory = sysctls("1024\t65535", "8080,30000-30100");

@@ -66,8 +66,8 @@ impl Holder {
     }
 
     /// The directory in /proc of the process that holds the lock; `None` when this process does not see it, as from another container, or
-    /// may not look at it. It is the process that has the socket which owns the table: a process id or a command line could be that of
-    /// another process, which an unprivileged user started to be taken for the proxy.
+    /// may not look at it. The process is found by the socket that owns the table. A process id or a command line proves nothing: it could
+    /// be that of a process which an unprivileged user started to be taken for the proxy.
     #[must_use]
     pub fn process(&self) -> Option<PathBuf> {
         process_with_socket(Path::new("/proc"), self.port)

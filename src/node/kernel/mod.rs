@@ -116,7 +116,7 @@ pub trait Kernel {
         Ok(WriterLockState::Ours)
     }
 
-    /// Returns the flows of a family and listing that the kernel tracks and that are wanted.
+    /// Returns the flows of a family and listing that the kernel tracks and for which `is_wanted` is true.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
@@ -127,8 +127,8 @@ pub trait Kernel {
         is_wanted: &mut dyn FnMut(&Flow) -> bool,
     ) -> io::Result<Vec<Flow>>;
 
-    /// Deletes flows. Returns how many of them still existed. `reset_at`, an address of this node, resets the clients of open TCP
-    /// connections among them at their next packets.
+    /// Deletes flows. Returns how many of them still existed. If `reset_at`, an address of this node, is given, this node resets each open
+    /// TCP connection among them when its client sends the next packet.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.

@@ -1,6 +1,5 @@
 //! Kernel settings of the process itself: the check of the kernel's version (O4), the score for the out-of-memory killer (O6), and the
-//! limit of file descriptors. Also finds the sockets that listen, and processes: the one that has a socket open, and a kube-proxy of this
-//! program that has not written yet.
+//! limit of file descriptors. Also finds sockets that listen, the process that has a socket open, and running kube-proxies.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -67,7 +66,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 pub struct Listening {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its inode.
+    /// Its inode number, by which the process that has it open is found.
     pub inode: String,
 }
 
@@ -77,7 +76,8 @@ pub fn listening(proc: &Path) -> Vec<Listening> {
     ["tcp", "tcp6"].map(text).iter().flat_map(|text| text.lines()).filter_map(listening_socket).collect()
 }
 
-/// Reads a line such as `0: 0100007F:2809 00000000:0000 0A ...`: number, local address and port, remote ones, state; the inode comes tenth.
+/// Reads a line such as `0: 0100007F:2809 00000000:0000 0A ...`: number, local address and port, remote address and port, state. The tenth
+/// word is the inode.
 fn listening_socket(line: &str) -> Option<Listening> {
     const LISTEN: &str = "0A";
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -90,8 +90,8 @@ fn listening_socket(line: &str) -> Option<Listening> {
     Some(Listening { address, inode: (*fields.get(9)?).to_owned() })
 }
 
-/// Returns the directory below `proc` of the first process that has the socket with this inode open, of those that `counts` admits. A process
-/// whose open files this one may not see is not found.
+/// Looks among the processes that `counts` admits for the first one that has the socket with this inode open, and returns its directory
+/// below `proc`. Does not find a process whose open files the calling process may not see.
 pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let link = format!("socket:[{inode}]");
     let has_it = |process: &PathBuf| {
@@ -101,7 +101,7 @@ pub fn with_socket(proc: &Path, inode: &str, counts: impl Fn(&Path) -> bool) -> 
     processes(proc).filter(|process| counts(process)).find(has_it)
 }
 
-/// The directories below `proc` of all processes that this one sees.
+/// The directories below `proc` of all processes that the calling process sees.
 fn processes(proc: &Path) -> impl Iterator<Item = PathBuf> {
     let is_process = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
@@ -114,8 +114,8 @@ pub fn in_this_network(proc: &Path) -> impl Fn(&Path) -> bool {
     move |process| namespace.is_some() && fs::read_link(process.join("ns/net")).ok() == namespace
 }
 
-/// Describes the running kube-proxies, of this program or upstream's, in the network namespace of the calling thread, except this process, the
-/// one whose directory is `known`, commands, and processes that do one job and exit.
+/// Describes the kube-proxies, of this program or upstream's, that run in the network namespace of the calling thread. Leaves out the
+/// calling process, the process whose directory is `known`, the commands of this program, and processes that do one job and exit.
 pub fn proxies(proc: &Path, known: Option<&Path>) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
@@ -162,8 +162,8 @@ pub const SYNC_THREAD: &str = "sync";
 ///
 /// Such a process has the name `kube-proxy`, a thread that it gave the name [`SYNC_THREAD`], and CAP_NET_ADMIN in the user namespace of
 /// this process. So a process that could not hold the lock never counts. An unprivileged user can do three things to look like the proxy:
-/// choose the name of a process and, by a link, the name that all its threads begin with; get every capability in a user namespace of his
-/// own; and start a set-user-ID program. The real user id of such a program shows who started it.
+/// choose the name of a process and, by a symbolic link to the program, the name that all its threads have at first; get every capability
+/// in a user namespace of his own; and start a set-user-ID program. The real user id of such a program shows who started it.
 pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
     let is_here = in_this_network(proc);
     let user_namespace = fs::read_link(proc.join("thread-self/ns/user")).ok()?;
@@ -177,7 +177,8 @@ pub fn running_proxy(proc: &Path) -> Option<PathBuf> {
     processes(proc).find(is_proxy)
 }
 
-/// Whether a process with this status has CAP_NET_ADMIN, a bit of a number in hexadecimal, and not as a set-user-ID program.
+/// Whether a process with this `/proc/PID/status` has CAP_NET_ADMIN (a bit of the hexadecimal number `CapEff`) and is no set-user-ID
+/// program, whose real user id differs from its effective one.
 fn may_write_rules(status: &str) -> bool {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
     let bits = field("CapEff:").and_then(|mut words| u64::from_str_radix(words.next()?, 16).ok()).unwrap_or(0);
@@ -186,7 +187,8 @@ fn may_write_rules(status: &str) -> bool {
     real.is_some() && real == effective && CapabilitySet::from_bits_retain(bits).contains(CapabilitySet::NET_ADMIN)
 }
 
-/// Whether a thread other than the first has the name of the sync loop's thread, and the first, from which threads take their name, has not.
+/// Whether a thread has the name of the sync loop's thread. The first thread must not have this name: new threads inherit its name, which
+/// anybody can choose with the name of the program.
 fn has_sync_thread(process: &Path) -> bool {
     let has_name =
         |thread: &Path| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim_end() == SYNC_THREAD);

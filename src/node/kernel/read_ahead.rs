@@ -1,5 +1,5 @@
-//! Reads tables in another thread before they are needed: a process that starts needs them when all objects of the cluster have arrived, and
-//! a table with a million endpoints takes a second.
+//! Reads tables in another thread before they are needed: a process that starts needs them when all objects of the cluster have arrived,
+//! and to read a table with a million endpoints takes a second.
 //!
 //! Takes the names of tables; gives each table once, and only if no transaction has changed it since it was read. If nobody asks for the
 //! tables within [`PATIENCE`], the thread drops them and ends: until then its sockets receive the notifications of all transactions.

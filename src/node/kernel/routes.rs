@@ -63,7 +63,7 @@ pub struct RouteQuery {
     pub mark: u32,
 }
 
-/// A route.
+/// The kernel's answer to the question for a packet's route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The type of the route (`RTN_*`).

@@ -71,8 +71,8 @@ pub(super) trait Book {
     fn correct(&mut self, packet: &Packet, explanation: &mut Explanation);
 }
 
-/// Describes the outcome of a packet. Uses only the headers of the reports of `own`, the table that sets `nftrace`. Returns `None` if no
-/// report has the packet's headers.
+/// Describes the outcome of a packet. From the reports of `own`, the table that sets `nftrace`, only the headers are used. Returns `None`
+/// if no report has the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);
     let first = seen.iter().flatten().next()?.clone();
@@ -107,7 +107,7 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     Some(telling.story(&first, reports, book))
 }
 
-/// The packet as it was at each report.
+/// The packet as it was at each report; `None` before the first report with headers that can be read.
 fn packets(reports: &[Traced], book: &mut impl Book) -> Vec<Option<Packet>> {
     let mut now: Option<Packet> = None;
     let each = reports.iter().map(|report| {

@@ -46,7 +46,7 @@ impl Book for ListedRules {
         })
     }
 
-    /// Something is wrong with packets that pass.
+    /// Adds a warning to each packet that passes, as for a dormant table.
     fn correct(&mut self, _: &Packet, explanation: &mut Explanation) {
         if explanation.verdict == Verdict::Passed {
             explanation.warnings.push("the table is dormant".to_owned());

@@ -1,6 +1,6 @@
 //! Lists and deletes the flows that the kernel tracks, over ctnetlink.
 //!
-//! Linux 5.8 and later filter the list by protocol, and Linux 5.16 and later by status; for older kernels this module does. Memory is
+//! Linux 5.8 and later filter the list by protocol, and Linux 5.16 and later by status; on older kernels this module filters it. Memory is
 //! bounded by the flows that the caller wants. A flow is deleted by its original tuple, zone and id, so that a new flow with the same
 //! addresses stays.
 
@@ -115,8 +115,8 @@ pub fn load_conntrack() {
     let _ = list(Family::V4, Listing::Udp, |_| false);
 }
 
-/// Returns the flows of a family and a listing that are wanted. After five interrupted lists it returns the last one, although it is
-/// incomplete (J8).
+/// Returns the flows of a family and a listing for which `is_wanted` is true. After five interrupted lists it returns the last one,
+/// although it is incomplete (J8).
 ///
 /// # Errors
 /// Returns the error that the kernel reports.
@@ -166,7 +166,7 @@ fn until_complete(mut list: impl FnMut(&mut Vec<Flow>) -> io::Result<bool>) -> i
     Ok(flows)
 }
 
-/// Returns the request for a list.
+/// Returns the request for the list of a family's flows. With [`Filter::Kernel`] it asks the kernel to send only those of the listing.
 fn list_request(family: Family, listing: Listing, filter: Filter) -> Vec<u8> {
     let mut request = message(number::GET, number::NLM_F_DUMP, family);
     match (listing, filter) {
@@ -224,9 +224,10 @@ struct Deletions {
 /// Deletes flows and returns how many of them still existed. Continues after a flow that cannot be deleted. Calls `release`, which removes
 /// all flows from the flowtable, if the kernel refuses to delete a flow because it is in a flowtable.
 ///
-/// With `reset_at`, an address of this node, a flow that leads to a reset takes the place of each open TCP connection in the same send. So
-/// hardly any packet can come in between: rules would send it to another endpoint, whose reset ends the connection, and the new flow would
-/// reset the client's next connection from the same port.
+/// `reset_at` is an address of this node. If it is given, each open TCP connection is replaced by a flow that makes this node reset the
+/// connection. Both requests are in the same send, so that hardly any packet arrives between them: the rules would send such a packet to
+/// another endpoint, whose reset would end the connection, and the new flow would then reset the client's next connection from the same
+/// port.
 ///
 /// # Errors
 /// Returns the first error that the kernel reports, other than that a flow does not exist; or the error of `release`.

@@ -1,15 +1,16 @@
 //! The request by which the kernel resets a TCP connection whose flow is deleted.
 //!
-//! Takes a flow and an address of this node; pure. The request makes a flow in the place of the deleted one that leads to port 0 of that address, where no program can
-//! listen. So this node answers the client's next packet with a reset. The flow translates the source of the reset back to the address that
-//! the client knows.
+//! Takes a flow and an address of this node; pure. The request makes a flow in the place of the deleted one that leads to port 0 of that
+//! address, where no program can listen. So this node answers the client's next packet with a reset. The flow translates the source of the
+//! reset back to the address that the client knows.
 //!
 //! Deleting a flow alone resets a connection only where another endpoint is ready: without one the client gets ICMP errors, which end no
 //! connection, or nothing. The new flow belongs to an established connection, so the node's firewall lets packet and reset pass. It ends
 //! with the timeout of the old flow, and the client may use its port again at once.
 //!
-//! A flow in a conntrack zone for both directions is left alone: rules put arriving packets into such a zone, and those of this node's own
-//! sockets often not, so the reset would not be translated back. There another endpoint resets the connection.
+//! No such request is made for a flow that is in a conntrack zone in both directions: rules put arriving packets into such a zone, but
+//! often not the packets of this node's own sockets, so the kernel would not translate the reset back. The connection of such a flow is
+//! reset only if another endpoint does so.
 
 use std::net::IpAddr;
 
@@ -42,7 +43,7 @@ pub(super) fn request(flow: &Flow, at: IpAddr) -> Vec<u8> {
     let family = Family::of(flow.original_destination.ip());
     let mut request = message(number::NEW, number::NLM_F_ACK | number::NLM_F_NEW, family);
     request.raw(&flow.handle);
-    // The kernel changes the direction of replies as the translated destination asks.
+    // The tuple of replies before translation. The kernel changes it according to the translated destination below.
     let replies = Ends { source: flow.original_destination, destination: flow.client };
     tuple(&mut request, number::TUPLE_REPLY, flow.protocol.number(), replies);
     let nat = request.open(number::NAT_DESTINATION);
