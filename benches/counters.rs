@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use node::counters::Reader;
-use rules::ruleset::{Counters, Layout};
+use rules::ruleset::Layout;
 
 use crate::cluster::{Shape, cluster_ip, counting};
 use crate::connections::{World, connect};
@@ -96,7 +96,7 @@ fn quartiles(mut ratios: Vec<f64>) -> [f64; 3] {
 /// Adds the processor time of a reading of all counters, which the proxy makes every 10 seconds.
 fn reading(table: &mut Table, world: &World, shape: Shape) {
     let times: Vec<Duration> = world.node().enter(|| {
-        let mut reader = Reader::open(Counters::Services, 100).expect("a netlink socket");
+        let mut reader = Reader::open(false, 100).expect("a netlink socket");
         let once = |_| {
             let before = processor_time();
             let (counted, _) = reader.read().expect("the counters can be read");

@@ -22,6 +22,8 @@ pub(super) fn foreign(name: &str, a: Reader<'_>) -> Option<Foreign> {
         "notrack" => Some(Foreign::Notrack),
         "log" | "last" => Some(Foreign::Harmless(name.into())),
         "objref" => counter(a),
+        // It matches each packet.
+        "match" if xt_name(a).as_deref() == Some("comment") => Some(Foreign::Harmless("comment".into())),
         "match" => xt_name(a).map(Foreign::XtMatch),
         "target" if untracks(a.0) => Some(Foreign::Notrack),
         "target" => xt_name(a).map(Foreign::XtTarget),
@@ -120,6 +122,17 @@ pub(super) fn untracks(target: Attrs<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::wire::Writer;
+
+    #[test]
+    fn a_comment_of_iptables_matches_each_packet() {
+        let decoded = |name: &str| {
+            let mut attrs = Writer::default();
+            attrs.str(1, name);
+            foreign("match", Reader(Attrs::new(attrs.bytes())))
+        };
+        assert_eq!(decoded("comment"), Some(Foreign::Harmless("comment".into())));
+        assert_eq!(decoded("addrtype"), Some(Foreign::XtMatch("addrtype".into())));
+    }
 
     #[test]
     fn a_target_of_iptables_that_only_untracks_is_known() {

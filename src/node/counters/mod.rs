@@ -17,7 +17,7 @@ use nft::{Connection, ReadError, TableName};
 use ledger::{CounterId, Ledger};
 pub use refused::Refused;
 use rules::model::{Family, Frontend};
-use rules::ruleset::counters::{self, Counters, Meaning, of_element, of_rule};
+use rules::ruleset::counters::{self, Meaning, of_element, of_rule};
 use rules::ruleset::kinds::SetKind;
 use rules::ruleset::{map_steps, names, reading};
 
@@ -57,21 +57,21 @@ pub struct Counted {
 /// Reads the counters of the IPv4 table and of the IPv6 table.
 pub struct Reader {
     connection: Connection,
-    /// The counters that the rules have.
-    counters: Counters,
+    /// Whether endpoints have counters.
+    of_endpoints: bool,
     /// The largest number of service ports that get metrics of their own.
     limit: usize,
     ledger: Ledger,
 }
 
 impl Reader {
-    /// Opens a netlink socket. `counters` says which counters the rules have; `limit` is the largest number of service ports that get
-    /// metrics of their own.
+    /// Opens a netlink socket. `of_endpoints` says whether endpoints have counters; without, their maps are not read. `limit` is the largest
+    /// number of service ports that get metrics of their own.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
-    pub fn open(counters: Counters, limit: usize) -> std::io::Result<Self> {
-        Ok(Self { connection: Connection::open()?, counters, limit, ledger: Ledger::default() })
+    pub fn open(of_endpoints: bool, limit: usize) -> std::io::Result<Self> {
+        Ok(Self { connection: Connection::open()?, of_endpoints, limit, ledger: Ledger::default() })
     }
 
     /// Reads all counters. Returns the totals, and the time until the next reading. The totals are `None` before the first sync, because
@@ -108,7 +108,7 @@ impl Reader {
         // The label (`namespace/name:port`) of each frontend, from the comments of elements. The sets with comments come first; elements of
         // later sets have no comment and get their labels from this map.
         let mut labels: HashMap<Frontend, Arc<str>> = HashMap::default();
-        for (number, set) in (0..).zip(counters::sets(self.counters, maps)) {
+        for (number, set) in (0..).zip(counters::sets(self.of_endpoints, maps)) {
             let Some(kind) = SetKind::of(&set) else { continue };
             let mut found = Vec::new();
             self.connection.element_counters(&table, &set, |element, count| {

@@ -58,13 +58,13 @@ fn interface(node: &Namespace) {
         ip.args(["link", "add", INTERFACE, "type", kind]).status().is_ok_and(|status| status.success())
     };
     assert!(["dummy", "bridge"].iter().any(add), "neither a dummy interface nor a bridge can be made");
-    let all = Family::ALL.into_iter().flat_map(addresses);
-    let lines = all.map(|ip| format!("addr add {} dev {INTERFACE} {}", host_prefix(ip), flags(ip)));
-    node.ip(&lines.chain([format!("link set {INTERFACE} up")]).collect::<Vec<_>>());
-}
-
-fn flags(address: IpAddr) -> &'static str {
-    if address.is_ipv6() { "nodad" } else { "" }
+    let add = |ip| match Family::of(ip) {
+        Family::V4 => format!("addr add {} dev {INTERFACE}", host_prefix(ip)),
+        // Without a preferred lifetime, as `deploy/WISHES.md` says, masquerading never picks the address.
+        Family::V6 => format!("addr add {} dev {INTERFACE} nodad preferred_lft 0", host_prefix(ip)),
+    };
+    let all = Family::ALL.into_iter().flat_map(addresses).map(add);
+    node.ip(&all.chain([format!("link set {INTERFACE} up")]).collect::<Vec<_>>());
 }
 
 /// Who asks: a pod and the node itself.
@@ -143,7 +143,7 @@ fn a_dns_cache_on_the_cluster_ip_answers_while_it_is_there_and_endpoints_answer_
 fn assert_is_explained(world: &World) {
     for question in ["--from 10.244.1.99 --to 10.96.0.10:53/udp", "--from fd00:10:244:1::99 --to [fd00:10:96::10]:53"] {
         let (code, text) = said(&world.node, &format!("explain {question}"));
-        println!("{code} {text}");
-        assert!(text.contains("notrack"), "{text}");
+        let reason = "chain PREROUTING) keeps the packet out of connection tracking, so that no Service is reached";
+        assert!(code == 0 && text.contains(reason), "{text}");
     }
 }
