@@ -98,7 +98,7 @@ fn assert_all_are_served(world: &World, first: First) {
 
 test_in_each_layout!(host_ports_and_services_serve_beside_each_other_whichever_came_first);
 fn host_ports_and_services_serve_beside_each_other_whichever_came_first(layout: Layout) {
-    // Of two chains of one priority the kernel runs the one that was registered later first (F7, F12).
+    // Of two chains of one priority the kernel runs the one that was registered later first (F12).
     let world = World::new();
     portmap(&world.node, "ADD", false);
     let mut proxy = Proxy::start(&world.node, &config_in(layout), &all_objects());
