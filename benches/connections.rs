@@ -127,7 +127,7 @@ fn block(to: SocketAddr) -> io::Result<Vec<Duration>> {
 }
 
 /// Returns the time of one connection.
-fn connect(to: SocketAddr, patience: Duration) -> io::Result<Duration> {
+pub(crate) fn connect(to: SocketAddr, patience: Duration) -> io::Result<Duration> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     // A reset leaves no connection in TIME_WAIT.
     socket.set_linger(Some(Duration::ZERO))?;
@@ -224,7 +224,7 @@ fn named(ips: [Ipv4Addr; 3]) -> Vec<(&'static str, SocketAddr)> {
 }
 
 /// A node, a client on it, and pods behind it.
-struct World {
+pub(crate) struct World {
     node: Namespace,
     client: Namespace,
     /// Stops accepting before its namespace is deleted.
@@ -234,7 +234,7 @@ struct World {
 
 impl World {
     /// Makes a world in which each endpoint of each Service accepts connections.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let node = new_node([Family::V4.node()]);
         let places = [("remote".to_owned(), Vec::new()), ("client".to_owned(), vec![Family::V4.shell()])];
         let mut spaces = attach(&node, 1, &places);
@@ -244,6 +244,14 @@ impl World {
         // Connections that were reset leave the table of connections soon, so that it stays small for all.
         node.set_sysctl("netfilter/nf_conntrack_tcp_timeout_close", "1");
         Self { _pods: Pods::start(&remote), node, client, _remote: remote }
+    }
+
+    pub(crate) fn node(&self) -> &Namespace {
+        &self.node
+    }
+
+    pub(crate) fn client(&self) -> &Namespace {
+        &self.client
     }
 }
 

@@ -15,6 +15,7 @@ mod support;
 mod clients;
 mod cluster;
 mod connections;
+mod counters;
 mod dump;
 mod figures;
 mod fleet;
@@ -49,7 +50,7 @@ const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// The parts of the benchmark; `BENCH_PARTS` selects some of them.
-const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets connections schedulers memory source process large listener inspect beside fleet";
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets connections counters schedulers memory source process large listener inspect beside fleet";
 /// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
 const PEER_CHANGES: &str = "peer-changes";
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
             "clients" => clients::rows(&mut table),
             "packets" => packets::rows(&mut table, LARGE, quick),
             "connections" => connections::rows(&mut table, quick),
+            "counters" => counters::rows(&mut table, Shape::plain(LARGE, ENDPOINTS), quick),
             "fleet" => fleet::rows(&mut table, quick),
             "schedulers" => schedulers::rows(&mut table, if quick { 1_000 } else { 5_000 }, quick),
             "memory" => memory::rows(&mut table, Shape::plain(LARGE, ENDPOINTS)),

@@ -73,6 +73,12 @@ impl Table {
         self.row(what, &format!("{ratio:.2} x"), &goal, json!((ratio * 1e6).round() / 1e6));
     }
 
+    /// Adds a ratio whose hundredths are what it is about.
+    pub(crate) fn fine(&mut self, what: &str, ratio: f64, goal: &str) {
+        let goal = if goal.is_empty() { String::new() } else { format!("{goal} x") };
+        self.row(what, &format!("{ratio:.4} x"), &goal, json!((ratio * 1e6).round() / 1e6));
+    }
+
     /// Adds an amount, such as bytes or requests.
     pub(crate) fn amount(&mut self, what: &str, amount: f64, unit: &str) {
         self.row(what, &format!("{amount:.1} {unit}"), "", json!((amount * 1e3).round() / 1e3));

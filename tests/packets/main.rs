@@ -12,6 +12,7 @@ mod flowtable;
 mod inspect;
 mod inspection;
 mod judge;
+mod neighbours;
 mod nodes;
 mod services;
 mod swap;

@@ -16,7 +16,6 @@ use std::{env, fs};
 /// Statements without a test, and why.
 const REASONS: &[(&str, &str)] = &[
     ("C10", "a race of upstream's start-up; here nothing is written before the initial objects (G1), which is tested"),
-    ("D21", "a statement of absence: the program has no accept verdict, as the rulesets in nft/rulesets show"),
     ("F7", "the hooks and priorities are in every ruleset of nft/rulesets, which the test `golden` compares"),
     ("G12", "one thread syncs"),
 ];

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::foreign::untracks;
 use super::messages::Header;
 use crate::object::{Hook, NamedObject, ObjectKind};
 use crate::table::{Family, TableName};
@@ -170,8 +171,7 @@ pub fn rule_effects(bytes: &[u8]) -> Option<RuleEffects> {
             "target" => match attr(number::TARGET_NAME).and_then(|name| name.str()) {
                 Some("DNAT" | "REDIRECT" | "TPROXY" | "NETMAP") => effects.translates = true,
                 Some("REJECT" | "DROP") => effects.drops = true,
-                Some("NOTRACK") => effects.untracks = true,
-                _ => {}
+                _ => effects.untracks |= data.is_some_and(|data| untracks(data.nested())),
             },
             _ => {}
         }
@@ -353,6 +353,15 @@ mod tests {
         assert_eq!(of(effects_of("target", named("DNAT"))), translates);
         assert_eq!(of(effects_of("target", named("REJECT"))), drops);
         assert_eq!(of(effects_of("target", named("MASQUERADE"))), Effects::default());
+        // What iptables-nft makes of its target NOTRACK: target CT, whose information begins with the flags.
+        let tracking = |flags: u16| {
+            move |attrs: &mut Writer| {
+                attrs.str(number::TARGET_NAME, "CT");
+                attrs.attr(3, &flags.to_ne_bytes());
+            }
+        };
+        assert_eq!(of(effects_of("target", tracking(1))), untracks);
+        assert_eq!(of(effects_of("target", tracking(0))), Effects::default(), "a zone");
         assert!(effects_of("lookup", |attrs| attrs.u32(number::LOOKUP_DREG, 0)).obeys_map);
         assert!(!effects_of("lookup", |attrs| attrs.u32(number::LOOKUP_DREG, 1)).obeys_map);
         let jump = rule_effects(&rule_message("immediate")).unwrap();

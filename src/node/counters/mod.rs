@@ -57,18 +57,21 @@ pub struct Counted {
 /// Reads the counters of the IPv4 table and of the IPv6 table.
 pub struct Reader {
     connection: Connection,
+    /// Whether endpoints have counters.
+    of_endpoints: bool,
     /// The largest number of service ports that get metrics of their own.
     limit: usize,
     ledger: Ledger,
 }
 
 impl Reader {
-    /// Opens a netlink socket. `limit` is the largest number of service ports that get metrics of their own.
+    /// Opens a netlink socket. `of_endpoints` says whether endpoints have counters; without, their maps are not read. `limit` is the largest
+    /// number of service ports that get metrics of their own.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
-    pub fn open(limit: usize) -> std::io::Result<Self> {
-        Ok(Self { connection: Connection::open()?, limit, ledger: Ledger::default() })
+    pub fn open(of_endpoints: bool, limit: usize) -> std::io::Result<Self> {
+        Ok(Self { connection: Connection::open()?, of_endpoints, limit, ledger: Ledger::default() })
     }
 
     /// Reads all counters. Returns the totals, and the time until the next reading. The totals are `None` before the first sync, because
@@ -105,7 +108,7 @@ impl Reader {
         // The label (`namespace/name:port`) of each frontend, from the comments of elements. The sets with comments come first; elements of
         // later sets have no comment and get their labels from this map.
         let mut labels: HashMap<Frontend, Arc<str>> = HashMap::default();
-        for (number, set) in (0..).zip(counters::sets(maps)) {
+        for (number, set) in (0..).zip(counters::sets(self.of_endpoints, maps)) {
             let Some(kind) = SetKind::of(&set) else { continue };
             let mut found = Vec::new();
             self.connection.element_counters(&table, &set, |element, count| {

@@ -176,9 +176,10 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
     if config.counters == Counters::Off {
         return Ok(());
     }
+    let of_endpoints = config.counters == Counters::Endpoints;
     let (metrics, limit) = (metrics.clone(), config.metrics_services_limit);
     let body = move || {
-        let reader = counters::Reader::open(limit);
+        let reader = counters::Reader::open(of_endpoints, limit);
         let mut reader = reader.context("cannot open the netfilter netlink socket of the counters")?;
         let mut failed = Once::default();
         loop {

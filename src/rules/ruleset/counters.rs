@@ -66,13 +66,16 @@ const NAMED: [&str; 12] = [
     set::RESTRICTED,
 ];
 
-/// The names of the sets with counters, if each map of endpoints is split into `maps` maps. Sets whose elements have a service port's name
-/// in their comment come first.
+/// The names of the sets that have counters, those of endpoints too if `of_endpoints`, if each map of endpoints is split into `maps` maps.
+/// Sets whose elements have a service port's name in their comment come first.
 #[must_use]
-pub fn sets(maps: u8) -> Vec<SetName> {
+pub fn sets(of_endpoints: bool, maps: u8) -> Vec<SetName> {
     let mut names: Vec<SetName> = NAMED.map(SetName::Borrowed).into();
-    for (frontend_type, list) in ENDPOINT_MAPS {
-        names.extend(endpoint_maps(frontend_type, list, maps));
+    // These have most of the elements of a table, so they are left out where none has a counter.
+    if of_endpoints {
+        for (frontend_type, list) in ENDPOINT_MAPS {
+            names.extend(endpoint_maps(frontend_type, list, maps));
+        }
     }
     names
 }

@@ -7,6 +7,8 @@ mod services;
 mod states;
 mod trace;
 
+pub(crate) use states::said;
+
 use std::process::{Command, Output};
 
 use crate::support::netns::Namespace;

@@ -27,7 +27,7 @@ fn web() -> Vec<Value> {
 }
 
 /// The exit code and the output of a command, standard error last.
-pub(super) fn said(node: &Namespace, line: &str) -> (i32, String) {
+pub(crate) fn said(node: &Namespace, line: &str) -> (i32, String) {
     let (code, stdout, stderr) = outcome(&mut command(node, &line.split(' ').collect::<Vec<_>>()));
     (code.expect("it was not killed"), stdout + &stderr)
 }
