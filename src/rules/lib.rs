@@ -27,7 +27,8 @@
 //! #     ports: vec![SlicePort { name: "http".into(), protocol, port: 8080 }], endpoints: vec![endpoint],
 //! #     weight: 1, trigger: TriggerTime::default() };
 //! # let settings = Settings { family: Family::V4, masquerade_mark: 0x4000, masquerade_all: false, local_traffic: None,
-//! #     node_ports: NodePorts::Listed, drop_invalid: false, balancing: Balancing::default(), endpoint_maps: 1,
+//! #     node_ports: NodePorts::Listed, drop_invalid: false, guard_endpoints: false, ping_answer: None,
+//! #     refuse_unused: false, balancing: Balancing::default(), endpoint_maps: 1,
 //! #     localhost: Localhost::Ignored, counters: Counters::Off, owned: false };
 //! // A Service with cluster IP 10.96.0.1 and one endpoint, 10.244.0.7.
 //! let mut state = State::new("this-node");

@@ -99,6 +99,7 @@ prop_compose! {
     fn settings()(
         detect in select(vec![Detect::Nothing, Detect::Source, Detect::Interface, Detect::Prefix]),
         (masquerade_all, drop_invalid, with_port) in any::<(bool, bool, bool)>(),
+        (guard_endpoints, refuse_unused, ping_answer) in any::<(bool, bool, bool)>(),
         node_ports in select(vec![NodePorts::Everywhere, NodePorts::Listed]),
         scheduler in select(vec![Scheduler::Random, Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev]),
         counters in select(vec![Counters::Off, Counters::Services, Counters::Endpoints]),
@@ -107,9 +108,10 @@ prop_compose! {
         let balancing = Balancing { scheduler, with_port, table_size: 31 };
         let localhost = Localhost::Ignored;
         let (family, local_traffic, masquerade_mark, owned) = (Family::V4, None, 0x4000, false);
+        let ping_answer = ping_answer.then(|| own(family));
         (detect, Settings {
             family, masquerade_mark, masquerade_all, local_traffic, node_ports, drop_invalid, balancing, endpoint_maps, localhost,
-            counters, owned,
+            counters, owned, guard_endpoints, refuse_unused, ping_answer,
         })
     }
 }
@@ -360,7 +362,9 @@ fn assert_packets_reach_what_is_selected(layout: Layout, seed: u64) {
             state.apply(event);
         });
         for family in Family::BOTH {
-            let settings = Settings { family, local_traffic: detect.of_family(family), ..settings.clone() };
+            let ping_answer = settings.ping_answer.map(|_| own(family));
+            let local_traffic = detect.of_family(family);
+            let settings = Settings { family, local_traffic, ping_answer, ..settings.clone() };
             let mut table = Table::new(layout, settings, &state);
             send(&mut table, &mut seen.borrow_mut())?;
             send_elsewhere(&table, &state)?;
