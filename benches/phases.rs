@@ -78,7 +78,7 @@ fn settings() -> Settings {
         node_ports: NodePorts::Everywhere,
         drop_invalid: false,
         guard_endpoints: false,
-        ping_answer: None,
+        pings: rules::ruleset::Pings::Ignored,
         refuse_unused: false,
         endpoint_maps: 1,
         balancing: Balancing::default(),

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use component::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
 use rules::model::{Family, Node, Ranges, Scheduler};
-use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Settings};
+use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Pings, Settings};
 
 /// Returns the ruleset layout that the configuration asks for: maps, chains, or chains of Services only.
 #[must_use]
@@ -37,7 +37,10 @@ pub(super) fn settings(
         node_ports: node_ports(&config.node_port_addresses, family),
         drop_invalid: !config.conntrack.tcp_be_liberal && !guard_endpoints,
         guard_endpoints,
-        ping_answer: ping_answer(config, node, interfaces, family),
+        pings: match config.answer_pings {
+            true => Pings::AnsweredBy(ping_answer(config, node, interfaces, family)),
+            false => Pings::Ignored,
+        },
         refuse_unused: config.refuse_unused_ports,
         balancing: balancing(config),
         endpoint_maps,

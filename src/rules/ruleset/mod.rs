@@ -39,6 +39,7 @@ use crate::table::{ServiceObjects, StaticRules};
 pub use balancing::Balancing;
 pub use counters::Counters;
 pub use localhost::Localhost;
+pub use service_ips::Pings;
 
 /// Everything that decides the static rules (the chains, rules and sets that do not depend on Services) of the table of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +58,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// Whether to drop invalid packets of endpoints on this node (D27).
     pub guard_endpoints: bool,
-    /// The address of this node that answers pings to addresses of Services; `None` if they are not answered (D25).
-    pub ping_answer: Option<IpAddr>,
+    /// Whether pings to addresses of Services are answered.
+    pub pings: Pings,
     /// Whether ports of external IPs and load balancer IPs that no Service has are refused (D26).
     pub refuse_unused: bool,
     /// How an endpoint is chosen for a connection.

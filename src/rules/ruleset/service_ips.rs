@@ -25,9 +25,19 @@ use crate::endpoints::ServiceSelection;
 use crate::model::{Destination, Family, FrontendKind, Protocol};
 use crate::table::{ChainContent, ServiceObjects};
 
+/// What becomes of pings to addresses of Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pings {
+    /// No rule is about them.
+    #[default]
+    Ignored,
+    /// This address of the node answers them (D25). `None`: the node has no address for it, or it is not known yet.
+    AnsweredBy(Option<IpAddr>),
+}
+
 /// Whether the table has the set of external IPs and load balancer IPs.
-const fn has_set(settings: &Settings) -> bool {
-    settings.refuse_unused || settings.ping_answer.is_some()
+fn has_set(settings: &Settings) -> bool {
+    settings.refuse_unused || settings.pings != Pings::Ignored
 }
 
 /// The set of external IPs and load balancer IPs.
@@ -59,7 +69,7 @@ pub(super) fn write(settings: &Settings, selection: &ServiceSelection, objects: 
 
 /// Adds the chains that answer and refuse, and the rules of base chains that lead echo requests to them.
 pub(super) fn add(settings: &Settings, chains: &mut Vec<ChainContent>) {
-    if let Some(answer) = settings.ping_answer {
+    if let Pings::AnsweredBy(Some(answer)) = settings.pings {
         let entry = || Rule::new([Statement::EchoRequest, jump(chain::PINGS)]);
         let is_entered =
             |content: &&mut ChainContent| [chain::NAT_PREROUTING, chain::NAT_OUTPUT].contains(&&*content.chain.name);

@@ -56,7 +56,7 @@ fn settings(family: Family, endpoint_maps: u8) -> Settings {
         node_ports: NodePorts::Listed,
         drop_invalid: false,
         guard_endpoints: false,
-        ping_answer: None,
+        pings: crate::ruleset::Pings::Ignored,
         refuse_unused: false,
         balancing: crate::ruleset::Balancing::default(),
         endpoint_maps,
