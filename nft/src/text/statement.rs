@@ -243,7 +243,6 @@ fn names_transport(statement: &Statement) -> bool {
         | Statement::DnatToMap(fields, _)
         | Statement::DnatToMapAndPort(fields, _, _) => fields.iter().any(is_port),
         Statement::Update { key, value, .. } => key.iter().chain(value).any(is_port),
-        Statement::RejectTcp => true,
         _ => false,
     }
 }

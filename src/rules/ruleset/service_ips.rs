@@ -99,7 +99,8 @@ fn refuse() -> Vec<Rule> {
     vec![
         not_to_this_host(),
         Rule::new([Statement::CtBit(CtBit::StatusDnat), Statement::Verdict(Verdict::Return)]),
-        Rule::new([is_protocol(Protocol::Tcp), Statement::RejectTcp]),
+        // Without the counter some versions of nft leave out the protocol of this rule in their listing.
+        Rule::new([is_protocol(Protocol::Tcp), Statement::Counter, Statement::RejectTcp]),
         Rule::new([goto(chain::REJECT)]),
     ]
 }
