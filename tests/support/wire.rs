@@ -107,7 +107,7 @@ pub(crate) fn tcp_without_flags(source: SocketAddr, to: SocketAddr) -> Vec<u8> {
     const HEADER: u8 = 20;
     let mut segment = [source.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     segment.extend([0; 8]);
-    segment.extend([HEADER / 4 << 4, 0, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend([(HEADER / 4) << 4, 0, 0xff, 0xff, 0, 0, 0, 0]);
     let bytes = |address| match address {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
