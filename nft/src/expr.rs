@@ -194,6 +194,8 @@ pub enum RejectWith {
     Icmp(u8),
     /// "Unreachable" of ICMP or ICMPv6, by the packet's family, with a code of `enum nft_reject_inet_code`.
     Icmpx(u8),
+    /// A TCP reset.
+    TcpReset,
 }
 
 /// Flag of `masq`: the kernel chooses the source port at random (`NF_NAT_RANGE_PROTO_RANDOM_FULLY` in `linux/netfilter/nf_nat.h`).
@@ -274,11 +276,11 @@ pub enum Expr {
         data: Option<Register>,
         timeout_ms: Option<u64>,
     },
-    /// Translates the destination.
+    /// Translates the destination; without a port the packet keeps its own.
     Nat {
         family: Family,
         address: Register,
-        port: Register,
+        port: Option<Register>,
     },
     Masquerade {
         flags: u32,

@@ -71,6 +71,8 @@ pub enum Field {
     Ip6Daddr,
     /// `meta l4proto`.
     L4Proto,
+    /// `th sport`.
+    ThSport,
     /// `th dport`.
     ThDport,
     /// `meta mark`.
@@ -110,7 +112,7 @@ impl Field {
             Self::IpSaddr | Self::IpDaddr | Self::CtOriginalIpDaddr => DataType::Ipv4Addr,
             Self::Ip6Saddr | Self::Ip6Daddr | Self::CtOriginalIp6Daddr => DataType::Ipv6Addr,
             Self::L4Proto => DataType::InetProto,
-            Self::ThDport | Self::CtOriginalProtoDst => DataType::InetService,
+            Self::ThSport | Self::ThDport | Self::CtOriginalProtoDst => DataType::InetService,
             Self::Mark => DataType::Mark,
             Self::IifName => DataType::IfName,
             Self::NumgenRandom(_) | Self::Jhash { .. } => DataType::Integer,
@@ -134,6 +136,7 @@ impl Field {
             Self::IpDaddr => payload(Network, 16, 4),
             Self::Ip6Saddr => payload(Network, 8, 16),
             Self::Ip6Daddr => payload(Network, 24, 16),
+            Self::ThSport => payload(Transport, 0, 2),
             Self::ThDport => payload(Transport, 2, 2),
             Self::L4Proto => meta(MetaKey::L4Proto),
             Self::Mark => meta(MetaKey::Mark),
@@ -175,6 +178,7 @@ impl fmt::Display for Field {
             Self::Ip6Saddr => "ip6 saddr",
             Self::Ip6Daddr => "ip6 daddr",
             Self::L4Proto => "meta l4proto",
+            Self::ThSport => "th sport",
             Self::ThDport => "th dport",
             Self::Mark => "meta mark",
             Self::IifName => "iifname",

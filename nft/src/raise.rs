@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::data::Data;
-use crate::expr::{CmpOp, CtKey, Expr, LookupResult, MetaKey, Register};
+use crate::expr::{CmpOp, CtKey, Expr, LookupResult, MetaKey, Register, RejectWith};
 use crate::field::{Field, Hashed};
 use crate::object::{Rule, RuleDump};
 use crate::statement::{CtBit, Operand, Statement};
@@ -69,6 +69,7 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
         [Expr::Immediate { .. }, Expr::MetaSet { key: MetaKey::Trace, .. }, ..] => (Statement::Trace, 2),
         [Expr::ImmediateVerdict(verdict), ..] => (Statement::Verdict(verdict.clone()), 1),
         [Expr::Masquerade { .. }, ..] => (Statement::MasqueradeFullyRandom, 1),
+        [Expr::Reject(RejectWith::TcpReset), ..] => (Statement::RejectTcp, 1),
         [Expr::Reject(_), ..] => (Statement::Reject, 1),
         [Expr::FlowOffload(flowtable), ..] => (Statement::FlowAdd(flowtable.clone()), 1),
         [Expr::Fib { address, .. }, ..] => (Statement::FibLocal(*address), 2),
@@ -78,6 +79,9 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
         [Expr::Ct { key, .. }, Expr::Bitwise { mask, .. }, _, ..] => {
             let mask = bits(mask)?;
             (Statement::CtBit(CtBit::ALL.into_iter().find(|bit| bit.parts() == (*key, mask))?), 3)
+        }
+        [Expr::MetaLoad { key: MetaKey::L4Proto, .. }, Expr::Cmp { .. }, Expr::Payload { len: 1, .. }, ..] => {
+            (Statement::EchoRequest, 4)
         }
         [Expr::MetaLoad { key: MetaKey::Mark, .. }, Expr::Bitwise { mask, .. }, Expr::Cmp { op, .. }, ..] => {
             (Statement::MarkBits { mask: bits(mask)?, set: *op == CmpOp::Ne }, 3)
@@ -91,6 +95,7 @@ fn of_shape(exprs: &[Expr]) -> Option<(Statement, usize)> {
         [Expr::Immediate { data: address, .. }, Expr::Immediate { data: port, .. }, Expr::Nat { .. }, ..] => {
             (Statement::Dnat(SocketAddr::new(ip(address)?, self::port(port)?)), 3)
         }
+        [Expr::Immediate { data, .. }, Expr::Nat { .. }, ..] => (Statement::DnatAddress(ip(data)?), 2),
         _ => return None,
     })
 }
@@ -171,12 +176,13 @@ fn hash(exprs: &[Expr]) -> Option<(Field, usize)> {
 
 /// The field that an expression loads.
 fn field(expr: &Expr) -> Option<Field> {
-    const FIXED: [Field; 11] = [
+    const FIXED: [Field; 12] = [
         Field::IpSaddr,
         Field::IpDaddr,
         Field::Ip6Saddr,
         Field::Ip6Daddr,
         Field::L4Proto,
+        Field::ThSport,
         Field::ThDport,
         Field::Mark,
         Field::IifName,
@@ -219,6 +225,8 @@ mod tests {
             Statement::Match(vec![Field::IpSaddr], Operand::NotInPrefix(network, 8)),
             Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(6_u8))),
             Statement::Match(vec![Field::ThDport], Operand::IsNot(Data::from(80_u16))),
+            Statement::Match(vec![Field::IpSaddr, Field::ThSport], Operand::InSet("local".into())),
+            Statement::EchoRequest,
             Statement::Match(vec![Field::IifName], Operand::StartsNotWith("cali".into())),
             Statement::Match(frontend.clone(), Operand::InSet("restricted".into())),
             Statement::Match(vec![Field::IpDaddr], Operand::NotInSet("others".into())),
@@ -237,8 +245,10 @@ mod tests {
             Statement::Vmap(vec![of_client], "choice".into()),
             Statement::DnatToMapAndPort(vec![Field::IpSaddr], "affinity".into(), 8080),
             Statement::Dnat("10.0.0.1:80".parse().unwrap()),
+            Statement::DnatAddress([10, 0, 0, 1].into()),
             Statement::MasqueradeFullyRandom,
             Statement::Reject,
+            Statement::RejectTcp,
             Statement::Update {
                 set: "affinity".into(),
                 key: vec![Field::IpSaddr],

@@ -18,6 +18,9 @@ use crate::table::Family;
 const ICMP_PORT_UNREACHABLE: u8 = 3;
 /// ICMPv6 port unreachable (RFC 4443): the answer in an `ip6` table.
 const ICMPV6_PORT_UNREACHABLE: u8 = 4;
+/// The numbers of ICMP and of ICMPv6 (IANA registry "Protocol Numbers"), each with its type of echo requests (RFC 792, RFC 4443).
+const ICMP_ECHO: (u8, u8) = (1, 8);
+const ICMPV6_ECHO: (u8, u8) = (58, 128);
 /// `NFT_REJECT_ICMPX_PORT_UNREACH`: the answer in an `inet` table.
 const ICMPX_PORT_UNREACHABLE: u8 = 1;
 /// The address type of this host's own addresses (`linux/rtnetlink.h`).
@@ -34,6 +37,8 @@ pub enum Statement {
     CtBit(CtBit),
     /// `tcp flags & (fin | syn | rst | ack) == syn`: the first packet of a TCP connection. The rule must have matched the protocol before.
     TcpSyn,
+    /// `icmp type echo-request`, in an `ip6` table `icmpv6 type echo-request`.
+    EchoRequest,
     /// `ct packets > NUMBER`: the packets of both directions. The kernel counts only in connections that begin after the first rule with
     /// `ct packets` was added.
     CtPacketsOver(u64),
@@ -56,10 +61,14 @@ pub enum Statement {
     DnatToMapAndPort(Vec<Field>, Arc<str>, u16),
     /// `dnat to ADDRESS:PORT`.
     Dnat(SocketAddr),
+    /// `dnat to ADDRESS`: the packet keeps its port, or the number (id) of its ping.
+    DnatAddress(IpAddr),
     /// `masquerade fully-random`.
     MasqueradeFullyRandom,
     /// `reject`: answers "port unreachable" of the table's family.
     Reject,
+    /// `reject with tcp reset`. The rule must have matched TCP before.
+    RejectTcp,
     /// `update @SET { FIELD timeout T : FIELD . FIELD }`.
     Update {
         /// The dynamic set or map.
@@ -166,6 +175,7 @@ impl Statement {
                 Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: (FIN | SYN | RST | ACK).into(), xor: 0_u8.into() },
                 Expr::Cmp { op: CmpOp::Eq, sreg: FIRST, data: SYN.into() },
             ],
+            Self::EchoRequest => lower_echo_request(family),
             Self::CtPacketsOver(number) => lower_packets_over(*number),
             Self::MarkBits { mask, set } => test_bits(Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST }, *mask, *set),
             Self::SetMarkBits(bits) => change_mark(!*bits, *bits),
@@ -185,8 +195,13 @@ impl Statement {
                     dnat(family, address.len()),
                 ]
             }
+            Self::DnatAddress(to) => vec![
+                Expr::Immediate { dreg: FIRST, data: (*to).into() },
+                Expr::Nat { family: if to.is_ipv4() { Family::Ip } else { Family::Ip6 }, address: FIRST, port: None },
+            ],
             Self::MasqueradeFullyRandom => vec![Expr::Masquerade { flags: NAT_FULLY_RANDOM }],
             Self::Reject => vec![Expr::Reject(port_unreachable(family))],
+            Self::RejectTcp => vec![Expr::Reject(RejectWith::TcpReset)],
             Self::Update { set, key, value, timeout } => lower_update(set, key, value, *timeout),
             Self::Counter => vec![Expr::Counter],
             Self::LimitRate { per_second, burst } => {
@@ -259,6 +274,17 @@ fn test_bits(load: Expr, mask: u32, set: bool) -> Vec<Expr> {
     ]
 }
 
+fn lower_echo_request(family: Family) -> Vec<Expr> {
+    let (protocol, kind) = if family == Family::Ip6 { ICMPV6_ECHO } else { ICMP_ECHO };
+    let is = |data: u8| Expr::Cmp { op: CmpOp::Eq, sreg: FIRST, data: data.into() };
+    vec![
+        Expr::MetaLoad { key: MetaKey::L4Proto, dreg: FIRST },
+        is(protocol),
+        Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 1, dreg: FIRST },
+        is(kind),
+    ]
+}
+
 fn lower_packets_over(number: u64) -> Vec<Expr> {
     let data = Data::from_bytes(&number.to_be_bytes()).expect("eight bytes");
     vec![
@@ -296,7 +322,7 @@ fn dnat(family: Family, address_len: usize) -> Expr {
         4 => Family::Ip,
         _ => family,
     };
-    Expr::Nat { family, address: FIRST, port: FIRST.after(address_len) }
+    Expr::Nat { family, address: FIRST, port: Some(FIRST.after(address_len)) }
 }
 
 fn lower_dnat_to_map_and_port(family: Family, fields: &[Field], map: &Arc<str>, port: u16) -> Vec<Expr> {
@@ -305,7 +331,7 @@ fn lower_dnat_to_map_and_port(family: Family, fields: &[Field], map: &Arc<str>, 
     let behind = FIRST.after(address_len(Family::Ip6));
     exprs.push(Expr::Immediate { dreg: behind, data: port.into() });
     let family = if address_len(family) == 16 { Family::Ip6 } else { Family::Ip };
-    exprs.push(Expr::Nat { family, address: FIRST, port: behind });
+    exprs.push(Expr::Nat { family, address: FIRST, port: Some(behind) });
     exprs
 }
 
@@ -355,6 +381,6 @@ mod tests {
         let exprs = Statement::DnatToMap(fields, "endpoints".into()).lower(Family::Ip6);
         assert_eq!(exprs[3], Expr::Numgen { dreg: Register::word(6), modulus: 2 });
         let Some(Expr::Nat { address, port, family, .. }) = exprs.last() else { panic!("no nat") };
-        assert_eq!((*address, *port, *family), (FIRST, Register::word(4), Family::Ip6));
+        assert_eq!((*address, *port, *family), (FIRST, Some(Register::word(4)), Family::Ip6));
     }
 }

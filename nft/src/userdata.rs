@@ -145,6 +145,7 @@ fn typed_field(field: Field) -> Vec<u8> {
         Field::IpDaddr => payload(IP, 12),
         Field::Ip6Saddr | Field::CtOriginalIp6Daddr => payload(IP6, 8),
         Field::Ip6Daddr => payload(IP6, 9),
+        Field::ThSport => payload(TRANSPORT, 1),
         Field::ThDport | Field::CtOriginalProtoDst => payload(TRANSPORT, 2),
         Field::L4Proto => meta(MetaKey::L4Proto),
         Field::Mark => meta(MetaKey::Mark),

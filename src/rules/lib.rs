@@ -13,7 +13,7 @@
 //! # use rules::diff::{Collect, Records};
 //! # use rules::model::{ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service};
 //! # use rules::model::{ServicePort, SlicePort, State, TrafficPolicy::Cluster, TriggerTime, Weights};
-//! # use rules::ruleset::{Balancing, Counters, Layout, Localhost, NodePorts, Settings};
+//! # use rules::ruleset::{Balancing, Counters, Layout, Localhost, NodePorts, Pings, Settings};
 //! # let (name, protocol) = (ObjectName::new("shop", "web"), Protocol::Tcp);
 //! # let cluster_ips = ClusterIps { v4: Some([10, 96, 0, 1].into()), v6: None };
 //! # let endpoint = Endpoint { address: [10, 244, 0, 7].into(), conditions: Conditions::READY, node: None, zone: None, hints: None };
@@ -27,7 +27,8 @@
 //! #     ports: vec![SlicePort { name: "http".into(), protocol, port: 8080 }], endpoints: vec![endpoint],
 //! #     weight: 1, trigger: TriggerTime::default() };
 //! # let settings = Settings { family: Family::V4, masquerade_mark: 0x4000, masquerade_all: false, local_traffic: None,
-//! #     node_ports: NodePorts::Listed, drop_invalid: false, balancing: Balancing::default(), endpoint_maps: 1,
+//! #     node_ports: NodePorts::Listed, drop_invalid: false, guard_endpoints: false, pings: Pings::Ignored,
+//! #     refuse_unused: false, balancing: Balancing::default(), endpoint_maps: 1,
 //! #     localhost: Localhost::Ignored, counters: Counters::Off, owned: false };
 //! // A Service with cluster IP 10.96.0.1 and one endpoint, 10.244.0.7.
 //! let mut state = State::new("this-node");

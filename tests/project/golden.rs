@@ -12,7 +12,7 @@ use crate::support::netns::{Namespace, run};
 use crate::support::nft;
 
 /// Every cluster has a folder and an expected ruleset in each layout, and nothing else lies there.
-const CLUSTERS: [&str; 19] = [
+const CLUSTERS: [&str; 20] = [
     "affinity",
     "bridge-detector",
     "cluster-ip",
@@ -30,6 +30,7 @@ const CLUSTERS: [&str; 19] = [
     "masquerade-all",
     "no-endpoints",
     "node-port-local",
+    "service-addresses",
     "source-hash",
     "terminating",
 ];

@@ -318,15 +318,18 @@ fn first_cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags that upstream does not have.
-const OWN_FLAGS: [&str; 15] = [
+const OWN_FLAGS: [&str; 18] = [
+    "--answer-pings",
     "--counters",
     "--drain-on",
+    "--drop-invalid-from-endpoints",
     "--endpoint-chains",
     "--endpoint-maps",
     "--flowtable",
     "--maglev-table-size",
     "--manifests",
     "--metrics-services-limit",
+    "--refuse-unused-ports",
     "--relist-removal-limit",
     "--reserve-node-ports",
     "--ruleset-layout",
@@ -351,7 +354,7 @@ fn the_flags_and_fields_of_our_own_are_on_their_page() {
     let written = fs::read_to_string(&written).expect("it was written");
     let fields = words(&page, |word| word.starts_with("nftables."));
     let own: Vec<&str> = example.iter().copied().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(own.len(), 12, "{example:?}");
+    assert_eq!(own.len(), 15, "{example:?}");
     for line in own {
         assert!(written.lines().any(|found| found == line), "{line:?} was not taken:\n{written}");
         let field = format!("nftables.{}", line.trim().split(':').next().unwrap_or_default());

@@ -18,7 +18,7 @@ use super::netns::Namespace;
 use super::plan::Family;
 use super::proxy::is_slow;
 use super::server::{Answer, bind_sctp};
-use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_payload};
+use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_payload, tcp_without_flags};
 
 /// How long a probe waits for any answer before the packet counts as dropped.
 const TIMEOUT: Duration = Duration::from_millis(600);
@@ -276,7 +276,9 @@ fn ping(flow: Flow, patience: Duration) -> io::Result<Outcome> {
     let errors = IcmpErrors::watch(flow, patience)?;
     let socket = icmp_socket(flow.source)?;
     let identifier = next_port();
-    socket.send_to(&echo_request(family, identifier), &SocketAddr::new(flow.target.ip(), 0).into())?;
+    // A connected socket gets only what comes from the address that was asked.
+    socket.connect(&SocketAddr::new(flow.target.ip(), 0).into())?;
+    socket.send(&echo_request(family, identifier))?;
     errors.wait(&socket, identifier, |mut socket| {
         let mut packet = [0; 512];
         let length = socket.read(&mut packet)?;
@@ -284,6 +286,37 @@ fn ping(flow: Flow, patience: Duration) -> io::Result<Outcome> {
         let answer = Answer { endpoint: flow.target.ip(), port: 0, seen_source: flow.source };
         Ok(is_echo_reply(family, message, identifier).then_some(Outcome::Reached(answer)))
     })
+}
+
+/// Sends a TCP segment that connection tracking finds invalid from `source` in one namespace, and returns whether it arrives at `to` in the
+/// other one with that source.
+pub(crate) fn invalid_arrives((from, source): (&Namespace, SocketAddr), (at, to): (&Namespace, SocketAddr)) -> bool {
+    let raw = |own: SocketAddr, other: SocketAddr| -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(own), Type::RAW, Some(Protocol::TCP))?;
+        socket.bind(&SocketAddr::new(own.ip(), 0).into())?;
+        socket.connect(&SocketAddr::new(other.ip(), 0).into())?;
+        Ok(socket)
+    };
+    let segment = tcp_without_flags(source, to);
+    let arrives = || -> io::Result<bool> {
+        let receiver = at.enter(|| raw(to, source))?;
+        receiver.set_read_timeout(Some(timeout(TIMEOUT, SLOW_TIMEOUT)))?;
+        from.enter(|| raw(source, to))?.send(&segment)?;
+        loop {
+            let mut packet = [0; 512];
+            match (&receiver).read(&mut packet) {
+                Ok(length) => {
+                    let found = raw_payload(Family::of(to.ip()), &packet[..length]);
+                    if found.is_some_and(|found| found.starts_with(&segment[..4])) {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if is_unfinished(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    arrives().unwrap_or_else(|error| panic!("{source} -> {to}: {error}"))
 }
 
 fn icmp_socket(source: IpAddr) -> io::Result<Socket> {

@@ -1,6 +1,9 @@
-//! The packets that no socket of the standard library makes: SCTP INIT and INIT ACK, ICMP echo, and ICMP errors read back.
+//! The packets that no socket of the standard library makes: SCTP INIT and INIT ACK, ICMP echo, TCP without flags, and ICMP errors read
+//! back.
 //!
 //! Byte slices in, values out; no I/O. Lengths are checked, anything short or foreign is `None`.
+
+use std::net::{IpAddr, SocketAddr};
 
 use super::plan::Family;
 
@@ -92,11 +95,36 @@ pub(crate) fn echo_request(family: Family, identifier: u16) -> Vec<u8> {
     bytes.extend(identifier.to_be_bytes());
     bytes.extend([0, 1]);
     if family == Family::V4 {
-        let sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-        let folded = u16::try_from((sum & 0xffff) + (sum >> 16)).expect("the sum of eight bytes folds once");
-        bytes[2..4].copy_from_slice(&(!folded).to_be_bytes());
+        let checksum = checksum(&bytes);
+        bytes[2..4].copy_from_slice(&checksum.to_be_bytes());
     }
     bytes
+}
+
+/// Returns a TCP segment that has no flag, with its checksum. Connection tracking finds each such segment invalid.
+pub(crate) fn tcp_without_flags(source: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    const TCP: u8 = 6;
+    const HEADER: u8 = 20;
+    let mut segment = [source.port().to_be_bytes(), to.port().to_be_bytes()].concat();
+    segment.extend([0; 8]);
+    segment.extend([(HEADER / 4) << 4, 0, 0xff, 0xff, 0, 0, 0, 0]);
+    let bytes = |address| match address {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let pseudo_header = [bytes(source.ip()), bytes(to.ip()), vec![0, TCP, 0, HEADER]].concat();
+    let checksum = checksum(&[pseudo_header, segment.clone()].concat());
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    segment
+}
+
+/// The checksum of the Internet protocols (RFC 1071) over an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("the sum is folded")
 }
 
 /// Whether an ICMP message is the reply to the echo request with this identifier.

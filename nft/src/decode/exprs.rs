@@ -185,7 +185,7 @@ fn dynset(a: Reader<'_>) -> Option<Expr> {
     })
 }
 
-/// Expression `nat`; only DNAT to one address and one port is supported. A maximum in another register than the minimum means a range.
+/// Expression `nat`; only DNAT to one address, and to one port or none, is supported. A maximum in another register than the minimum means a range.
 fn nat(a: Reader<'_>) -> Option<Expr> {
     const DESTINATION: u32 = 1;
     const ADDRESS: u16 = 3;
@@ -197,7 +197,7 @@ fn nat(a: Reader<'_>) -> Option<Expr> {
     only_if(!is_range(ADDRESS) && !is_range(PORT))?;
     only_if(a.number(1)? == DESTINATION && a.number_or_zero(FLAGS)? & !IMPLIED == 0)?;
     let family = Family::from_number(u8::try_from(a.number(2)?).ok()?)?;
-    Some(Expr::Nat { family, address: a.register(ADDRESS)?, port: a.register(PORT)? })
+    Some(Expr::Nat { family, address: a.register(ADDRESS)?, port: a.optional_register(PORT)? })
 }
 
 fn masquerade(a: Reader<'_>) -> Option<Expr> {
@@ -207,10 +207,11 @@ fn masquerade(a: Reader<'_>) -> Option<Expr> {
 }
 
 fn reject(a: Reader<'_>) -> Option<Expr> {
-    let code = a.0.find(2)?.u8()?;
+    let code = || a.0.find(2)?.u8();
     Some(Expr::Reject(match a.number(1)? {
-        0 => RejectWith::Icmp(code),
-        2 => RejectWith::Icmpx(code),
+        0 => RejectWith::Icmp(code()?),
+        1 => RejectWith::TcpReset,
+        2 => RejectWith::Icmpx(code()?),
         _ => return None,
     }))
 }

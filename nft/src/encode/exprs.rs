@@ -226,13 +226,14 @@ fn dynset(set: &str, key: Register, value: Option<Register>, timeout_ms: Option<
     Ok(list)
 }
 
-fn nat(family: Family, address: Register, port: Register) -> Attributes {
-    vec![
+fn nat(family: Family, address: Register, port: Option<Register>) -> Attributes {
+    let mut list = vec![
         number(sys::NFTNL_EXPR_NAT_TYPE, NAT_DESTINATION),
         number(sys::NFTNL_EXPR_NAT_FAMILY, u32::from(family.number())),
         register(sys::NFTNL_EXPR_NAT_REG_ADDR_MIN, address),
-        register(sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, port),
-    ]
+    ];
+    list.extend(port.map(|port| register(sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, port)));
+    list
 }
 
 fn masquerade(flags: u32) -> Attributes {
@@ -293,10 +294,13 @@ fn lookup(set: &str, sreg: Register, result: LookupResult) -> Result<Attributes,
 fn reject(with: RejectWith) -> Attributes {
     // `enum nft_reject_types`.
     let (kind, code) = match with {
-        RejectWith::Icmp(code) => (0, code),
-        RejectWith::Icmpx(code) => (2, code),
+        RejectWith::Icmp(code) => (0, Some(code)),
+        RejectWith::TcpReset => (1, None),
+        RejectWith::Icmpx(code) => (2, Some(code)),
     };
-    vec![number(sys::NFTNL_EXPR_REJECT_TYPE, kind), (sys::NFTNL_EXPR_REJECT_CODE, Attribute::U8(code))]
+    let mut list = vec![number(sys::NFTNL_EXPR_REJECT_TYPE, kind)];
+    list.extend(code.map(|code| (sys::NFTNL_EXPR_REJECT_CODE, Attribute::U8(code))));
+    list
 }
 
 fn immediate_verdict(verdict: &Verdict) -> Result<Attributes, NulError> {

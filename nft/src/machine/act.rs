@@ -29,7 +29,7 @@ impl Thread {
                 self.effects.push(Effect::Remember(Arc::clone(set)));
                 Flow::Next
             }
-            Expr::Nat { address, port, .. } => self.dnat(Some(*address), Some(*port), is_v4),
+            Expr::Nat { address, port, .. } => self.dnat(Some(*address), *port, is_v4),
             Expr::Masquerade { .. } => {
                 self.effects.push(Effect::Masquerade);
                 self.branch.translate_source(None);

@@ -52,7 +52,8 @@ impl Expr {
             }
             Self::Dynset { set, key, data, timeout_ms } => write_dynset(f, set, (*key, *data), *timeout_ms),
             Self::Nat { family, address, port } => {
-                write!(f, "nat dnat {family} addr_min {address} proto_min {port}")
+                write!(f, "nat dnat {family} addr_min {address}")?;
+                port.map_or(Ok(()), |port| write!(f, " proto_min {port}"))
             }
             Self::Masquerade { flags } => {
                 f.write_str("masq")?;
@@ -60,6 +61,7 @@ impl Expr {
             }
             Self::Reject(RejectWith::Icmp(code)) => write!(f, "reject type 0 code {code}"),
             Self::Reject(RejectWith::Icmpx(code)) => write!(f, "reject type 2 code {code}"),
+            Self::Reject(RejectWith::TcpReset) => f.write_str("reject type 1"),
             Self::Counter => f.write_str("counter"),
             Self::Limit { per_second, burst } => write!(f, "limit rate {per_second}/second burst {burst} type packets"),
             Self::FlowOffload(flowtable) => write!(f, "flow add table {flowtable}"),

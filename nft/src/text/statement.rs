@@ -1,7 +1,7 @@
 //! Writes statements and rules, as nft lists them.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use crate::data::Data;
 use crate::datatype::DataType;
@@ -88,6 +88,8 @@ impl Scope {
             Statement::FibLocal(FibAddress::Destination) => "fib daddr type local".to_owned(),
             Statement::CtBit(bit) => ct_bit(*bit).to_owned(),
             Statement::TcpSyn => "tcp flags & (fin | syn | rst | ack) == syn".to_owned(),
+            Statement::EchoRequest if self.family == Some(Family::Ip6) => "icmpv6 type echo-request".to_owned(),
+            Statement::EchoRequest => "icmp type echo-request".to_owned(),
             Statement::CtPacketsOver(number) => format!("ct packets > {number}"),
             Statement::MarkBits { mask, set } => {
                 let operator = if *set { "!=" } else { "==" };
@@ -103,9 +105,11 @@ impl Scope {
             Statement::DnatToMapAndPort(fields, map, port) => {
                 format!("dnat to {} map @{map}:{port}", self.fields(fields))
             }
-            Statement::Dnat(to) => self.dnat(*to),
+            Statement::Dnat(to) => self.dnat(to.ip(), to),
+            Statement::DnatAddress(to) => self.dnat(*to, to),
             Statement::MasqueradeFullyRandom => "masquerade fully-random".to_owned(),
             Statement::Reject => "reject".to_owned(),
+            Statement::RejectTcp => "reject with tcp reset".to_owned(),
             Statement::Update { set, key, value, timeout } => {
                 let timeout = timeout.map_or_else(String::new, |t| format!(" timeout {}", duration(t)));
                 let value = if value.is_empty() { String::new() } else { format!(" : {}", self.fields(value)) };
@@ -121,11 +125,11 @@ impl Scope {
         }
     }
 
-    /// The text of a DNAT to a fixed address and port. nft writes the family of the address only in an `inet` table.
-    fn dnat(&self, to: SocketAddr) -> String {
-        match (self.family, to) {
-            (Some(Family::Inet), SocketAddr::V4(_)) => format!("dnat ip to {to}"),
-            (Some(Family::Inet), SocketAddr::V6(_)) => format!("dnat ip6 to {to}"),
+    /// The text of a DNAT to a fixed address, with its port if it has one. nft writes the family of the address only in an `inet` table.
+    fn dnat(&self, address: IpAddr, to: &dyn fmt::Display) -> String {
+        match (self.family, address) {
+            (Some(Family::Inet), IpAddr::V4(_)) => format!("dnat ip to {to}"),
+            (Some(Family::Inet), IpAddr::V6(_)) => format!("dnat ip6 to {to}"),
             _ => format!("dnat to {to}"),
         }
     }
@@ -152,6 +156,7 @@ impl Scope {
 
     fn field(&self, field: Field) -> String {
         match field {
+            Field::ThSport => format!("{} sport", self.transport),
             Field::ThDport => format!("{} dport", self.transport),
             other => other.to_string(),
         }
@@ -224,13 +229,14 @@ const fn is_comparison(statement: &Statement) -> bool {
             | Statement::FibLocal(_)
             | Statement::CtBit(_)
             | Statement::TcpSyn
+            | Statement::EchoRequest
             | Statement::CtPacketsOver(_)
             | Statement::MarkBits { .. }
     )
 }
 
 fn names_transport(statement: &Statement) -> bool {
-    let is_port = |field: &Field| *field == Field::ThDport;
+    let is_port = |field: &Field| matches!(field, Field::ThSport | Field::ThDport);
     match statement {
         Statement::Match(fields, _)
         | Statement::Vmap(fields, _)

@@ -144,6 +144,12 @@ pub struct Config {
     /// The ports that a start reserves, so that the kernel gives them to no program as ephemeral ports. Ports that are reserved already
     /// stay reserved (N5).
     pub reserve_node_ports: PortRanges,
+    /// Whether the node answers pings to addresses of Services (D25).
+    pub answer_pings: bool,
+    /// Whether ports of external IPs and load balancer IPs that no Service has are refused (D26).
+    pub refuse_unused_ports: bool,
+    /// Whether invalid packets of endpoints on this node are dropped (D27).
+    pub drop_invalid_from_endpoints: bool,
     /// The mark of this node's Node with which an operator drains the node; `None` if there is no such mark (L10).
     pub drain_on: Option<NodeMark>,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on by default).

@@ -66,6 +66,9 @@ fn defaults_without_file_or_flags() {
         relist_removal_limit: 90,
         service_elements_limit: 100_000,
         reserve_node_ports: PortRanges::default(),
+        answer_pings: false,
+        refuse_unused_ports: false,
+        drop_invalid_from_endpoints: false,
         drain_on: None,
         allow_service_external_ips: true,
         client: Client {

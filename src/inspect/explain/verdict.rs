@@ -16,6 +16,7 @@ use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
 use crate::output::written_as_json;
 
 use super::words::{self, Seen, Sentence, is_ours};
+use rules::ruleset::kinds::ChainKind;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -158,7 +159,7 @@ struct Class<'a> {
 
 impl Class<'_> {
     fn endpoints(&self) -> Vec<SocketAddr> {
-        self.branches.iter().filter_map(|branch| branch.endpoint).collect()
+        self.branches.iter().filter_map(|branch| endpoint(branch)).collect()
     }
 }
 
@@ -192,16 +193,33 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
         Verdict::Translated if walk.known.is_some() => tracked("translated", &explanation),
         Verdict::Passed if walk.known.is_some() => tracked("not translated", &explanation),
         Verdict::Translated | Verdict::Partly => translated(&explanation, first, &sentences),
+        Verdict::Passed if first.iter().any(|branch| is_answered_ping(branch)) => last_reason(&sentences),
         Verdict::Passed | Verdict::Proxied => passed(explanation.service.as_deref(), packet),
         Verdict::Dropped | Verdict::Refused if !explanation.endpoints.is_empty() || unrouted(first).is_some() => {
             translated(&explanation, first, &sentences)
         }
-        Verdict::Dropped | Verdict::Refused => {
-            let last = sentences.iter().rev().find(|sentence| sentence.is_reason).or(sentences.last());
-            last.map_or_else(String::new, |sentence| sentence.text.clone())
-        }
+        Verdict::Dropped | Verdict::Refused => last_reason(&sentences),
     };
     explanation
+}
+
+/// The last sentence that gives a reason, or else the last of all.
+fn last_reason(sentences: &[&Sentence]) -> String {
+    let last = sentences.iter().rev().find(|sentence| sentence.is_reason).or(sentences.last());
+    last.map_or_else(String::new, |sentence| sentence.text.clone())
+}
+
+/// Whether it is a ping to an address of a Service, which this node answers.
+fn is_answered_ping(branch: &Branch) -> bool {
+    branch.steps.iter().any(|step| {
+        let translates = step.effects.iter().any(|effect| matches!(effect, Effect::Translate(_)));
+        translates && is_ours(&step.table) && ChainKind::of(&step.chain) == Some(ChainKind::Pings)
+    })
+}
+
+/// The endpoint that a branch goes to.
+fn endpoint(branch: &Branch) -> Option<SocketAddr> {
+    branch.endpoint.filter(|_| !is_answered_ping(branch))
 }
 
 /// Groups the branches by world, that is by the assumptions about rules that cannot be evaluated.
@@ -225,7 +243,7 @@ fn verdict_of(branch: &Branch) -> Verdict {
         Some(Fate::Dropped | Fate::Unrouted(_)) => Verdict::Dropped,
         Some(Fate::Refused) => Verdict::Refused,
         Some(Fate::Unknown(_)) => Verdict::Unknown,
-        None if branch.endpoint.is_some() => Verdict::Translated,
+        None if endpoint(branch).is_some() => Verdict::Translated,
         None => Verdict::Passed,
     }
 }
@@ -244,7 +262,7 @@ fn overall(branches: &[&Branch]) -> Verdict {
 fn endpoints(branches: &[&Branch]) -> Vec<Endpoint> {
     let mut found: Vec<Endpoint> = Vec::new();
     for branch in branches {
-        let Some(to) = branch.endpoint else { continue };
+        let Some(to) = endpoint(branch) else { continue };
         let (masquerade, verdict) = (branch.masqueraded, verdict_of(branch));
         let known = found.iter_mut().find(|known| {
             (known.address, known.port, known.masquerade, known.verdict) == (to.ip(), to.port(), masquerade, verdict)

@@ -282,11 +282,17 @@ fn of_effect(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
         Effect::Masquerade => {
             Some(plain("masqueraded, because it is marked: the endpoint sees an address of this host".to_owned()))
         }
+        Effect::Translate(to) if seen.is_in() == Some(ChainKind::Pings) => {
+            Some(reason(format!("this node answers pings to addresses of Services, at {}", to.ip())))
+        }
         Effect::Translate(to) => Some(plain(translation(seen, statements, &to.to_string()))),
         Effect::Remember(_) => Some(plain(format!(
             "{service} remembers for {} which endpoint it got (session affinity)",
             seen.packet.source
         ))),
+        Effect::Refuse if statements.contains(&Statement::RejectTcp) => {
+            Some(plain("refused: answered with a TCP reset".to_owned()))
+        }
         Effect::Refuse => Some(plain("refused: answered with ICMP port unreachable".to_owned())),
         Effect::Mark(_) if seen.is_in() == Some(ChainKind::MarkMasq) => {
             Some(plain("marked for masquerading".to_owned()))
@@ -322,6 +328,10 @@ fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
         }
         SetKind::ClusterIps if seen.leads_to() == Some(ChainKind::Reject) => {
             Some(reason(format!("{} is a cluster IP, but no Service has {} on it", packet.destination, seen.port())))
+        }
+        SetKind::ExternalIps if seen.leads_to() == Some(ChainKind::ExternalIps) => {
+            let ip = packet.destination;
+            Some(reason(format!("{ip} is an external or load balancer IP, but no Service has {} on it", seen.port())))
         }
         SetKind::NodePortAddresses => Some(to_node_port(packet.destination)),
         _ => None,
@@ -360,7 +370,15 @@ fn of_target(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
             let text = "the packet belongs to no known connection (conntrack.tcpBeLiberal is off)";
             return Some(reason(text.to_owned()));
         }
+        Some(ChainKind::Invalid) if seen.drops() => {
+            return Some(reason(format!(
+                "connection tracking finds the packet invalid, and {source} is an endpoint on this node"
+            )));
+        }
         _ => {}
+    }
+    if seen.verdict() == Some(&Verdict::Return) && statements.contains(&Statement::FibLocal(FibAddress::Destination)) {
+        return Some(plain(format!("{} is an address of this host, whose programs answer", seen.packet.destination)));
     }
     if statements.contains(&Statement::FibLocal(FibAddress::Source)) {
         return Some(plain(format!("{source} is this host itself, for which external policy Local does not matter")));
@@ -412,6 +430,10 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
             format!("{} is not translated; looked up once more, in case its Service changed meanwhile", target(packet))
         }
         ChainKind::Fallback => format!("{} is not translated: no Service with endpoints has it", target(packet)),
+        ChainKind::Pings if goes_on => "a ping: looked up among the addresses of Services".to_owned(),
+        ChainKind::Pings => "a ping, but not to an address of a Service".to_owned(),
+        ChainKind::Reject => "to be refused".to_owned(),
+        ChainKind::Invalid => "connection tracking finds the packet invalid".to_owned(),
         ChainKind::Endpoint => format!("{}: {}", seen.service(), seen.one_of_the_endpoints()),
         chain if is_choice(chain) && matches!(seen.is_in(), Some(ChainKind::Sticky { masquerade: false, .. })) => {
             format!("{} does not remember {} (session affinity)", seen.service(), packet.source)

@@ -1,24 +1,19 @@
-//! The threads for node ports on loopback addresses: the userspace proxy, and the reader that counts the packets that the rules refuse.
+//! The thread of the userspace proxy for node ports on loopback addresses.
 
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::shutdown::has_ended;
 use crate::localhost::{Feed, GRACE, OpenConnections, Proxy};
 use crate::metrics::Metrics;
 use component::config::Config;
-use component::logging::once::Once;
 use component::supervise::Supervisor;
-use node::counters::Refused;
 
-/// The time between two readings of the counters of refused packets.
-const INTERVAL: Duration = Duration::from_secs(2);
 /// How long the proxy's thread may take to end after its connections had [`GRACE`] to end.
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -75,28 +70,4 @@ impl Localhost {
         // A thread that hangs is not waited for any longer.
         let _ = has_ended(&thread, Instant::now() + GRACE + SLACK).await;
     }
-}
-
-/// Starts the thread that exports how many packets the rules refused at localhost node ports, if localhost node ports are turned on. It
-/// runs until the process ends.
-pub(super) fn spawn_refused(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
-    if !config.localhost_node_ports {
-        return Ok(());
-    }
-    let metrics = metrics.clone();
-    let body = move || {
-        let mut refused =
-            Refused::open().context("cannot open the netfilter netlink socket of localhost node ports")?;
-        let mut failed = Once::default();
-        loop {
-            let read = refused.read(|family, protocol, packets| metrics.localhost_rejected(family, protocol, packets));
-            if let Some(error) = failed.new_error(&read) {
-                warn!(err = error, "Cannot read what was refused at localhost node ports");
-            }
-            thread::sleep(INTERVAL);
-        }
-    };
-    let name = "the reader of refused packets";
-    supervisor.thread("localhost-count", name, body).context("cannot start the thread of refused packets")?;
-    Ok(())
 }

@@ -15,6 +15,7 @@ mod localhost;
 mod node_check;
 mod output;
 mod prepare;
+mod refused;
 mod render;
 mod run;
 mod servers;

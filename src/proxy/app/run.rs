@@ -9,7 +9,8 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
-use super::localhost::{self, Localhost};
+use super::localhost::Localhost;
+use super::refused;
 use super::servers::{self, Servers};
 use super::shutdown;
 use super::source::Source;
@@ -71,7 +72,7 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
     let source =
         Source::spawn((&config, lock.pid()), sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
     sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
-    localhost::spawn_refused(&config, &metrics, &supervisor)?;
+    refused::spawn(&config, &metrics, &supervisor)?;
     localhost.spawn(&supervisor)?;
     let own_writes = OwnWrites::default();
     let first_sync = sync_loop::spawn_fast_path(&config, lock.held(), own_writes.clone(), &supervisor)?;

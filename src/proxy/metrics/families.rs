@@ -275,6 +275,7 @@ pub(super) struct Own {
     pub(super) last_received: Series<ByResource, Seconds>,
     pub(super) reconnects: Series<ByResource, Counter>,
     pub(super) rejected: Series<ByKind, Counter>,
+    pub(super) invalid_dropped: Series<ByFamily, Counter>,
     pub(super) log_lines_dropped: Counter,
     pub(super) readyz: Series<ByCode, Counter>,
     pub(super) counted: Latest,
@@ -366,6 +367,7 @@ impl Families {
         }
         show_zero(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
         show_zero(&families.own.reconnects, KINDS.map(|resource| ByResource { resource }));
+        show_zero(&families.own.invalid_dropped, Family::BOTH.map(ByFamily::from));
         show_zero(&families.own.rejected, KINDS.into_iter().chain([NO_KIND]).map(|kind| ByKind { kind }));
         families
     }
@@ -494,6 +496,11 @@ impl Own {
                 "kubeproxy_nft_rejected_objects",
                 "Objects of which something could not be used, counted when that is found or changes; unknown for a manifest that does not say its \
                  kind",
+            ),
+            invalid_dropped: r.empty(
+                "kubeproxy_nft_invalid_dropped_packets",
+                "Packets from the address and port of an endpoint on this node that were dropped because connection tracking found them \
+                 invalid (nftables.dropInvalidFromEndpoints)",
             ),
             log_lines_dropped: r.empty(
                 "kubeproxy_nft_log_lines_dropped",

@@ -255,6 +255,11 @@ impl Metrics {
         self.inner.localhost.rejected.get_or_create(&ByProtocol::new(family, protocol)).inc_by(packets);
     }
 
+    /// Adds invalid packets of endpoints on this node that were dropped (D27).
+    pub(crate) fn invalid_dropped(&self, family: Family, packets: u64) {
+        self.inner.own.invalid_dropped.get_or_create(&family.into()).inc_by(packets);
+    }
+
     /// Counts a failed transaction or dump. `kind` is one of a few fixed words.
     pub(crate) fn netlink_error(&self, kind: &'static str) {
         self.inner.own.errors.get_or_create(&ByKind { kind }).inc();

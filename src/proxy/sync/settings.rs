@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use component::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLayout};
 use rules::model::{Family, Node, Ranges, Scheduler};
-use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Settings};
+use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Pings, Settings};
 
 /// Returns the ruleset layout that the configuration asks for: maps, chains, or chains of Services only.
 #[must_use]
@@ -19,22 +19,29 @@ pub const fn layout(config: &Config) -> Layout {
     }
 }
 
-/// Returns the settings of one family's table; `owned` says whether this process is to own the table, and `endpoint_maps` into how many
-/// maps each map of endpoints is split.
+/// Returns the settings of one family's table. `interfaces` has the addresses of the node's interfaces; `owned` says whether this process is
+/// to own the table, and `endpoint_maps` into how many maps each map of endpoints is split.
 pub(super) fn settings(
     config: &Config,
-    node: Option<&Node>,
+    (node, interfaces): (Option<&Node>, &[IpAddr]),
     family: Family,
     owned: bool,
     endpoint_maps: u8,
 ) -> Settings {
+    let guard_endpoints = config.drop_invalid_from_endpoints;
     Settings {
         family,
         masquerade_mark: 1 << config.masquerade_bit,
         masquerade_all: config.masquerade_all,
         local_traffic: local_traffic(&config.detect_local, node, family),
         node_ports: node_ports(&config.node_port_addresses, family),
-        drop_invalid: !config.conntrack.tcp_be_liberal,
+        drop_invalid: !config.conntrack.tcp_be_liberal && !guard_endpoints,
+        guard_endpoints,
+        pings: match config.answer_pings {
+            true => Pings::AnsweredBy(ping_answer(config, node, interfaces, family)),
+            false => Pings::Ignored,
+        },
+        refuse_unused: config.refuse_unused_ports,
         balancing: balancing(config),
         endpoint_maps,
         localhost: localhost(config, family),
@@ -45,6 +52,23 @@ pub(super) fn settings(
         },
         owned,
     }
+}
+
+/// Returns the address that answers pings, if the configuration asks for one: the node's IP, or, if no interface has that, the lowest
+/// address that others may reach (D25).
+pub(super) fn ping_answer(
+    config: &Config,
+    node: Option<&Node>,
+    interfaces: &[IpAddr],
+    family: Family,
+) -> Option<IpAddr> {
+    if !config.answer_pings {
+        return None;
+    }
+    let reachable =
+        || interfaces.iter().filter(|ip| Family::of(**ip) == family && !ip.is_loopback() && !is_link_local(**ip));
+    let named = reachable().find(|ip| node.is_some_and(|node| node.ips.contains(ip)));
+    named.or(reachable().min()).copied()
 }
 
 /// Returns how endpoints are chosen: the scheduler, what it hashes, and the size of the Maglev table.
@@ -140,4 +164,34 @@ pub(super) fn primary_addresses(config: &Config, node: Option<&Node>) -> impl It
     let node = node.filter(|_| config.node_port_addresses.primary);
     let ips = node.map(|node| [node.ipv4().map(IpAddr::V4), node.ipv6().map(IpAddr::V6)]);
     ips.into_iter().flatten().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use component::config::Invocation;
+
+    use super::*;
+
+    fn answer(flag: &str, of_node: &[&str], interfaces: &[&str], family: Family) -> Option<IpAddr> {
+        let load =
+            component::config::load(["kube-proxy", "--manifests=/", "--hostname-override=here", flag].map(Into::into));
+        let Ok(Invocation::Run(config)) = load else { panic!("a configuration") };
+        let all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let node = Node { ips: all(of_node), ..Node::default() };
+        ping_answer(&config, Some(&node), &all(interfaces), family)
+    }
+
+    // The node's IP answers pings if an interface has it, else another address that others may reach (D25).
+    #[test]
+    fn an_address_of_the_node_answers_pings() {
+        const ON: &str = "--answer-pings";
+        let (interfaces, ips) =
+            (["127.0.0.1", "10.0.0.9", "192.0.2.2", "169.254.1.1", "::1", "fe80::1"], ["192.0.2.2"]);
+        let ip = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(answer(ON, &ips, &interfaces, Family::V4), ip("192.0.2.2"));
+        assert_eq!(answer(ON, &["192.0.2.7"], &interfaces, Family::V4), ip("10.0.0.9"));
+        assert_eq!(answer(ON, &ips, &interfaces, Family::V6), None);
+        assert_eq!(answer(ON, &["2001:db8::2"], &["fe80::1", "2001:db8::3"], Family::V6), ip("2001:db8::3"));
+        assert_eq!(answer("--answer-pings=false", &ips, &interfaces, Family::V4), None);
+    }
 }

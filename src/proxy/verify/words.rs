@@ -352,6 +352,7 @@ impl<'a> OurSet<'a> {
         let frontend = || self.frontend(element);
         match (kind, key) {
             (SetKind::ClusterIps, _) => format!("the cluster IP {text}"),
+            (SetKind::ExternalIps, _) => format!("the external or load balancer IP {text}"),
             (SetKind::NodePortAddresses, _) => format!("the address {text} for node ports"),
             (SetKind::ServiceCidrs, _) => format!("the range {}", self.range(element)),
             (SetKind::Hairpin, Key::Endpoint(endpoint, protocol)) => {

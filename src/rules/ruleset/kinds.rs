@@ -15,6 +15,8 @@ use crate::model::Protocol;
 pub enum SetKind {
     /// The cluster IPs in use.
     ClusterIps,
+    /// The external IPs and load balancer IPs in use.
+    ExternalIps,
     /// Addresses of the node that accept node ports.
     NodePortAddresses,
     /// The ranges of the ServiceCIDRs.
@@ -56,6 +58,7 @@ impl SetKind {
         use FrontendType::{Address, NodePort};
         Some(match name {
             set::CLUSTER_IPS => Self::ClusterIps,
+            set::EXTERNAL_IPS => Self::ExternalIps,
             set::NODEPORT_ADDRESSES => Self::NodePortAddresses,
             set::SERVICE_CIDRS => Self::ServiceCidrs,
             set::HAIRPIN => Self::Hairpin,
@@ -151,6 +154,12 @@ pub enum ChainKind {
     Fallback,
     /// Finds the chain that records the client of a new connection (session affinity).
     Affinity,
+    /// Translates pings to addresses of Services to this node.
+    Pings,
+    /// Refuses ports of external IPs and load balancer IPs that no Service has.
+    ExternalIps,
+    /// Drops invalid packets of endpoints on this node.
+    Invalid,
     /// Refuses node ports on loopback addresses.
     Localhost,
     /// External policy Local: uses all endpoints or only those on this node, by the origin of the packet.
@@ -213,6 +222,9 @@ impl ChainKind {
             chain::REJECT => Self::Reject,
             chain::FALLBACK => Self::Fallback,
             chain::AFFINITY => Self::Affinity,
+            chain::PINGS => Self::Pings,
+            chain::EXTERNAL_IPS => Self::ExternalIps,
+            chain::INVALID => Self::Invalid,
             chain::LOCALHOST => Self::Localhost,
             _ => return Self::of_service_port(name).or_else(|| Self::of_frontends(name)),
         };
@@ -277,6 +289,9 @@ impl fmt::Display for ChainKind {
             Self::Reject => chain::REJECT,
             Self::Fallback => chain::FALLBACK,
             Self::Affinity => chain::AFFINITY,
+            Self::Pings => chain::PINGS,
+            Self::ExternalIps => chain::EXTERNAL_IPS,
+            Self::Invalid => chain::INVALID,
             Self::Localhost => chain::LOCALHOST,
             Self::ExternalLocal(frontend_type) => {
                 return write!(f, "{}{}", frontend_type.prefix(), chain::EXTERNAL_LOCAL);
@@ -348,6 +363,9 @@ mod tests {
             ChainKind::Reject,
             ChainKind::Fallback,
             ChainKind::Affinity,
+            ChainKind::Pings,
+            ChainKind::ExternalIps,
+            ChainKind::Invalid,
             ChainKind::Localhost,
         ];
         let of_frontends =

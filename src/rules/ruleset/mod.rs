@@ -11,6 +11,7 @@ pub mod chains;
 pub mod counters;
 mod endpoint_sets;
 pub mod flowtable;
+mod guard;
 pub mod kinds;
 pub mod localhost;
 pub mod map_steps;
@@ -18,6 +19,7 @@ pub mod maps;
 pub mod names;
 pub mod notes;
 pub mod reading;
+mod service_ips;
 mod shared;
 pub mod stable_hash;
 
@@ -37,6 +39,7 @@ use crate::table::{ServiceObjects, StaticRules};
 pub use balancing::Balancing;
 pub use counters::Counters;
 pub use localhost::Localhost;
+pub use service_ips::Pings;
 
 /// Everything that decides the static rules (the chains, rules and sets that do not depend on Services) of the table of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,12 @@ pub struct Settings {
     pub node_ports: NodePorts,
     /// Whether to drop forwarded packets in conntrack state `invalid`, as iptables mode does; only with `--ruleset-layout=chains`.
     pub drop_invalid: bool,
+    /// Whether to drop invalid packets of endpoints on this node (D27).
+    pub guard_endpoints: bool,
+    /// Whether pings to addresses of Services are answered.
+    pub pings: Pings,
+    /// Whether ports of external IPs and load balancer IPs that no Service has are refused (D26).
+    pub refuse_unused: bool,
     /// How an endpoint is chosen for a connection.
     pub balancing: Balancing,
     /// The number of maps over which each map of endpoints is split (`nftables.endpointMaps`, or [`map_steps`]), at least 1.

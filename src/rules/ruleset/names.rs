@@ -16,6 +16,8 @@ pub const TABLE: &str = "kube-proxy";
 pub mod set {
     /// The cluster IPs in use.
     pub const CLUSTER_IPS: &str = "cluster-ips";
+    /// External IPs and load balancer IPs in use; only where a rule looks them up.
+    pub const EXTERNAL_IPS: &str = "external-ips";
     /// Addresses of the node that accept node ports. Not upstream's name `nodeport-ips`: upstream kube-proxy deletes the set of this name
     /// when it starts and all addresses accept node ports. The deletion would fail if a rule of this proxy used the set.
     pub const NODEPORT_ADDRESSES: &str = "nodeport-addresses";
@@ -93,6 +95,12 @@ pub mod chain {
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";
+    /// Translates pings to addresses of Services to this node.
+    pub const PINGS: &str = "KUBE-PINGS";
+    /// Refuses ports of external IPs and load balancer IPs that no Service has.
+    pub const EXTERNAL_IPS: &str = "KUBE-EXTERNAL-IPS";
+    /// Drops invalid packets of endpoints on this node.
+    pub const INVALID: &str = "KUBE-INVALID";
     /// Refuses node ports on loopback addresses.
     pub const LOCALHOST: &str = "KUBE-LOCALHOST";
 

@@ -55,9 +55,11 @@ impl Key {
 pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
     let mut fields = Fields { family, rest: key };
     Some(match kind {
-        SetKind::ClusterIps | SetKind::NodePortAddresses | SetKind::ServiceCidrs | SetKind::Clients(_) => {
-            Key::Address(fields.address()?)
-        }
+        SetKind::ClusterIps
+        | SetKind::ExternalIps
+        | SetKind::NodePortAddresses
+        | SetKind::ServiceCidrs
+        | SetKind::Clients(_) => Key::Address(fields.address()?),
         SetKind::Hairpin => {
             let (_source, address) = (fields.address()?, fields.address()?);
             let (protocol, port) = (fields.protocol()?, fields.port()?);
@@ -261,7 +263,7 @@ pub fn chain_endpoint(content: &ChainContent) -> Option<SocketAddr> {
 #[must_use]
 pub fn rule_endpoint(rule: &RuleDump) -> Option<SocketAddr> {
     let (address_register, port_register) = rule.exprs.iter().find_map(|expr| match expr {
-        Expr::Nat { address, port, .. } => Some((*address, *port)),
+        Expr::Nat { address, port: Some(port), .. } => Some((*address, *port)),
         _ => None,
     })?;
     let constant = |register| {

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nft::machine::{Branch, Effect, Fate, Host, Link, Listed, Next, Packet, Routes, walk};
+use nft::machine::{Branch, Effect, Fate, Host, Link, Listed, Next, Packet, Routes, protocol, walk};
 use nft::{Data, Element, TableDump, Value};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{RngSeed, TestCaseError, TestCaseResult, TestRunner};
 
-use super::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodeFacts, NodePorts, Settings};
+use super::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodeFacts, NodePorts, Pings, Settings};
 use crate::diff::Records;
 use crate::diff::differences::as_read;
 use crate::endpoints::tests::properties::world;
@@ -99,6 +99,7 @@ prop_compose! {
     fn settings()(
         detect in select(vec![Detect::Nothing, Detect::Source, Detect::Interface, Detect::Prefix]),
         (masquerade_all, drop_invalid, with_port) in any::<(bool, bool, bool)>(),
+        (guard_endpoints, refuse_unused, answers_pings) in any::<(bool, bool, bool)>(),
         node_ports in select(vec![NodePorts::Everywhere, NodePorts::Listed]),
         scheduler in select(vec![Scheduler::Random, Scheduler::Random, Scheduler::SourceHash, Scheduler::Maglev]),
         counters in select(vec![Counters::Off, Counters::Services, Counters::Endpoints]),
@@ -107,9 +108,10 @@ prop_compose! {
         let balancing = Balancing { scheduler, with_port, table_size: 31 };
         let localhost = Localhost::Ignored;
         let (family, local_traffic, masquerade_mark, owned) = (Family::V4, None, 0x4000, false);
+        let pings = if answers_pings { Pings::AnsweredBy(None) } else { Pings::Ignored };
         (detect, Settings {
             family, masquerade_mark, masquerade_all, local_traffic, node_ports, drop_invalid, balancing, endpoint_maps, localhost,
-            counters, owned,
+            counters, owned, guard_endpoints, refuse_unused, pings,
         })
     }
 }
@@ -308,14 +310,22 @@ fn come_back(
     Ok(())
 }
 
-/// Sends packets to ports of cluster IPs that no Service has (D14), and to an address of a ServiceCIDR that no Service has (D15).
+/// Sends packets to ports of cluster IPs that no Service has (D14), to an address of a ServiceCIDR that no Service has (D15), and pings (D25).
 fn send_elsewhere(table: &Table, state: &State) -> TestCaseResult {
     let family = table.settings.family;
     let cluster_ips = table.selections.values().flat_map(|selection| selection.cluster_ips.clone());
     let unused: IpAddr = if family == Family::V4 { [10, 96, 0, 99].into() } else { "fd00::99".parse().unwrap() };
     let in_range = state.service_cidrs().iter().any(|range| range.contains(&unused));
     let unused = (unused, if in_range { Outcome::Dropped } else { Outcome::Passed });
-    let targets = cluster_ips.filter(|ip| Family::of(*ip) == family).map(|ip| (ip, Outcome::Refused)).chain([unused]);
+    let cluster_ips: Vec<IpAddr> = cluster_ips.filter(|ip| Family::of(*ip) == family).collect();
+    let answered = Outcome::Endpoints(BTreeMap::from([(SocketAddr::new(own(family), 0), (1.0, false))]));
+    let wanted = if table.settings.pings == Pings::Ignored { Outcome::Refused } else { answered };
+    for (address, client) in cluster_ips.iter().flat_map(|ip| clients(family).map(|client| (*ip, client))) {
+        let protocol = if family == Family::V4 { protocol::ICMP } else { protocol::ICMPV6 };
+        let found = outcome(&table.ways(&client, protocol, SocketAddr::new(address, 0)));
+        prop_assert_eq!(&found, &wanted, "a ping from {} to {}", client.address, address);
+    }
+    let targets = cluster_ips.into_iter().map(|ip| (ip, Outcome::Refused)).chain([unused]);
     for (address, wanted) in targets {
         for client in clients(family) {
             let found = outcome(&table.ways(&client, 6, SocketAddr::new(address, 9)));
@@ -361,7 +371,10 @@ fn assert_packets_reach_what_is_selected(layout: Layout, seed: u64) {
             state.apply(event);
         });
         for family in Family::BOTH {
-            let settings = Settings { family, local_traffic: detect.of_family(family), ..settings.clone() };
+            let pings =
+                if settings.pings == Pings::Ignored { Pings::Ignored } else { Pings::AnsweredBy(Some(own(family))) };
+            let local_traffic = detect.of_family(family);
+            let settings = Settings { family, local_traffic, pings, ..settings.clone() };
             let mut table = Table::new(layout, settings, &state);
             send(&mut table, &mut seen.borrow_mut())?;
             send_elsewhere(&table, &state)?;

@@ -2,6 +2,7 @@
 //!
 //! Each test runs in both layouts of the ruleset, unless it is about one of them, and names the rules of the contract that it checks.
 
+mod addresses;
 mod affinity;
 mod changes;
 mod claims;
@@ -9,6 +10,7 @@ mod connections;
 mod counters;
 mod ephemeral;
 mod frontends;
+mod guard;
 mod health;
 mod identity;
 mod layouts;

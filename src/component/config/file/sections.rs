@@ -60,6 +60,12 @@ pub(crate) struct Nftables {
     pub(crate) endpoint_maps: i32,
     /// Ports and ranges of ports that a start reserves for node ports (`ip_local_reserved_ports`); empty for none.
     pub(crate) reserve_node_ports: String,
+    /// Whether the node answers pings to addresses of Services.
+    pub(crate) answer_pings: bool,
+    /// Whether ports of external IPs and load balancer IPs that no Service has are refused.
+    pub(crate) refuse_unused_ports: bool,
+    /// Whether packets of endpoints on this node that connection tracking finds invalid are dropped.
+    pub(crate) drop_invalid_from_endpoints: bool,
     /// The taint, label or annotation of the Node that drains this node, such as `label:drain`; empty for none.
     pub(crate) drain_on: String,
 }
@@ -217,6 +223,9 @@ impl Default for Nftables {
             maglev_table_size: MAGLEV_TABLE_SIZE,
             endpoint_maps: 0,
             reserve_node_ports: String::new(),
+            answer_pings: false,
+            refuse_unused_ports: false,
+            drop_invalid_from_endpoints: false,
             drain_on: String::new(),
         }
     }

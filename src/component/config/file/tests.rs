@@ -53,7 +53,8 @@ fn documented_defaults() -> Value {
             "rulesetLayout": "maps", "endpointChains": true, "relistRemovalLimit": 90, "serviceElementsLimit": 100_000, "flowtable": "off",
             "counters": "off", "metricsServicesLimit": 100, "tableOwnership": "off",
             "scheduler": "", "schedulerHash": "source", "maglevTableSize": 1021, "endpointMaps": 0,
-            "reserveNodePorts": "", "drainOn": ""
+            "reserveNodePorts": "", "drainOn": "",
+            "answerPings": false, "refuseUnusedPorts": false, "dropInvalidFromEndpoints": false
         },
         "winkernel": {
             "networkName": "", "sourceVip": "", "enableDSR": false, "rootHnsEndpointName": "",

@@ -25,6 +25,7 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_source_last_received_timestamp_seconds", "An age of more than 300 s: as for `kubeproxy_nft_source_connected`."),
     ("kubeproxy_nft_source_reconnects_total", "A few an hour are normal, because servers end watches. Many mean an unstable server or network."),
     ("kubeproxy_nft_rejected_objects_total", "The log names the object, the field and what is wrong. The rest of the object, or its state from before, is used."),
+    ("kubeproxy_nft_invalid_dropped_packets_total", "Each is a packet that would have reset a connection of a Service. A few are normal. Many: packets get lost or overtake each other on the way; `conntrack.tcpBeLiberal` keeps them from being invalid."),
     ("kubeproxy_nft_log_lines_dropped_total", "Check what reads standard error (the container runtime), and the disk that it writes to."),
     ("kubeproxy_nft_readyz_total", "503: `curl -s http://127.0.0.1:10256/readyz` shows the reason; see `README.md` beside this page."),
     ("kubeproxy_nft_conntrack_entries", "Near `kubeproxy_nft_conntrack_limit` new connections are dropped: `kube-proxy top --sort open` names the Services whose connections fill the table. Raise `conntrack.maxPerCore`, or shorten the time-outs of `conntrack`."),

@@ -421,7 +421,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Lists the node's addresses. Returns the new ones and the lost ones, if the next sync has to take them over (G11); addresses that
-    /// cannot serve a node port do not count.
+    /// cannot serve a node port and answer no pings do not count.
     ///
     /// # Errors
     /// When the addresses cannot be listed; the known ones stay in use.
@@ -430,8 +430,11 @@ impl<K: Kernel> Engine<K> {
         if addresses == self.interfaces {
             return Ok(None);
         }
-        let before: BTreeSet<IpAddr> = settings::serving(&self.config, &self.interfaces).collect();
-        let now: BTreeSet<IpAddr> = settings::serving(&self.config, &addresses).collect();
+        let used = |addresses: &[IpAddr]| -> BTreeSet<IpAddr> {
+            let answer = |family| settings::ping_answer(&self.config, self.state.node(), addresses, family);
+            settings::serving(&self.config, addresses).chain(Family::BOTH.into_iter().filter_map(answer)).collect()
+        };
+        let (before, now) = (used(&self.interfaces), used(&addresses));
         let added: Vec<IpAddr> = now.difference(&before).copied().collect();
         let removed: Vec<IpAddr> = before.difference(&now).copied().collect();
         self.interfaces = addresses;

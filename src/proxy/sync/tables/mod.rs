@@ -92,7 +92,7 @@ impl Tables {
     pub(super) fn new(layout: Layout, families: &[Family], config: &Config) -> Self {
         let (owned, maps) = (config.own_tables, config.endpoint_maps.unwrap_or(1));
         let table = |family: &Family| {
-            let settings = super::settings::settings(config, None, *family, owned, maps);
+            let settings = super::settings::settings(config, (None, &[]), *family, owned, maps);
             let records = Records::new(layout.static_rules(&settings));
             FamilyTable::new(settings, records)
         };
@@ -135,7 +135,8 @@ impl Tables {
         let node_port_addresses = super::settings::node_port_addresses(config, node, interfaces);
         self.facts = NodeFacts { node_port_addresses, ..facts };
         for table in &mut self.tables {
-            let settings = super::settings::settings(config, node, table.settings.family, self.owned, self.maps);
+            let settings =
+                super::settings::settings(config, (node, interfaces), table.settings.family, self.owned, self.maps);
             if settings != table.settings {
                 table.records.set_static_rules(self.layout.static_rules(&settings));
                 table.has_new_static_rules = true;

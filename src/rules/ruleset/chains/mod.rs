@@ -35,12 +35,8 @@ mod hash;
 mod port;
 mod static_rules;
 
-use nft::Element;
-
 use crate::endpoints::ServiceSelection;
-use crate::model::Family;
-use crate::ruleset::names::set;
-use crate::ruleset::{Settings, localhost};
+use crate::ruleset::{Settings, localhost, service_ips};
 use crate::table::ServiceObjects;
 
 pub(super) use port::weight;
@@ -49,8 +45,7 @@ pub(super) use static_rules::static_rules;
 /// The objects for a Service, with or without a chain for each endpoint.
 pub(super) fn service(settings: &Settings, selection: &ServiceSelection, endpoint_chains: bool) -> ServiceObjects {
     let mut objects = ServiceObjects::default();
-    let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == settings.family);
-    objects.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
+    service_ips::write(settings, selection, &mut objects);
     for port in selection.ports.iter().filter(|port| port.family == settings.family) {
         port::write(settings, port, endpoint_chains, &mut objects);
         localhost::write(settings, port, &mut objects);

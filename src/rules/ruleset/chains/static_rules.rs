@@ -14,7 +14,7 @@ use crate::ruleset::shared::{
     Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
     to_node_port_address,
 };
-use crate::ruleset::{LocalTraffic, Settings, localhost, notes};
+use crate::ruleset::{LocalTraffic, Settings, guard, localhost, notes, service_ips};
 use crate::table::{ChainContent, StaticRules};
 
 /// The fixed part of a table: everything that does not depend on Services.
@@ -62,6 +62,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     );
     sets.extend(endpoint_sets::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
+    sets.extend(service_ips::external_ips(settings));
     counters::add(settings.counters, &mut sets);
     // Endpoints always have counters, as in iptables mode.
     for set in &mut sets {
@@ -104,6 +105,8 @@ impl Rules<'_> {
         ]);
         chains.extend(endpoint_sets::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
+        service_ips::add(self.settings, &mut chains);
+        guard::add(self.settings, &mut chains);
         if self.settings.drop_invalid {
             let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
             chains.push(regular(
@@ -228,19 +231,22 @@ impl Rules<'_> {
         ]
     }
 
-    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
+    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and rejects unused
+    /// ports of external IPs (D26).
     fn services_filter(&self) -> Vec<Rule> {
         let mut unused_port = vec![self.to(set::CLUSTER_IPS), goto(chain::REJECT)];
         if self.settings.counters > Counters::Off {
             unused_port.insert(1, Statement::Counter);
         }
         let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
-        vec![
+        let mut rules = vec![
             rule([jump(chain::EXTERNAL_SERVICES)], "external fronts"),
             rule([self.frontends(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
             rule(unused_port, "a port of a cluster IP that no service has"),
             rule(unallocated, "an address for cluster IPs that no service has"),
-        ]
+        ];
+        rules.extend(service_ips::refusal(self.settings));
+        rules
     }
 }
 

@@ -104,13 +104,16 @@ fn balancer_chain(name: &str, family: Family, is_split: bool) -> Option<ChainCon
 }
 
 /// Says which maps a table with this many maps of each kind may have had before: the only map of a kind before it was split, or the maps
-/// into which it was split.
+/// into which it was split. So is the set that only a switch of the configuration makes.
 pub(super) fn former(maps: u8) -> fn(&str) -> bool {
     if maps > 1 { |set| is_map(set, false) } else { |set| is_map(set, true) }
 }
 
 fn is_map(set: &str, is_split: bool) -> bool {
-    matches!(SetKind::of(set), Some(SetKind::Endpoints(..))) && split_part(set).1.is_some() == is_split
+    match SetKind::of(set) {
+        Some(SetKind::Endpoints(..)) => split_part(set).1.is_some() == is_split,
+        kind => kind == Some(SetKind::ExternalIps),
+    }
 }
 
 /// The set of endpoints on this node.
@@ -132,9 +135,10 @@ pub(super) fn slot_maps(fields: &Fields, frontend_type: FrontendType, parts: u8)
     cluster.chain(slots(List::Local, "Front . slot : endpoint on this node")).collect()
 }
 
-/// The sets in which several Services may have the same key: two Services may claim one cluster IP, or have the same endpoints.
+/// The sets in which several Services may have the same key: two Services may claim one cluster IP, share an external IP, or have the same
+/// endpoints.
 pub(super) fn shared_sets() -> Vec<SetName> {
-    vec![set::CLUSTER_IPS.into(), set::HAIRPIN.into()]
+    vec![set::CLUSTER_IPS.into(), set::EXTERNAL_IPS.into(), set::HAIRPIN.into()]
 }
 
 /// Adds the elements of a service port that do not depend on its frontends: its endpoints on this node, and the health check's answer.

@@ -6,21 +6,19 @@ use ipnet::IpNet;
 use nft::{Element, Rule, Statement, Value, Verdict};
 
 use crate::endpoints::{Action, PortSelection, ServiceSelection};
-use crate::model::{Family, Frontend};
+use crate::model::Frontend;
 use crate::ruleset::endpoint_sets::{self, Affinity, Balancer, key};
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{self, FrontendType, List, chain, set};
 use crate::ruleset::shared::{jump, regular};
-use crate::ruleset::{Settings, localhost, notes};
+use crate::ruleset::{Settings, localhost, notes, service_ips};
 use crate::table::{ChainContent, ServiceObjects};
 
 /// The nftables objects for a Service in the table of one family.
 pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelection) -> ServiceObjects {
-    let family = settings.family;
     let mut objects = ServiceObjects::default();
-    let cluster_ips = selection.cluster_ips.iter().filter(|ip| Family::of(**ip) == family);
-    objects.extend(set::CLUSTER_IPS, cluster_ips.map(|ip| Element::new((*ip).into())));
-    for port in selection.ports.iter().filter(|port| port.family == family) {
+    service_ips::write(settings, selection, &mut objects);
+    for port in selection.ports.iter().filter(|port| port.family == settings.family) {
         let affinity = Affinity::of(port);
         if let Some(affinity) = &affinity {
             affinity.write_shared(&mut objects);

@@ -16,7 +16,7 @@ use crate::ruleset::shared::{
     Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
     to_node_port_address,
 };
-use crate::ruleset::{Settings, localhost, notes};
+use crate::ruleset::{Settings, guard, localhost, notes, service_ips};
 use crate::table::{ChainContent, StaticRules};
 
 /// The comment of the filter chains for forwarded packets and for packets from this host.
@@ -52,6 +52,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     }
     sets.extend(endpoint_sets::affinity_sets(family));
     sets.extend(localhost::set(settings));
+    sets.extend(service_ips::external_ips(settings));
     counters::add(settings.counters, &mut sets);
     sets
 }
@@ -123,6 +124,8 @@ impl Rules<'_> {
         }
         chains.extend(endpoint_sets::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
+        service_ips::add(self.settings, &mut chains);
+        guard::add(self.settings, &mut chains);
         chains
     }
 
@@ -229,17 +232,20 @@ impl Rules<'_> {
         vec![Rule::new(node_ports), self.vmap(FrontendType::Address, set::NO_ENDPOINTS)]
     }
 
-    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), and drops unused cluster IPs (D15).
+    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and rejects unused
+    /// ports of external IPs (D26).
     fn forward(&self) -> Vec<Rule> {
         let unallocated = self.match_destination(Operand::InSet(set::SERVICE_CIDRS.into()));
         let counter = self.counts().then_some(Statement::Counter);
         let counted = |matched, end| {
             Rule::new([Some(matched), counter.clone(), Some(end)].into_iter().flatten().collect::<Vec<_>>())
         };
-        vec![
+        let mut rules = vec![
             self.vmap(FrontendType::Address, set::NO_ENDPOINTS),
             counted(self.to_cluster_ip(), goto(chain::REJECT)),
             counted(unallocated, Statement::Verdict(Verdict::Drop)),
-        ]
+        ];
+        rules.extend(service_ips::refusal(self.settings));
+        rules
     }
 }
