@@ -21,6 +21,7 @@ pub mod check;
 pub mod client;
 pub mod explain;
 pub mod history;
+mod markup;
 mod names;
 pub mod other_proxy;
 pub mod output;
