@@ -29,6 +29,7 @@ pub mod probe;
 pub mod running;
 pub mod screen;
 pub mod services;
+pub mod stats;
 mod tables;
 pub mod top;
 pub mod trace;

@@ -302,3 +302,122 @@ impl ChainBox {
         LINE * (count(&self.heading) + lines) + 12
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nft::Hook;
+    use nft::machine::{Link, protocol};
+
+    use super::*;
+
+    fn rule(hook: Hook, chain: &str, decides: bool) -> EffectiveRule {
+        EffectiveRule {
+            table: "ip kube-proxy".to_owned(),
+            chain: chain.to_owned(),
+            rule: String::new(),
+            text: format!("words of {chain}"),
+            endpoints: Vec::new(),
+            hook: Some(hook),
+            decides,
+        }
+    }
+
+    fn endpoint(n: u8, probability: f64, verdict: Verdict) -> Endpoint {
+        Endpoint { address: [10, 244, 1, n].into(), port: 8080, probability, masquerade: false, verdict }
+    }
+
+    fn drawing(explanation: &Explanation) -> String {
+        let packet = Packet::new(
+            ("203.0.113.7".parse().unwrap(), None),
+            "192.0.2.2:30080".parse().unwrap(),
+            protocol::TCP,
+            Link::Known(2, "<eth0>".into()),
+        );
+        file(&packet, Some("shop/\"pod\""), explanation)
+    }
+
+    fn translated(endpoints: Vec<Endpoint>) -> Explanation {
+        let steps = vec![
+            rule(Hook::Prerouting, "nat-prerouting", false),
+            rule(Hook::Prerouting, "choose", true),
+            rule(Hook::Forward, "filter-forward", false),
+            rule(Hook::Postrouting, "nat-postrouting", false),
+        ];
+        let reason = "shop/web sends it to one of 2 endpoints".to_owned();
+        Explanation { endpoints, steps, ..Explanation::new(Verdict::Translated, Some("shop/web".to_owned()), reason) }
+    }
+
+    #[test]
+    fn hooks_and_chains_are_in_order_and_the_rule_that_decides_is_marked_once() {
+        let svg =
+            drawing(&translated(vec![endpoint(1, 0.75, Verdict::Translated), endpoint(2, 0.25, Verdict::Dropped)]));
+        let order = [
+            "203.0.113.7",
+            "&gt; 192.0.2.2:30080/TCP",
+            "arrives at &lt;eth0&gt;",
+            ">hook prerouting<",
+            ">nat-prerouting<",
+            ">choose<",
+            ">decides<",
+            "words of choose",
+            ">hook forward<",
+            ">filter-forward<",
+            ">hook postrouting<",
+            ">nat-postrouting<",
+            ">TRANSLATED<",
+            "10.244.1.1:8080<",
+            ">75.0%<",
+            "10.244.1.2:8080 dropped<",
+            ">25.0%<",
+        ];
+        let body = svg.split_once("</style>").unwrap().1;
+        let places: Vec<usize> =
+            order.iter().map(|word| body.find(word).unwrap_or_else(|| panic!("no {word}: {body}"))).collect();
+        assert!(places.is_sorted(), "{places:?}: {body}");
+        assert_eq!((svg.matches("class=\"mark\"").count(), svg.matches(">decides<").count()), (1, 1));
+        // The bars of 75 and 25 percent of 360 pixels.
+        assert!(svg.contains("width=\"270\" height=\"5\"") && svg.contains("class=\"share bad\" x=\"20\""), "{svg}");
+    }
+
+    #[test]
+    fn a_drawing_is_well_formed_and_has_a_title() {
+        let mut explanation = translated(Vec::new());
+        explanation.verdict = Verdict::Dropped;
+        explanation.reason = "<script>&\"\u{1b}".to_owned();
+        let svg = drawing(&explanation);
+        assert!(
+            !svg.contains("<script>")
+                && svg.contains("<title id=\"way-title\">The way of a packet 203.0.113.7 (shop/&quot;pod&quot;)")
+        );
+        assert!(svg.contains("<desc id=\"way-text\">dropped: &lt;script&gt;&amp;&quot;"), "{svg}");
+        for element in ["svg", "title", "desc", "style", "text"] {
+            let (opened, closed) = (
+                svg.matches(&format!("<{element} ")).count() + svg.matches(&format!("<{element}>")).count(),
+                svg.matches(&format!("</{element}>")).count(),
+            );
+            assert_eq!(opened, closed, "{element}");
+        }
+    }
+
+    #[test]
+    fn a_drawing_of_very_many_endpoints_is_bounded() {
+        let many: Vec<Endpoint> = (0..200).map(|n| endpoint(n, 0.005, Verdict::Translated)).collect();
+        let svg = drawing(&translated(many));
+        assert!(svg.contains(">176 more endpoints<") && svg.contains(">88.0%<"), "{svg}");
+        assert!(svg.len() < 16_000, "{}", svg.len());
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_drawing() {
+        let name = "x".repeat(120);
+        let mut explanation = translated(vec![endpoint(1, 1.0, Verdict::Translated)]);
+        explanation.steps[0].chain = name.clone();
+        explanation.steps[0].text = format!("{name} {}", "word ".repeat(30));
+        let svg = drawing(&explanation);
+        let texts = svg.split("<text ").skip(1).filter_map(|rest| rest.split_once('>')?.1.split_once('<'));
+        let widest = texts
+            .map(|(text, _)| text.replace("&gt;", ">").replace("&lt;", "<").replace("&quot;", "\"").chars().count())
+            .max();
+        assert_eq!(widest, Some(IN_BOX), "{svg}");
+    }
+}
