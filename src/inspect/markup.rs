@@ -73,7 +73,9 @@ impl Markup {
 /// A text in which no character has a meaning in HTML or XML, between tags or in a quoted attribute. Control characters, which XML does not
 /// allow and which may reverse the direction of writing, are shown as their escapes.
 fn escaped(text: &str) -> String {
-    let visible = logging::escaped(text);
+    // A space at the end parts a text from the element behind it.
+    let end = text.trim_end_matches(' ').len();
+    let visible = logging::escaped(&text[..end]) + &text[end..];
     let mut safe = String::with_capacity(visible.len());
     for c in visible.chars() {
         match c {
@@ -117,6 +119,7 @@ mod tests {
 
     #[test]
     fn control_characters_and_marks_of_direction_are_shown() {
+        assert_eq!(escaped(" a  "), " a  ");
         assert_eq!(escaped("a\0\u{1b}[2J\u{202e}b\nc\u{ffff}"), "a\\u{0}\\u{1b}[2J\\u{202e}b\\nc\u{fffd}");
     }
 

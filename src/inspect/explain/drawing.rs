@@ -188,11 +188,11 @@ impl Canvas {
     fn chain(&mut self, chain: &ChainBox, y: u32) {
         let (x, width) = (2 * MARGIN, WIDTH - 4 * MARGIN);
         self.rect("box", x, y, width, chain.height());
-        let decides = chain.steps.iter().any(|step| step.decides);
-        if decides {
-            self.write_line("accent right", x + width - GAP, y + 5, "decides");
+        let top = y + 5;
+        let mut y = self.write_lines(x + GAP, top, &chain.heading) + 2;
+        if chain.steps.iter().any(|step| step.decides) {
+            self.write_line("accent right", x + width - GAP, top, "decides");
         }
-        let mut y = self.write_lines(x + GAP, y + 5, &chain.heading) + 2;
         for step in &chain.steps {
             let height = LINE * count(&step.lines);
             if step.decides {
@@ -418,6 +418,6 @@ mod tests {
         let widest = texts
             .map(|(text, _)| text.replace("&gt;", ">").replace("&lt;", "<").replace("&quot;", "\"").chars().count())
             .max();
-        assert_eq!(widest, Some(IN_BOX), "{svg}");
+        assert!(widest <= Some(IN_BOX) && svg.contains("x…x"), "{widest:?} in {svg}");
     }
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::testing::frontend;
 use super::*;
 use crate::output::Format;
-use crate::tables::{Affinity, EndpointView, Kind, Policy};
-use rules::model::{Family, Protocol};
+use crate::tables::{Affinity, Kind};
+use rules::model::Family;
 
 #[derive(Parser)]
 struct Line {

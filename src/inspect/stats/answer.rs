@@ -126,7 +126,7 @@ pub(super) fn is_own(host: &str, server: SocketAddr) -> bool {
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
     let own = SocketAddr::new(server.ip().to_canonical(), server.port());
     let (name, port) = match host.rsplit_once(':').filter(|_| !host.ends_with(']')) {
-        Some((name, port)) => (name, port.parse().ok()),
+        Some((name, port)) => (name, port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))),
         None => (host, Some(80)),
     };
     if port != Some(own.port()) {

@@ -189,22 +189,26 @@ pub(super) fn option(select: &mut Markup, value: &str, text: &str, is_selected: 
 }
 
 /// The columns: the order that each stands for, its name, and whether it has numbers.
-const COLUMNS: [(Option<Order>, &str, bool); 7] = [
+const COLUMNS: [(Option<Order>, &str, bool); 8] = [
     (Some(Order::Name), "Service", false),
     (Some(Order::State), "State", false),
     (None, "Frontends", false),
     (Some(Order::Endpoints), "Endpoints", true),
+    (None, "Local", true),
     (Some(Order::Open), "Open", true),
     (Some(Order::New), "New/s", true),
     (Some(Order::Bytes), "Bytes/s", true),
 ];
 
 fn list(main: &mut Markup, rows: &[&Row<'_>], query: &ListQuery) {
+    let has_bytes = rows.iter().any(|row| row.numbers.bytes.is_some());
     scrolled(main, "Services of this node", |table| {
         table.element("thead", &[], |head| {
             head.element("tr", &[], |row| COLUMNS.iter().for_each(|column| sorted_heading(row, *column, query)));
         });
-        table.element("tbody", &[("class", &"cards")], |body| rows.iter().for_each(|row| write(body, row)));
+        table.element("tbody", &[("class", &"cards")], |body| {
+            rows.iter().for_each(|row| write(body, row, has_bytes));
+        });
     });
 }
 
@@ -222,7 +226,7 @@ fn sorted_heading(row: &mut Markup, (order, name, is_number): (Option<Order>, &s
     });
 }
 
-fn write(body: &mut Markup, row: &Row<'_>) {
+fn write(body: &mut Markup, row: &Row<'_>, has_bytes: bool) {
     body.element("tr", &[], |tr| {
         data(tr, "Service", false, |td| match row.name.map(|name| (name, service_address(name))) {
             Some((name, Some(address))) => td.leaf("a", &[("href", &address), ("class", &"name")], name),
@@ -237,14 +241,10 @@ fn write(body: &mut Markup, row: &Row<'_>) {
             }
         });
         data(tr, "Frontends", false, |td| frontends(td, row.frontends));
-        data(tr, "Endpoints", true, |td| {
-            let (all, local) = row.endpoints();
-            td.text(all);
-            if local > 0 {
-                td.leaf("span", &[("class", &"faint")], format_args!(" {local} local"));
-            }
-        });
-        numbers(tr, &row.numbers);
+        let (all, local) = row.endpoints();
+        data(tr, "Endpoints", true, |td| td.text(all));
+        data(tr, "Local", true, |td| td.text(local));
+        numbers(tr, &row.numbers, has_bytes);
     });
 }
 
@@ -256,14 +256,20 @@ fn frontends(td: &mut Markup, frontends: &[FrontendView]) {
     }
 }
 
-/// The cells of open connections, new ones a second and bytes a second.
-fn numbers(tr: &mut Markup, numbers: &Numbers) {
+/// The cells of open connections, new ones a second and bytes a second. `has_bytes`: the kernel counts bytes, so a Service without
+/// connections has none, and not an unknown number.
+fn numbers(tr: &mut Markup, numbers: &Numbers, has_bytes: bool) {
     let open = Cell::from(short(numbers.open));
     let new = number(numbers.rates.map(|rates| rates.connections_per_second));
-    let bytes = number(numbers.rates.and_then(|rates| rates.bytes_per_second));
+    let bytes = number(byte_rate(numbers, has_bytes));
     for (column, cell) in [("Open", open), ("New/s", new), ("Bytes/s", bytes)] {
         data(tr, column, true, |td| td.leaf("span", &[("class", &class(cell.tone))], &cell.text));
     }
+}
+
+/// The bytes a second; `None` when they are not known. `has_bytes` is as in [`numbers`].
+pub(super) fn byte_rate(numbers: &Numbers, has_bytes: bool) -> Option<f64> {
+    numbers.rates.filter(|_| has_bytes).map(|rates| rates.bytes_per_second.unwrap_or_default())
 }
 
 /// A rate in a few digits, or a dash when it is not known.

@@ -131,6 +131,7 @@ pub(super) fn table(out: &mut Markup, caption: &str, table: &Table, address: imp
                         let link = address(column.heading, cell);
                         data(row, column.heading, column.is_number, |data| match link {
                             Some(link) => data.leaf("a", &[("href", &link)], &cell.text),
+                            None if cell.text.is_empty() => {}
                             None => data.leaf("span", &[("class", &class(cell.tone))], &cell.text),
                         });
                     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use hyper::StatusCode;
 
 use super::history::changes_of;
-use super::list::number;
+use super::list::{byte_rate, number};
 use super::node::Reading;
 use super::page::{Page, Tab, chip, notices, table};
 use super::query::encoded;
@@ -18,7 +18,7 @@ use crate::output::{Cell, Column, Table, Tone};
 use crate::services::causes::Causes;
 use crate::services::print::{affinity_text, frontend, nothing, sources, state, summary, unknown};
 use crate::services::stats::Numbers;
-use crate::tables::{EndpointView, FrontendView};
+use crate::tables::{EndpointView, FrontendView, Policy};
 use crate::top::view::short;
 
 /// The most entries of the history on the page.
@@ -188,40 +188,61 @@ fn explained(frontend: &str, content: &Content) -> Option<String> {
 }
 
 fn frontends(port: &Port) -> Table {
-    let texts = ["FRONTEND", "KIND", "STATE", "POLICY", "AFFINITY", "SOURCES", "ENDPOINTS"].map(Column::text);
+    let views = || port.frontends.iter().map(|(view, _)| view);
+    let is_shown = [
+        ("POLICY", views().any(|view| view.policy == Some(Policy::Local))),
+        ("AFFINITY", views().any(|view| view.affinity.is_some())),
+        ("SOURCES", views().any(|view| view.sources.is_some())),
+    ];
     let numbers = has_numbers(port.frontends.iter().map(|(_, numbers)| numbers));
-    let mut table = Table::new([&texts[..], &columns(numbers)].concat());
+    let mut columns = ["FRONTEND", "KIND", "STATE"].map(Column::text).to_vec();
+    columns.extend(is_shown.iter().filter(|(_, is)| *is).map(|(name, _)| Column::text(name)));
+    columns.push(Column::text("ENDPOINTS"));
+    columns.extend(number_columns(numbers));
+    let mut table = Table::new(columns);
     for (view, its) in &port.frontends {
-        let cells = [
-            Cell::from(frontend(view)),
-            view.kind.map_or_else(unknown, Cell::from),
-            state(view.state),
+        let mut cells = vec![Cell::from(frontend(view)), view.kind.map_or_else(unknown, Cell::from), state(view.state)];
+        let optional = [
             view.policy.map_or_else(nothing, Cell::from),
             view.affinity.map_or_else(nothing, |affinity| Cell::from(affinity_text(affinity))),
             sources(view, true),
-            Cell::from(summary(view)),
         ];
-        table.row([&cells[..], &number_cells(its, numbers)].concat());
+        cells.extend(optional.into_iter().zip(is_shown).filter(|(_, (_, is))| *is).map(|(cell, _)| cell));
+        cells.push(Cell::from(summary(view)));
+        cells.extend(number_cells(its, numbers));
+        table.row(cells);
     }
     table
 }
 
 fn endpoints(port: &Port, causes: &Causes) -> Table {
     let numbers = has_numbers(port.endpoints.iter().map(|endpoint| &endpoint.numbers));
-    let has_shares = port.endpoints.iter().any(|endpoint| endpoint.view.share.is_some());
+    let has_shares =
+        port.endpoints.iter().any(|endpoint| endpoint.view.share.or(endpoint.view.share_outside).is_some());
     let shares = has_shares.then_some(Column::number("SHARE"));
     let texts = [Column::text("ENDPOINT"), Column::text("PLACE")];
-    let mut table = Table::new([&texts[..], shares.as_slice(), &columns(numbers), &[Column::text("REMARK")]].concat());
-    for endpoint in port.endpoints.iter().take(MOST_ENDPOINTS) {
-        let share =
-            endpoint.view.share.map_or_else(nothing, |tenths| Cell::from(format!("{}.{}%", tenths / 10, tenths % 10)));
+    let shown = &port.endpoints[..port.endpoints.len().min(MOST_ENDPOINTS)];
+    let remarks: Vec<Cell> = shown.iter().map(|endpoint| remark(endpoint, port, causes)).collect();
+    let has_remarks = remarks.iter().any(|remark| !remark.text.is_empty());
+    let last = has_remarks.then_some(Column::text("REMARK"));
+    let mut table = Table::new([&texts[..], shares.as_slice(), &number_columns(numbers), last.as_slice()].concat());
+    for (endpoint, remark) in shown.iter().zip(remarks) {
         let place = if endpoint.view.local { Cell::from("this node") } else { Cell::new(Tone::Faint, "elsewhere") };
         let cells = [Cell::from(endpoint.view.address), place];
-        let share = has_shares.then_some(share);
-        let remark = remark(endpoint, port, causes);
-        table.row([&cells[..], share.as_slice(), &number_cells(&endpoint.numbers, numbers), &[remark]].concat());
+        let share = has_shares.then(|| share(&endpoint.view));
+        let remark = has_remarks.then_some(remark);
+        let numbers = number_cells(&endpoint.numbers, numbers);
+        table.row([&cells[..], share.as_slice(), &numbers, remark.as_slice()].concat());
     }
     table
+}
+
+/// The share of new connections that an endpoint gets.
+fn share(endpoint: &EndpointView) -> Cell {
+    let text = |tenths: u16, from: &str| format!("{}.{}%{from}", tenths / 10, tenths % 10);
+    let parts = [endpoint.share.map(|it| text(it, "")), endpoint.share_outside.map(|it| text(it, " from outside"))];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { nothing() } else { Cell::from(parts.join(", ")) }
 }
 
 /// What is unusual about an endpoint.
@@ -243,7 +264,7 @@ fn has_numbers<'a>(mut numbers: impl Iterator<Item = &'a Numbers> + Clone) -> (b
     (numbers.clone().any(|numbers| numbers.counted.is_some()), numbers.any(|numbers| numbers.bytes.is_some()))
 }
 
-fn columns((is_counted, has_bytes): (bool, bool)) -> Vec<Column> {
+fn number_columns((is_counted, has_bytes): (bool, bool)) -> Vec<Column> {
     let mut columns = ["OPEN", "UNANSWERED", "TRACKED", "NEW/S"].map(Column::number).to_vec();
     columns.extend(is_counted.then_some(Column::number("COUNTED")));
     columns.extend(has_bytes.then_some(Column::number("BYTES/S")));
@@ -255,6 +276,6 @@ fn number_cells(numbers: &Numbers, (is_counted, has_bytes): (bool, bool)) -> Vec
     let rates = numbers.rates;
     let mut cells = [&counts[..], &[number(rates.map(|rates| rates.connections_per_second))]].concat();
     cells.extend(is_counted.then(|| numbers.counted.map_or_else(nothing, |count| Cell::from(short(count)))));
-    cells.extend(has_bytes.then(|| number(rates.and_then(|rates| rates.bytes_per_second))));
+    cells.extend(has_bytes.then(|| number(byte_rate(numbers, true))));
     cells
 }

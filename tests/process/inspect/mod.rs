@@ -8,6 +8,7 @@ mod configured;
 mod names;
 mod screen;
 mod services;
+mod stats;
 mod top;
 mod verify;
 
