@@ -290,8 +290,8 @@ const OTHERS_FLAGS: [&str; 7] = [
 ];
 
 /// The commands beside the proxy itself.
-const COMMANDS: [&str; 10] =
-    ["services", "probe", "explain", "changes", "top", "trace", "verify", "check", "bundle", "render"];
+const COMMANDS: [&str; 11] =
+    ["services", "probe", "explain", "changes", "top", "stats", "trace", "verify", "check", "bundle", "render"];
 
 #[test]
 fn every_flag_that_a_page_names_is_one_of_the_program() {

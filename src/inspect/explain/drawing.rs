@@ -347,6 +347,7 @@ mod tests {
         Explanation { endpoints, steps, ..Explanation::new(Verdict::Translated, Some("shop/web".to_owned()), reason) }
     }
 
+    // Hooks, chains and endpoints are in order, and the rule that decides is marked (Q14).
     #[test]
     fn hooks_and_chains_are_in_order_and_the_rule_that_decides_is_marked_once() {
         let svg =

@@ -133,15 +133,18 @@ pub(super) fn page(reading: &Reading, query: &ListQuery) -> Page {
     })
 }
 
-/// How many Services there are in each state, each a link to these.
+/// How many Services have a frontend in each state, each number a link to these.
 fn summary(main: &mut Markup, rows: &[Row<'_>], query: &ListQuery) {
     main.element("p", &[("class", &"summary")], |line| {
         let all = ListQuery { state: None, page: 0, ..query.clone() };
         link(line, &all.address(), query.state.is_none(), |link| {
             link.leaf("span", &[("class", &"chip")], format_args!("{} Services", rows.len()));
         });
-        for (position, (of, word)) in STATES.iter().enumerate().rev() {
-            let count = rows.iter().filter(|row| row.worst() == position).count();
+        let mut counts = [0; STATES.len()];
+        for row in rows {
+            counts.iter_mut().zip(row.states()).for_each(|(count, frontends)| *count += usize::from(frontends > 0));
+        }
+        for ((of, word), count) in STATES.iter().zip(counts).rev() {
             if count > 0 {
                 let only = ListQuery { state: Some(word), page: 0, ..query.clone() };
                 link(line, &only.address(), query.state == Some(word), |link| chip(link, &state(*of), Some(count)));

@@ -98,6 +98,7 @@ pub(super) fn node_with(name: &str) -> Namespace {
     node
 }
 
+// A page loads nothing from elsewhere (Q13).
 #[test]
 fn each_page_answers_and_may_load_nothing_from_elsewhere() {
     let world = World::new();
@@ -151,7 +152,7 @@ fn each_page_answers_and_may_load_nothing_from_elsewhere() {
     assert_eq!(stats.get("/").status, 200, "the rules are there without a proxy");
 }
 
-// A web site whose name has the address 127.0.0.1 gets a browser to ask for the pages, with its own name as Host.
+// A web site whose name has the address 127.0.0.1 gets a browser to ask for the pages, with its own name as Host (Q13).
 #[test]
 fn only_requests_for_this_address_get_a_page() {
     let node = node_with("ym/echo-app");
@@ -185,6 +186,7 @@ fn only_requests_for_this_address_get_a_page() {
     }
 }
 
+// An address that other hosts reach is refused without a flag (Q13).
 #[test]
 fn an_address_that_other_hosts_reach_needs_a_flag() {
     let node = node_with("ym/echo-app");
@@ -202,6 +204,7 @@ fn an_address_that_other_hosts_reach_needs_a_flag() {
     assert!(error.contains("cannot listen for the pages on 127.0.0.1:8080") && error.contains("ss -ltnp"), "{error}");
 }
 
+// Before the first request only CAP_NET_ADMIN is left (Q13).
 #[test]
 fn the_server_keeps_one_capability_and_ends_in_order() {
     let node = node_with("ym/echo-app");
@@ -228,7 +231,7 @@ fn the_server_keeps_one_capability_and_ends_in_order() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("CAP_NET_ADMIN"), "{output:?}");
 }
 
-// Any program may write any comment into the tables.
+// Any program may write any comment into the tables; none becomes markup (Q13).
 #[test]
 fn a_name_with_markup_in_it_is_text_on_each_page() {
     let node = node_with("ym/<script>alert(1)</script>");
@@ -248,6 +251,7 @@ fn a_name_with_markup_in_it_is_text_on_each_page() {
     }
 }
 
+// The drawing of the command and of the page is one (Q14).
 #[test]
 fn the_page_draws_what_the_command_draws() {
     let world = World::new();
@@ -283,7 +287,7 @@ fn what_is_wrong_with_the_tables_is_on_top() {
     assert!(problem < list.find("ym/echo-app").expect("the Services"), "{list}");
 }
 
-// However often the pages are asked for, the tables are read once in two seconds.
+// However often the pages are asked for, the tables are read once in two seconds (Q13).
 #[test]
 fn one_reading_serves_the_requests_of_two_seconds() {
     let node = node_with("ym/echo-app");
