@@ -20,6 +20,7 @@ use crate::services::print::{affinity_text, frontend, nothing, sources, state, s
 use crate::services::stats::Numbers;
 use crate::tables::{EndpointView, FrontendView, Policy};
 use crate::top::view::short;
+use rules::model::Family;
 
 /// The most entries of the history on the page.
 pub(super) const CHANGES: usize = 20;
@@ -136,7 +137,7 @@ fn write_port(main: &mut Markup, port: &Port, content: &Content, causes: &Causes
     let protocol = first.map_or("", |view| view.frontend.protocol.api_name());
     let name = names::split_port(&port.name).1;
     main.element("h2", &[], |heading| {
-        heading.text(name.map_or_else(|| protocol.to_owned(), |name| format!("{name} {protocol} ")));
+        heading.text(name.map_or_else(|| protocol.to_owned(), |name| format!("{name} {protocol}")));
         heading.literal(" ");
         for state in states(port) {
             chip(heading, &state, None);
@@ -247,13 +248,19 @@ fn share(endpoint: &EndpointView) -> Cell {
 
 /// What is unusual about an endpoint.
 fn remark(endpoint: &Endpoint, port: &Port, causes: &Causes) -> Cell {
-    let cause = port.frontends.iter().find_map(|(view, _)| causes.of(view));
+    let is_ipv6 = endpoint.view.address.is_ipv6();
+    let is_of_family = |view: &&FrontendView| (view.frontend.family() == Family::V6) == is_ipv6;
+    let frontends: Vec<&FrontendView> = port.frontends.iter().map(|(view, _)| view).filter(is_of_family).collect();
+    let is_terminating = || {
+        let cause = frontends.iter().find_map(|view| causes.of(view));
+        cause.is_some_and(|cause| cause.is_terminating(&endpoint.view))
+    };
     if endpoint.numbers.unanswered > 0 && endpoint.numbers.open == 0 {
         Cell::new(Tone::Warning, "does not answer")
-    } else if cause.is_some_and(|cause| cause.is_terminating(&endpoint.view)) {
+    } else if is_terminating() {
         Cell::new(Tone::Warning, "terminating")
-    } else if endpoint.leading < port.frontends.len() {
-        Cell::new(Tone::Faint, format!("of {} of {} frontends", endpoint.leading, port.frontends.len()))
+    } else if endpoint.leading < frontends.len() {
+        Cell::new(Tone::Faint, format!("of {} of {} frontends", endpoint.leading, frontends.len()))
     } else {
         Cell::from("")
     }

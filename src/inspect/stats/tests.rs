@@ -134,7 +134,10 @@ fn the_list_shows_problems_first_and_a_hundred_services() {
     assert!(first.find("The API server is &lt;lost&gt;").unwrap() < first.find("many/s000").unwrap());
     assert_eq!(first.matches("data-column=\"service\"").count(), 100);
     assert!(first.contains("1 to 100 of 250") && first.contains("href=\"/?page=2\"") && !first.contains("Previous"));
-    assert!(first.contains(">250 Services<") && first.contains(">refused 250<") && !first.contains(">served 0<"), "{first}");
+    assert!(
+        first.contains(">250 Services<") && first.contains(">refused 250<") && !first.contains(">served 0<"),
+        "{first}"
+    );
     let last = page("page=9&sort=endpoints&reverse=1");
     assert!(
         last.contains("201 to 250 of 250") && !last.contains("rel=\"next\""),

@@ -4,20 +4,17 @@
 //! than 400 MB. `STATS_SHOTS=DIR` keeps the pictures.
 
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::run;
-use super::stats::{Stats, node_with};
+use super::stats::{Stats, node_with, rules};
 use crate::support::mixed;
 use crate::support::netns::Namespace;
-use crate::support::objects::{node, service_cidr};
-use crate::support::plan::NODE;
+use crate::support::nft;
 use crate::support::proxy::{Proxy, config};
 use crate::support::world::World;
 
@@ -40,7 +37,9 @@ impl<'world> Browser<'world> {
         let output = command.output().expect("it can be run: `make stats-test` installs it");
         let [out, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         assert!(output.status.success(), "{arguments:?}: {errors}");
-        let of_page = errors.lines().filter(|line| line.contains("CONSOLE")).collect::<Vec<_>>().join("\n");
+        // The browser's own pages write to the console too.
+        let is_of_page = |line: &&str| line.contains("CONSOLE") && !line.contains("source: chrome");
+        let of_page = errors.lines().filter(is_of_page).collect::<Vec<_>>().join("\n");
         (out, of_page)
     }
 
@@ -142,25 +141,20 @@ fn the_drawing_of_the_command_is_an_image() {
     assert!(dom.contains(">TRANSLATED<") && !dom.contains("parsererror"), "{dom}");
 }
 
-/// A Service with one endpoint, of 20,000.
-fn one_of_many(number: u16) -> [Value; 2] {
-    let [high, low] = number.to_be_bytes();
-    let (address, endpoint) = (Ipv4Addr::new(10, 96, high, low), Ipv4Addr::new(10, 100, high, low));
-    let name = format!("service-{number:05}");
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": "many", "name": name },
-        "spec": {
-            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"],
-            "ports": [{ "protocol": "TCP", "port": 80, "targetPort": 8080 }],
-        },
-    });
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": { "namespace": "many", "name": name, "labels": { "kubernetes.io/service-name": name } },
-        "addressType": "IPv4", "endpoints": [{ "addresses": [endpoint], "nodeName": NODE, "conditions": { "ready": true } }],
-        "ports": [{ "name": "", "protocol": "TCP", "port": 8080 }],
-    });
-    [service, slice]
+/// A node with the rules of 20,000 Services with one endpoint each.
+fn node_with_many() -> Namespace {
+    let node = Namespace::new("many");
+    let rules = rules().replace("\t\tsize 768\n", "\t\tsize 65536\n");
+    let [mut services, mut endpoints] = [String::new(), String::new()];
+    for number in 1..=20_000_u16 {
+        let [high, low] = number.to_be_bytes();
+        let frontend = format!("10.97.{high}.{low} . tcp . 80");
+        services += &format!("{frontend} comment \"many/service-{number:05}\" : goto lb-1,\n");
+        endpoints += &format!("{frontend} . 0 : 10.100.{high}.{low} . 8080,\n");
+    }
+    let add = |map: &str, elements: &str| format!("add element ip kube-proxy {map} {{ {elements} }}\n");
+    nft::load(&node, &[rules, add("services", &services), add("endpoints", &endpoints)].concat());
+    node
 }
 
 /// What some work gives, and how long it took.
@@ -173,15 +167,10 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 #[test]
 #[ignore = "needs Chromium and a release build: make stats-test"]
 fn the_first_screen_of_20000_services_is_there_within_a_second() {
-    let space = Namespace::new("many");
-    let items: Vec<Value> = (1..=20_000).flat_map(one_of_many).chain([node(), service_cidr()]).collect();
-    let mut proxy = Proxy::prepare(&space, &config(), &[]);
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string();
-    fs::write(proxy.manifests().path().join("all.json"), list).expect("the manifests can be written");
-    proxy.launch();
+    let space = node_with_many();
     let stats = Stats::start(&space, &[]);
     let (answer, cold) = timed(|| stats.get("/"));
-    assert!(answer.body.contains("1 to 100 of 20000"), "{}", answer.body);
+    assert!(answer.body.contains("1 to 100 of 20003"), "{}", answer.body);
     let browser = Browser::new(&space);
     // The second page of a browser is the first one that does not make its profile.
     browser.dom("/explain");

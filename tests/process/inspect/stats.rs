@@ -91,11 +91,16 @@ impl Drop for Stats<'_> {
 /// A node with the rules of the cluster `kube-dns` in which one Service has another name.
 pub(super) fn node_with(name: &str) -> Namespace {
     let node = Namespace::new("stats");
-    let path = format!("{}/nft/rulesets/maps/kube-dns.nft", env!("CARGO_MANIFEST_DIR"));
-    let rules = fs::read_to_string(Path::new(&path)).expect("the ruleset can be read");
+    let rules = rules();
     assert!(rules.contains("ym/echo-app"));
     nft::load(&node, &rules.replace("ym/echo-app", name));
     node
+}
+
+/// The rules of the cluster `kube-dns`: three Services.
+pub(super) fn rules() -> String {
+    let path = format!("{}/nft/rulesets/maps/kube-dns.nft", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(Path::new(&path)).expect("the ruleset can be read")
 }
 
 // A page loads nothing from elsewhere (Q13).
@@ -108,7 +113,8 @@ fn each_page_answers_and_may_load_nothing_from_elsewhere() {
     for (path, status, text) in [
         ("/", 200, "shop/sticky"),
         ("/?q=sticky&state=served&sort=open&page=1", 200, "1 to 1 of 1"),
-        ("/service/shop/web", 200, "of 4 endpoints"),
+        ("/service/shop/web", 200, "4 (2 local)"),
+        ("/service/shop/empty", 200, "no EndpointSlice has an IPv4 one"),
         ("/service/shop/wbe", 404, "did you mean shop/web"),
         ("/service/shop", 404, "There is no such page"),
         ("/history", 200, "first sync of 6 Services"),
@@ -144,9 +150,9 @@ fn each_page_answers_and_may_load_nothing_from_elsewhere() {
 
     // What happens is on the pages: a change with its Service, and a proxy that is gone.
     proxy.apply(&slices("shop", "web", &[0], &[("http", Proto::Tcp, 8080)]));
-    let history = stats.wait_for("/history", "endpoints 4 -&gt; 1");
+    let history = stats.wait_for("/history", " -10.244.1.11:8080");
     assert!(history.contains("<a href=\"/service/shop/web\">shop/web</a>"), "{history}");
-    stats.wait_for("/service/shop/web", "endpoints 4 -&gt; 1");
+    stats.wait_for("/service/shop/web", " -10.244.1.11:8080");
     proxy.kill();
     stats.wait_for("/history", "What the proxy changed is not known");
     assert_eq!(stats.get("/").status, 200, "the rules are there without a proxy");
