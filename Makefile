@@ -93,10 +93,10 @@ test: deps lint ## Format, lints, documentation and all tests; the image's size 
 bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes; PEER=DIR has Kubernetes' programs (root)
 	$(if $(PEER),BENCH_PEER="$(abspath $(PEER))") cargo bench --bench bench
 
-# Chromium and what it needs take more than 400 MB, so they are no part of PACKAGES. The time until 20,000 Services are shown is that of a release.
+# Chromium and what it needs take more than 400 MB, so they are no part of PACKAGES.
 stats-test: PACKAGES += chromium
-stats-test: build ## The pages of `kube-proxy stats` in Debian's Chromium (root)
-	KUBE_PROXY_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/kube-proxy RUST_TEST_THREADS=1 cargo test --test process inspect::browser -- --ignored
+stats-test: deps ## The pages of `kube-proxy stats` in Debian's Chromium (root)
+	RUST_TEST_THREADS=1 cargo test --test process inspect::browser -- --ignored
 
 plots: ## Take the rows of target/bench.json into benches/bench.json, and write the figures and plots of the pages from it
 	BLESS=1 cargo test --test project figures::

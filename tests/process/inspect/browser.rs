@@ -165,7 +165,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 // The first screen of 20,000 Services is there within a second, the reading of the tables included.
 #[test]
-#[ignore = "needs Chromium and a release build: make stats-test"]
+#[ignore = "needs Chromium: make stats-test"]
 fn the_first_screen_of_20000_services_is_there_within_a_second() {
     let space = node_with_many();
     let stats = Stats::start(&space, &[]);
