@@ -157,10 +157,14 @@ fn node_with_many() -> Namespace {
     node
 }
 
-/// What some work gives, and how long it took.
-fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Instant::now();
-    (work(), start.elapsed())
+/// The shortest time of three: the machine may have other work.
+fn shortest(mut work: impl FnMut()) -> Duration {
+    let times = (0..3).map(|_| {
+        let start = Instant::now();
+        work();
+        start.elapsed()
+    });
+    times.min().unwrap_or_default()
 }
 
 // The first screen of 20,000 Services is there within a second, the reading of the tables included.
@@ -168,15 +172,20 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 #[ignore = "needs Chromium: make stats-test"]
 fn the_first_screen_of_20000_services_is_there_within_a_second() {
     let space = node_with_many();
-    let stats = Stats::start(&space, &[]);
-    let (answer, cold) = timed(|| stats.get("/"));
-    assert!(answer.body.contains("1 to 100 of 20003"), "{}", answer.body);
+    // The start of the process is part of the time, so that nothing has been read before.
+    let cold = shortest(|| {
+        let answer = Stats::start(&space, &[]).get("/");
+        assert!(answer.body.contains("1 to 100 of 20003"), "{}", answer.body);
+    });
+    let _stats = Stats::start(&space, &[]);
     let browser = Browser::new(&space);
-    // The second page of a browser is the first one that does not make its profile.
+    // The first page of a browser also makes its profile.
     browser.dom("/explain");
-    let (_, empty) = timed(|| browser.dom("/explain"));
-    let (dom, full) = timed(|| browser.dom("/?sort=endpoints"));
-    assert_eq!(dom.matches("<td data-column=\"service\"").count(), 100);
+    let empty = shortest(|| drop(browser.dom("/explain")));
+    let full = shortest(|| {
+        let dom = browser.dom("/?sort=endpoints");
+        assert_eq!(dom.matches("<td data-column=\"service\"").count(), 100);
+    });
     let shown = full.saturating_sub(empty);
     println!("20,000 Services: first answer {cold:?}, and in the browser {shown:?} more than an empty page");
     assert!(cold < Duration::from_secs(1), "{cold:?} until the first answer");
