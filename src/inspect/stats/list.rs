@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use hyper::StatusCode;
 
-use super::node::Reading;
 use super::page::{Page, Tab, chip, data, notices, scrolled, service_address};
 use super::query::{ListQuery, Order, STATES};
+use super::reading::Reading;
 use crate::markup::{Markup, class};
 use crate::names::split_port;
 use crate::output::Cell;

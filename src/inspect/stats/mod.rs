@@ -4,12 +4,12 @@
 //! browser ─► answer: method, Host, route ─► node: reads what the other commands read ─► services, service, history, explain: HTML
 //! ```
 //!
-//! Serves the pages at one address until a signal ends the process. `answer` decides which requests get a page, `node` reads the kernel's
-//! tables and asks the running proxy, and the other modules are pure functions from values to HTML.
+//! Serves the pages at one address until a signal ends the process. `answer` decides which requests get a page, `node` and `reading` read the
+//! kernel's tables and ask the running proxy, and the other modules are pure functions from values to HTML.
 //!
 //! Invariants: the process changes nothing, and gives up what it does not need before it takes the first request. A page shows names of
 //! Services and addresses of endpoints, and no credentials. Clients have bounded connections, requests, time and memory; one reading of the
-//! tables serves all requests for at least [`node::FRESH`].
+//! tables serves all requests for at least [`reading::FRESH`].
 
 mod answer;
 mod explain;
@@ -18,6 +18,7 @@ mod list;
 mod node;
 mod page;
 mod query;
+mod reading;
 mod service;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Reads what the pages show: the kernel's tables and connections, the running proxy, and the way of a packet.
 //!
-//! Takes a path and a query; returns a page. One reading of the tables serves all requests until it is old: for [`FRESH`], and longer when
-//! reading takes long, so that reading takes at most a tenth of the time, however many clients ask. Requests for which it is too old wait for
-//! the one that reads.
+//! Takes a path and a query; returns a page. One reading of the tables serves all requests until it is old
+//! ([`Reading::is_fresh`]); then one request reads again, and the others wait for it.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -14,20 +13,16 @@ use hyper::StatusCode;
 use super::explain::{self, Form, Told};
 use super::page::Page;
 use super::query::{ListQuery, decoded, parameter};
+use super::reading::Reading;
 use super::{history, list, service};
 use crate::changes;
 use crate::client::Client;
 use crate::history::{Entry, Query};
 use crate::output::Tone;
 use crate::running::{Running, RunningArgs};
-use crate::services::Listing;
 use crate::services::causes::Causes;
 use crate::services::stats::Stats;
 
-/// How long a reading of the tables serves at least.
-pub(super) const FRESH: Duration = Duration::from_secs(2);
-/// A reading serves this many times as long as it took.
-const TIMES: u32 = 10;
 /// Rates are averages since the reading before; without one within this time there are none.
 const RATES_WITHIN: Duration = Duration::from_secs(60);
 /// How long the running proxy may take for a part of its history.
@@ -41,34 +36,6 @@ pub(super) struct Node {
     /// The metrics server of the proxy, if the user named one.
     metrics: Option<SocketAddr>,
     latest: Mutex<Option<Reading>>,
-}
-
-/// What the tables had, and the numbers of connections, at one moment.
-pub(super) struct Reading {
-    pub(super) listing: Listing,
-    pub(super) stats: Stats,
-    /// Where the metrics server of the running proxy is.
-    metrics: SocketAddr,
-    taken: Instant,
-    took: Duration,
-}
-
-impl Reading {
-    /// A reading that was just taken.
-    #[cfg(test)]
-    pub(super) fn testing(listing: Listing, took: Duration) -> Self {
-        Self { listing, stats: Stats::default(), metrics: crate::running::METRICS, taken: Instant::now(), took }
-    }
-
-    fn is_fresh(&self) -> bool {
-        self.taken.elapsed() < FRESH.max(self.took * TIMES)
-    }
-
-    /// In words, how old it is.
-    pub(super) fn age(&self) -> String {
-        let (age, took) = (self.taken.elapsed().as_secs_f32(), self.took.as_millis());
-        format!("Read from the kernel {age:.0} s ago, in {took} ms")
-    }
 }
 
 impl Node {
@@ -95,18 +62,11 @@ impl Node {
         // A thread that panicked leaves either no reading or a whole one.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if !latest.as_ref().is_some_and(Reading::is_fresh) {
-            let before = latest.take().filter(|before| before.taken.elapsed() < RATES_WITHIN);
-            *latest = Some(self.read(before.map_or_else(Stats::default, |before| before.stats))?);
+            let before = latest.take().filter(|before| before.elapsed() < RATES_WITHIN);
+            let stats = before.map_or_else(Stats::default, |before| before.stats);
+            *latest = Some(Reading::take(stats, self.running, self.metrics)?);
         }
         latest.as_ref().map(work).ok_or_else(|| anyhow::anyhow!("cannot read the tables"))
-    }
-
-    fn read(&self, mut stats: Stats) -> Result<Reading> {
-        let (start, running) = (Instant::now(), Running::find());
-        let listing = Listing::all(&running, self.running)?;
-        stats.count(&listing.view)?;
-        let metrics = self.metrics.unwrap_or_else(|| running.metrics());
-        Ok(Reading { listing, stats, metrics, taken: Instant::now(), took: start.elapsed() })
     }
 
     fn service(&self, name: &str) -> Result<Page> {

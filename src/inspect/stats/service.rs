@@ -8,9 +8,9 @@ use hyper::StatusCode;
 
 use super::history::changes_of;
 use super::list::{byte_rate, number};
-use super::node::Reading;
 use super::page::{Page, Tab, chip, notices, table};
 use super::query::encoded;
+use super::reading::Reading;
 use crate::history::Entry;
 use crate::markup::Markup;
 use crate::names;

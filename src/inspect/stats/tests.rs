@@ -7,8 +7,8 @@ use hyper::StatusCode;
 
 use super::answer::is_own;
 use super::list;
-use super::node::Reading;
 use super::query::{ListQuery, Order, decoded, encoded, parameter};
+use super::reading::Reading;
 use super::service::{self, Content};
 use crate::output::Tone;
 use crate::running::{Problem, ProblemKind};
