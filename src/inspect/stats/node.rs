@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use hyper::StatusCode;
