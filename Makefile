@@ -20,7 +20,7 @@ NEIGHBOURS := $(TOOLS)/neighbours
 CHARTS   := $(TOOLS)/charts
 
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-demo build test test-arm64 bench plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
+.PHONY: help deps deps-demo build test test-arm64 stats-test bench plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
 
 # Installs the Debian packages of a list that are missing.
 install = missing=; for package in $(1); do \
@@ -98,6 +98,11 @@ test: deps lint ## Format, lints, documentation and all tests; the image's size 
 
 bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes; PEER=DIR has Kubernetes' programs (root)
 	$(if $(PEER),BENCH_PEER="$(abspath $(PEER))") cargo bench --bench bench
+
+# Chromium and what it needs take more than 400 MB, so they are no part of PACKAGES.
+stats-test: PACKAGES += chromium
+stats-test: deps ## The pages of `kube-proxy stats` in Debian's Chromium (root)
+	RUST_TEST_THREADS=1 cargo test --test process inspect::browser -- --ignored
 
 plots: ## Take the rows of target/bench.json into benches/bench.json, and write the figures and plots of the pages from it
 	BLESS=1 cargo test --test project figures::

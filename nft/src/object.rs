@@ -131,6 +131,14 @@ impl Hook {
             Self::Postrouting => 4,
         }
     }
+
+    /// The hook with this number.
+    #[must_use]
+    pub fn of_number(number: u32) -> Option<Self> {
+        [Self::Prerouting, Self::Input, Self::Forward, Self::Output, Self::Postrouting]
+            .into_iter()
+            .find(|hook| hook.number() == number)
+    }
 }
 
 /// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure,

@@ -263,8 +263,8 @@ impl<T: Display> Display for Styled<T> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    heading: &'static str,
-    is_number: bool,
+    pub(crate) heading: &'static str,
+    pub(crate) is_number: bool,
 }
 
 impl Column {
@@ -281,8 +281,8 @@ impl Column {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
-    text: String,
-    tone: Tone,
+    pub(crate) text: String,
+    pub(crate) tone: Tone,
 }
 
 impl Cell {
@@ -309,8 +309,8 @@ impl<T: Display> From<T> for Cell {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    columns: Vec<Column>,
-    rows: Vec<Vec<Cell>>,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Vec<Cell>>,
 }
 
 impl Table {

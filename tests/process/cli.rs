@@ -119,7 +119,8 @@ fn the_man_page_has_no_warnings_and_all_commands() {
     let output = String::from_utf8(lint.wait_with_output().unwrap().stdout).unwrap();
     let warnings: Vec<&str> = output.lines().filter(|line| !line.contains("WARNING: missing date")).collect();
     assert_eq!(warnings, [""; 0]);
-    let commands = ["render", "explain", "services", "changes", "top", "trace", "verify", "check", "completion", "man"];
+    let commands =
+        ["render", "explain", "services", "changes", "top", "stats", "trace", "verify", "check", "completion", "man"];
     for command in commands {
         let heading = format!(".SH \"COMMAND {}\"", command.to_uppercase());
         assert!(page.contains(&heading), "no {heading} in\n{page}");

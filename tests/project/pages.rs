@@ -290,8 +290,8 @@ const OTHERS_FLAGS: [&str; 7] = [
 ];
 
 /// The commands beside the proxy itself.
-const COMMANDS: [&str; 10] =
-    ["services", "probe", "explain", "changes", "top", "trace", "verify", "check", "bundle", "render"];
+const COMMANDS: [&str; 11] =
+    ["services", "probe", "explain", "changes", "top", "stats", "trace", "verify", "check", "bundle", "render"];
 
 #[test]
 fn every_flag_that_a_page_names_is_one_of_the_program() {
@@ -444,6 +444,24 @@ fn the_messages_that_troubleshooting_explains_are_the_programs() {
     assert!(messages.len() > 9, "{messages:?}");
     for message in messages {
         assert!(source.contains(message), "no message has {message:?}");
+    }
+}
+
+/// The most bytes of a picture, so that a page is there at once.
+const PICTURE: usize = 150_000;
+
+#[test]
+fn each_picture_is_small_and_on_a_page() {
+    let pages: String = pages().iter().map(|name| page(name)).collect();
+    for name in ["explain.svg", "services.png"] {
+        assert!(pages.contains(&format!("](images/{name})")), "no page shows {name}");
+        let picture = fs::read(project().join("deploy/images").join(name)).expect("the picture is there");
+        assert!((1_000..PICTURE).contains(&picture.len()), "{name} has {} bytes", picture.len());
+        let (is_png, text) = (picture.starts_with(b"\x89PNG"), String::from_utf8_lossy(&picture));
+        assert!(
+            is_png || text.starts_with("<svg ") && !text.contains("<script"),
+            "{name} is neither PNG nor plain SVG"
+        );
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Walk {
     pub hook: Hook,
     /// The chains of the first hook, in the order in which it calls them.
     pub chains: Vec<ChainHead>,
+    /// The base chains of all hooks.
+    pub bases: Vec<ChainHead>,
     /// Destinations without a route, and why.
     pub unrouted: Vec<(IpAddr, String)>,
     /// The tracked connection that the packet belongs to, if it is not the first packet.
@@ -86,7 +88,8 @@ pub fn walk(
     let mut walker = Walker { machine, chains, unrouted: Vec::new(), known };
     let start = vec![Branch::new(packet)];
     let branches = if hook == Hook::Output { walker.leave(start)? } else { walker.arrive(start)? };
-    Ok(Walk { branches, hook, chains: walker.chains_of(hook), unrouted: walker.unrouted, known })
+    let chains = walker.chains_of(hook);
+    Ok(Walk { branches, hook, chains, bases: walker.chains, unrouted: walker.unrouted, known })
 }
 
 struct Walker<'a, R, H> {

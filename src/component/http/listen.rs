@@ -70,7 +70,9 @@ pub fn check(what: &str, address: SocketAddr) -> io::Result<()> {
     bind_like_go(address).map(drop).map_err(|error| failure(what, address, &error))
 }
 
-fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
+/// The error of a server that cannot listen: names server and address, and says what the operator can do.
+#[must_use]
+pub fn failure(what: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     let port = address.port();
     let remedy = match error.kind() {
         io::ErrorKind::AddrInUse => {

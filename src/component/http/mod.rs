@@ -20,7 +20,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tokio::time::timeout;
 
 pub use limit::ConnectionLimit;
-pub use listen::{bind, bind_with_retry, check};
+pub use listen::{bind, bind_with_retry, check, failure};
 pub use server::{Ends, Limits, Server};
 
 /// A request whose body has not been read.

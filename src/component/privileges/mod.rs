@@ -6,7 +6,7 @@
 //! 1. sets no_new_privs: a program that is run later cannot have more privileges than this process;
 //! 2. makes files read-only, and refuses signals to other processes and connections to their abstract Unix sockets (Landlock, where the
 //!    kernel has it); files that are open already, such as the log, stay writable;
-//! 3. drops every capability except CAP_NET_ADMIN, and CAP_NET_BIND_SERVICE for health-check node ports below 1024;
+//! 3. drops every capability except CAP_NET_ADMIN and, for health-check node ports below 1024, CAP_NET_BIND_SERVICE;
 //! 4. allows only the system calls that the proxy uses, and sockets of the families and netlink protocols that it uses (seccomp).
 //!
 //! Invariants: a restriction that the kernel does not have is reported, and the proxy runs without it; if the kernel has a restriction
@@ -26,8 +26,8 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// The capabilities that the process keeps, with their names: NET_ADMIN for nf_tables and conntrack, and NET_BIND_SERVICE for health-check
-/// node ports below 1024.
+/// The capabilities that a process may keep, with their names: NET_ADMIN for nf_tables and conntrack, and NET_BIND_SERVICE for ports below
+/// 1024.
 const KEPT: [(CapabilitySet, &str); 2] =
     [(CapabilitySet::NET_ADMIN, "NET_ADMIN"), (CapabilitySet::NET_BIND_SERVICE, "NET_BIND_SERVICE")];
 /// An upper bound for the number of capabilities: the kernel keeps a set of capabilities in 64 bits.
@@ -40,6 +40,8 @@ const RIGHTS: ABI = ABI::V6;
 pub struct Needs {
     /// Whether the process runs other programs, such as the credential plugin of a kubeconfig.
     pub programs: bool,
+    /// Whether the process will listen on ports below 1024, such as health-check node ports.
+    pub low_ports: bool,
     /// Whether the process moves bytes between sockets with system call splice, for node ports on loopback addresses.
     pub splice: bool,
 }
@@ -115,7 +117,8 @@ pub enum Error {
 pub fn drop_all(needs: Needs) -> Result<Dropped, Error> {
     set_no_new_privs(true)?;
     let files = if needs.programs { Restriction::LeftOut } else { make_files_read_only()? };
-    let capabilities = keep_network_capabilities()?;
+    let kept = if needs.low_ports { &KEPT[..] } else { &KEPT[..1] };
+    let capabilities = keep_capabilities(kept)?;
     let syscalls = if needs.programs { Restriction::LeftOut } else { syscalls::filter(needs.splice)? };
     Ok(Dropped { capabilities, files, syscalls })
 }
@@ -134,10 +137,10 @@ fn make_files_read_only() -> Result<Restriction, RulesetError> {
     })
 }
 
-/// Drops every capability that is not in [`KEPT`] from all sets of this thread. Returns the names of the remaining capabilities.
-fn keep_network_capabilities() -> Result<Vec<&'static str>, Errno> {
+/// Drops every capability that is not in `names` from all sets of this thread. Returns the names of the remaining capabilities.
+fn keep_capabilities(names: &[(CapabilitySet, &'static str)]) -> Result<Vec<&'static str>, Errno> {
     let held = capabilities(None)?.permitted;
-    let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (capability, _)| all | *capability);
+    let kept = names.iter().fold(CapabilitySet::empty(), |all, (capability, _)| all | *capability);
     // Limit the bounding set first, because that needs CAP_SETPCAP. Without that capability the bounding set stays, which is harmless
     // because of no_new_privs.
     if held.contains(CapabilitySet::SETPCAP) {
@@ -150,7 +153,7 @@ fn keep_network_capabilities() -> Result<Vec<&'static str>, Errno> {
     }
     let left = held & kept;
     set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() })?;
-    Ok(KEPT.iter().filter(|(capability, _)| left.contains(*capability)).map(|(_, name)| *name).collect())
+    Ok(names.iter().filter(|(capability, _)| left.contains(*capability)).map(|(_, name)| *name).collect())
 }
 
 fn limit_bounding_set(kept: CapabilitySet) -> Result<(), Errno> {

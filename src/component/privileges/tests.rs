@@ -32,7 +32,7 @@ fn error_of<T>(result: io::Result<T>) -> io::ErrorKind {
 
 #[test]
 fn only_network_capabilities_are_left() {
-    confined(Needs::default(), |dropped| {
+    confined(Needs { low_ports: true, ..Needs::default() }, |dropped| {
         assert_eq!(dropped.capabilities, ["NET_ADMIN", "NET_BIND_SERVICE"], "the test needs root");
         for set in ["CapEff", "CapPrm", "CapBnd"] {
             assert_eq!(status(set), format!("{:016x}", 1 << 12 | 1 << 10), "{set}");
@@ -41,6 +41,16 @@ fn only_network_capabilities_are_left() {
             assert_eq!(status(set), "0000000000000000", "{set}");
         }
         assert_eq!(status("NoNewPrivs"), "1");
+    });
+}
+
+#[test]
+fn a_process_that_needs_no_low_ports_has_one_capability() {
+    confined(Needs::default(), |dropped| {
+        assert_eq!(dropped.capabilities, ["NET_ADMIN"], "the test needs root");
+        for set in ["CapEff", "CapPrm", "CapBnd"] {
+            assert_eq!(status(set), format!("{:016x}", 1 << 12), "{set}");
+        }
     });
 }
 
@@ -55,7 +65,7 @@ fn other_programs_cannot_be_run() {
 
 #[test]
 fn a_kubeconfig_that_runs_a_program_keeps_that_possible() {
-    confined(Needs { programs: true, ..Needs::default() }, |dropped| {
+    confined(Needs { programs: true, low_ports: true, ..Needs::default() }, |dropped| {
         assert_eq!((dropped.files, dropped.syscalls), (Restriction::LeftOut, Restriction::LeftOut));
         assert!(Command::new("/bin/true").status().unwrap().success());
         assert_eq!(dropped.capabilities, ["NET_ADMIN", "NET_BIND_SERVICE"]);

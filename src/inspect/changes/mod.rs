@@ -117,7 +117,7 @@ fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
 }
 
 /// Reads the next page of entries, and sets `query.after` for the page after it.
-fn page(client: &Client, query: &mut Query) -> Result<Page> {
+pub(crate) fn page(client: &Client, query: &mut Query) -> Result<Page> {
     let body = client.get(&format!("/debug/changes?{}", query.to_text()))?;
     let page: Page = serde_json::from_slice(&body).context("the proxy's answer is none of /debug/changes")?;
     query.after = page.last;
@@ -125,7 +125,7 @@ fn page(client: &Client, query: &mut Query) -> Result<Page> {
 }
 
 /// Reads all pages and joins them.
-fn all(client: &Client, query: &mut Query) -> Result<Page> {
+pub(crate) fn all(client: &Client, query: &mut Query) -> Result<Page> {
     let mut all = page(client, query)?;
     while all.more {
         let next = page(client, query)?;
@@ -211,7 +211,8 @@ fn notice(text: &str, format: Format, out: &mut Output<'_>) -> Result<()> {
     }
 }
 
-fn table(entries: &[Entry], is_wide: bool) -> Table {
+/// The entries as a table.
+pub(crate) fn table(entries: &[Entry], is_wide: bool) -> Table {
     let mut columns = vec![Column::text("TIME"), Column::number("SYNC"), Column::text("SERVICE")];
     columns.extend([Column::text("TRIGGER"), Column::number("LATENCY")]);
     if is_wide {

@@ -14,11 +14,12 @@
 //! verdict is `unknown`.
 
 mod around;
+pub(crate) mod drawing;
 pub(crate) mod kernel;
 mod localhost;
 mod offline;
 pub(crate) mod place;
-mod print;
+pub(crate) mod print;
 pub(crate) mod verdict;
 pub(crate) mod words;
 
@@ -34,7 +35,7 @@ use nft::{Connection, Family, TableName};
 
 use crate::CommandOutcome;
 use crate::names;
-use crate::output::{Format, FormatArgs, Output};
+use crate::output::{Format, Output};
 use crate::running::{Problem, RunningArgs, no_rules};
 use component::config::ManifestArgs;
 use kernel::{Live, ThisHost};
@@ -56,6 +57,7 @@ Examples:
   kube-proxy explain --from 10.244.1.5 --to 10.96.0.10:53/udp -o wide
   kube-proxy explain --from shop/web-abc12 --to kube-system/kube-dns:dns
   kube-proxy explain --from 10.244.1.5 --to 10.96.0.10/icmp
+  kube-proxy explain --from 10.244.1.5 --to shop/web -o svg > way.svg
   helm template . | kube-proxy explain --manifests - --from 203.0.113.7 \\
     --to shop/admin --expect dropped
 
@@ -82,10 +84,22 @@ pub struct Args {
     /// The manifests to explain the packet by, if not by the kernel's tables
     #[command(flatten)]
     pub from_manifests: ManifestArgs,
-    #[command(flatten)]
-    format: FormatArgs,
+    /// The form of the output; svg is a drawing of the packet's way
+    #[arg(short = 'o', long = "output", value_enum, default_value_t, value_name = "FORMAT")]
+    form: Form,
     #[command(flatten)]
     running: RunningArgs,
+}
+
+/// The forms of the output: those of all commands, and a drawing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    #[default]
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Svg,
 }
 
 /// The JSON form of an answer.
@@ -127,12 +141,14 @@ fn tell(
     explanation: &Explanation,
     out: &mut Output<'_>,
 ) -> Result<CommandOutcome> {
-    match args.format.format {
-        Format::Json | Format::Yaml => {
+    match args.form {
+        Form::Json | Form::Yaml => {
             let (from, to) = (words::source(packet), words::target(packet));
-            out.value(args.format.format, &Answer { from, to, explanation })?;
+            let format = if args.form == Form::Yaml { Format::Yaml } else { Format::Json };
+            out.value(format, &Answer { from, to, explanation })?;
         }
-        format => print::print(out, packet, pod, explanation, format == Format::Wide)?,
+        Form::Svg => out.text(drawing::file(packet, pod, explanation))?,
+        form => print::print(out, packet, pod, explanation, form == Form::Wide)?,
     }
     if !args.expect.is_empty() {
         let is_met = args.expect.iter().any(|expected| expected.is_met(explanation));
@@ -164,7 +180,7 @@ fn family(address: IpAddr) -> Family {
 const TRIES: usize = 5;
 
 /// Explains a packet between two addresses of one family.
-fn answer(pair: &Pair, iface: Option<&str>, problems: &[Problem]) -> Result<(Packet, Explanation)> {
+pub(crate) fn answer(pair: &Pair, iface: Option<&str>, problems: &[Problem]) -> Result<(Packet, Explanation)> {
     let mut host = ThisHost::open()?;
     let is_own = host.address_type(pair.source.address) == routes::LOCAL;
     let packet = first_packet(pair, input(pair.source.address, iface, is_own, &mut host)?);

@@ -91,7 +91,7 @@ pub(crate) enum ToArg {
 }
 
 /// Whether a text has a namespace before its first slash, and no address.
-fn has_namespace(text: &str) -> bool {
+pub(crate) fn has_namespace(text: &str) -> bool {
     let head = text.split_once('/').map(|(head, _)| head);
     head.is_some_and(|head| !head.contains([':', '[']) && head.parse::<IpAddr>().is_err())
 }
@@ -147,7 +147,23 @@ pub(crate) struct Pair {
 pub(crate) fn resolve(from: &FromArg, to: &ToArg, running: RunningArgs) -> Result<Pair> {
     let find = |name: &ServiceName, protocol| {
         let found = targets(&cluster_ips(&View::read()?.frontends), name, protocol);
-        found.map_err(|error| left_out(name, running).unwrap_or(error))
+        found.map_err(|error| left_out(name, &running.problems().unwrap_or_default()).unwrap_or(error))
+    };
+    named(from, to, find, pods_of_cluster)
+}
+
+/// As [`resolve`], with cluster IPs and problems that were read before.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) fn resolve_among(
+    from: &FromArg,
+    to: &ToArg,
+    cluster_ips: &[(&str, Frontend)],
+    problems: &[Problem],
+) -> Result<Pair> {
+    let find = |name: &ServiceName, protocol| {
+        targets(cluster_ips, name, protocol).map_err(|error| left_out(name, problems).unwrap_or(error))
     };
     named(from, to, find, pods_of_cluster)
 }
@@ -227,9 +243,9 @@ pub(crate) fn cluster_ips(frontends: &[FrontendView]) -> Vec<(&str, Frontend)> {
 }
 
 /// The error for a Service that the running proxy leaves out, in the proxy's words.
-fn left_out(name: &ServiceName, running: RunningArgs) -> Option<anyhow::Error> {
-    let is_it = |problem: &Problem| problem.is_about(name) || problem.kind == ProblemKind::ProxySilent;
-    let problem = running.problems()?.into_iter().find(is_it)?;
+fn left_out(name: &ServiceName, problems: &[Problem]) -> Option<anyhow::Error> {
+    let is_it = |problem: &&Problem| problem.is_about(name) || problem.kind == ProblemKind::ProxySilent;
+    let problem = problems.iter().find(is_it)?;
     Some(anyhow!("cannot find {} in the tables: {}", name.service, problem.text))
 }
 

@@ -24,12 +24,7 @@ pub(super) fn print(
     explanation: &Explanation,
     is_wide: bool,
 ) -> Result<()> {
-    let tone = match explanation.verdict {
-        Verdict::Passed if explanation.is_wrong => Tone::Bad,
-        Verdict::Translated | Verdict::Proxied => Tone::Good,
-        verdict => tone(verdict),
-    };
-    let word = out.styled(tone, explanation.verdict.to_string().to_uppercase());
+    let word = out.styled(tone_of(explanation), explanation.verdict.to_string().to_uppercase());
     out.line(packet_line(packet, pod), HANG)?;
     out.line(format_args!("{word}: {}", escaped(&explanation.reason)), HANG)?;
     if let Some(line) = masquerading(explanation) {
@@ -50,8 +45,17 @@ pub(super) fn print(
     Ok(())
 }
 
-/// The tone in which a verdict is printed.
-const fn tone(verdict: Verdict) -> Tone {
+/// The tone of the verdict about the packet.
+pub(crate) const fn tone_of(explanation: &Explanation) -> Tone {
+    match explanation.verdict {
+        Verdict::Passed if explanation.is_wrong => Tone::Bad,
+        Verdict::Translated | Verdict::Proxied => Tone::Good,
+        verdict => tone(verdict),
+    }
+}
+
+/// The tone of the verdict about an endpoint.
+pub(crate) const fn tone(verdict: Verdict) -> Tone {
     match verdict {
         Verdict::Translated | Verdict::Passed | Verdict::Proxied => Tone::Plain,
         Verdict::Partly | Verdict::Refused | Verdict::Dropped => Tone::Bad,
@@ -60,16 +64,22 @@ const fn tone(verdict: Verdict) -> Tone {
 }
 
 fn packet_line(packet: &Packet, pod: Option<&str>) -> String {
-    let way = match &packet.input {
-        Link::None => "sent by this host".to_owned(),
-        Link::Unknown => "arrives at an unknown interface".to_owned(),
-        Link::Known(_, name) => format!("arrives at {}", escaped(name)),
-    };
+    let way = arrival(packet);
     let pod = pod.map_or_else(String::new, |pod| format!(" ({pod})"));
     format!("{}{pod} -> {}, {way}", words::source(packet), words::target(packet))
 }
 
-fn masquerading(explanation: &Explanation) -> Option<String> {
+/// Where the packet comes into this host.
+pub(super) fn arrival(packet: &Packet) -> String {
+    match &packet.input {
+        Link::None => "sent by this host".to_owned(),
+        Link::Unknown => "arrives at an unknown interface".to_owned(),
+        Link::Known(_, name) => format!("arrives at {}", escaped(name)),
+    }
+}
+
+/// Whether and why the endpoint sees another source address; `None` for a packet that goes to no endpoint.
+pub(crate) fn masquerading(explanation: &Explanation) -> Option<String> {
     let masqueraded = explanation.endpoints.iter().filter(|endpoint| endpoint.masquerade).count();
     let why = || explanation.masquerade_reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
     match (explanation.verdict, masqueraded) {

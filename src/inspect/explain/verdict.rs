@@ -11,6 +11,8 @@ use serde::de::IntoDeserializer as _;
 use serde::de::value::{self, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
+use nft::Hook;
+use nft::decode::ChainHead;
 use nft::machine::{Branch, Effect, Fate, Packet, Step, Walk};
 
 use crate::output::written_as_json;
@@ -103,6 +105,12 @@ pub struct EffectiveRule {
     /// The endpoints whose packets it applies to; empty when it applies to all packets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<SocketAddr>,
+    /// The hook at which the kernel calls the base chain that led to it; `None` when that is not known. For drawings.
+    #[serde(skip)]
+    pub(crate) hook: Option<Hook>,
+    /// Whether the rule decides what becomes of the packet. For drawings.
+    #[serde(skip)]
+    pub(crate) decides: bool,
 }
 
 impl EffectiveRule {
@@ -114,6 +122,8 @@ impl EffectiveRule {
             rule: seen.rule.map_or_else(String::new, |rule| rule.to_nft(seen.table.family)),
             text: sentence.text.clone(),
             endpoints,
+            hook: None,
+            decides: seen.effects.iter().any(|effect| matches!(effect, Effect::Translate(_))),
         }
     }
 }
@@ -170,7 +180,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
     let service = walk.branches.iter().find_map(named).or(service).map(str::to_owned);
     let endpoints = endpoints(first);
     let teller = Teller { service: service.as_deref(), endpoints: endpoints.len() };
-    let told = teller.steps(first);
+    let told = teller.steps(first, &walk.bases);
     let sentences: Vec<&Sentence> = told.iter().map(|(_, sentence)| sentence).collect();
     let verdict = if agree { overall(first) } else { Verdict::Unknown };
     let mut explanation = Explanation {
@@ -200,6 +210,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
         }
         Verdict::Dropped | Verdict::Refused => last_reason(&sentences),
     };
+    mark_decision(&mut explanation, &sentences);
     explanation
 }
 
@@ -220,6 +231,20 @@ fn is_answered_ping(branch: &Branch) -> bool {
 /// The endpoint that a branch goes to.
 fn endpoint(branch: &Branch) -> Option<SocketAddr> {
     branch.endpoint.filter(|_| !is_answered_ping(branch))
+}
+
+/// Leaves the mark of the deciding rule at the rule that gives the reason, unless the packet goes to an endpoint: then the rules that
+/// translate it have the mark already.
+fn mark_decision(explanation: &mut Explanation, sentences: &[&Sentence]) {
+    if matches!(explanation.verdict, Verdict::Translated) {
+        return;
+    }
+    explanation.steps.iter_mut().for_each(|step| step.decides = false);
+    let stops = !matches!(explanation.verdict, Verdict::Passed | Verdict::Proxied);
+    let reason = sentences.iter().rposition(|sentence| sentence.is_reason);
+    if let Some(step) = reason.filter(|_| stops).and_then(|index| explanation.steps.get_mut(index)) {
+        step.decides = true;
+    }
 }
 
 /// Groups the branches by world, that is by the assumptions about rules that cannot be evaluated.
@@ -302,7 +327,7 @@ struct Teller<'a> {
 
 impl Teller<'_> {
     /// The steps that all branches have in common, then the steps of each class of branches.
-    fn steps(&self, branches: &[&Branch]) -> Vec<(EffectiveRule, Sentence)> {
+    fn steps(&self, branches: &[&Branch], bases: &[ChainHead]) -> Vec<(EffectiveRule, Sentence)> {
         let Some((first, others)) = branches.split_first() else { return Vec::new() };
         let is_common = |index: usize| {
             others
@@ -312,14 +337,16 @@ impl Teller<'_> {
         let common = (0..first.steps.len()).take_while(|index| is_common(*index)).count();
         let mut told: Vec<(EffectiveRule, Sentence)> =
             (0..common).map(|index| self.tell(&first.steps[index..], true, Vec::new())).collect();
+        let hook = set_hooks(&mut told, None, bases);
         let classes = classes(branches);
         for class in &classes {
             let endpoints = class.endpoints();
             let is_example = endpoints.len() > 1;
             let about = if classes.len() > 1 { endpoints } else { Vec::new() };
             let Some(example) = class.branches.first() else { continue };
-            let rest = common..example.steps.len();
+            let (rest, from) = (common..example.steps.len(), told.len());
             told.extend(rest.map(|index| self.tell(&example.steps[index..], is_example, about.clone())));
+            set_hooks(&mut told[from..], hook, bases);
         }
         told
     }
@@ -342,6 +369,21 @@ impl Teller<'_> {
         let sentence = words::sentence(&seen);
         (EffectiveRule::of(&seen, &sentence, about), sentence)
     }
+}
+
+/// Gives each rule its hook, the first one `hook` unless it is in a base chain. Returns the hook of the last one.
+fn set_hooks(told: &mut [(EffectiveRule, Sentence)], mut hook: Option<Hook>, bases: &[ChainHead]) -> Option<Hook> {
+    for (rule, _) in told {
+        hook = hook_of(rule, bases).or(hook);
+        rule.hook = hook;
+    }
+    hook
+}
+
+/// The hook of the rule's chain; `None` if it is no base chain.
+fn hook_of(rule: &EffectiveRule, bases: &[ChainHead]) -> Option<Hook> {
+    let base = bases.iter().find(|base| *base.name == *rule.chain && base.table.to_string() == rule.table)?;
+    Hook::of_number(base.hook.as_ref()?.number)
 }
 
 fn classes<'a>(branches: &[&'a Branch]) -> Vec<Class<'a>> {

@@ -111,15 +111,15 @@ pub enum Hints {
 
 /// What the running proxy says of the Services that were asked about.
 #[derive(Debug, Default)]
-pub(super) struct Causes {
+pub(crate) struct Causes {
     ports: Vec<PortCauses>,
     /// Why some causes are missing; `None` when no cause is missing, and when nothing was asked.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 impl Causes {
     /// Asks the proxy whose metrics server has this address about the Services of these frontends.
-    pub(super) fn ask(address: SocketAddr, frontends: &[FrontendView]) -> Self {
+    pub(crate) fn ask(address: SocketAddr, frontends: &[FrontendView]) -> Self {
         let names = frontends.iter().filter_map(|view| view.service.as_deref()).map(|service| split_port(service).0);
         let mut causes = Self::default();
         // Skip a name that is cut: in the comments of elements, long names are cut and end with `...`.
@@ -137,7 +137,7 @@ impl Causes {
     }
 
     /// Why a frontend has its endpoints, if that is known.
-    pub(super) fn of(&self, view: &FrontendView) -> Option<&Cause> {
+    pub(crate) fn of(&self, view: &FrontendView) -> Option<&Cause> {
         let (service, frontend) = (view.service.as_deref()?, &view.frontend);
         let is_it = |port: &&PortCauses| {
             names::is(service, &port.service)
@@ -152,7 +152,7 @@ impl Causes {
 impl Cause {
     /// Whether an endpoint of the frontend terminates and is used only because no endpoint is ready. With policy Local this can hold for
     /// the endpoints on this node alone.
-    pub(super) fn is_terminating(&self, endpoint: &EndpointView) -> bool {
+    pub(crate) fn is_terminating(&self, endpoint: &EndpointView) -> bool {
         let are = |taken: Option<Taken>| taken.is_some_and(|taken| taken.terminating);
         are(self.cluster) || endpoint.local && are(self.local)
     }

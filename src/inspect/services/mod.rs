@@ -5,10 +5,12 @@
 //! [`Problem`]s on its health page are listed too, and for one Service why it has the endpoints that it has.
 
 pub mod causes;
-mod print;
-mod stats;
+pub(crate) mod print;
+pub(crate) mod stats;
 mod watch;
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -156,10 +158,10 @@ fn print_names(view: &View, which: NamesOf, out: &mut Output<'_>) -> Result<Comm
 }
 
 /// The frontends to print.
-struct Listing {
-    view: View,
+pub(crate) struct Listing {
+    pub(crate) view: View,
     /// The problems of the node and of the listed Services.
-    problems: Vec<Problem>,
+    pub(crate) problems: Vec<Problem>,
     /// Whether a running proxy answered.
     proxy_answers: bool,
     /// Whether all frontends are of one Service, which was asked for by its name.
@@ -179,6 +181,14 @@ impl Listing {
             listing.causes = Causes::ask(address, &listing.view.frontends);
         }
         Ok(listing)
+    }
+
+    /// Reads all frontends, and all problems that `running` reports.
+    ///
+    /// # Errors
+    /// When the tables cannot be read.
+    pub(crate) fn all(running: &Running, args: RunningArgs) -> Result<Self> {
+        Self::selected(View::read()?, running.problems(args), &Selection::default())
     }
 
     /// Selects the frontends of `view` that the arguments ask for.
@@ -268,7 +278,7 @@ fn mark_quarantined(frontends: &mut [FrontendView], problems: &[Problem]) {
 }
 
 /// Whether a problem is about the Service, the namespace, the address or the frontend with this name.
-fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
+pub(crate) fn concerns(problem: &Problem, wanted: &Wanted) -> bool {
     match wanted {
         Wanted::Service(name) => problem.is_about(name),
         Wanted::Address(ip) => problem.is_at(Some(*ip), None, None),

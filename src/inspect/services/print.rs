@@ -11,6 +11,7 @@ use super::{Args, Listing, frontend_name};
 use crate::output::{Cell, Column, Format, Output, Table, Tone};
 use crate::running::{Problem, ProblemKind};
 use crate::tables::{Affinity, FrontendView, Kind, Policy, State};
+use component::logging::escaped;
 use rules::model::{Destination, Family};
 
 /// Prints the listing; a table has the frontends at these positions, in this order.
@@ -135,16 +136,16 @@ fn number_cells(numbers: Numbers, with_rates: bool) -> Vec<Cell> {
     cells
 }
 
-fn nothing() -> Cell {
+pub(crate) fn nothing() -> Cell {
     Cell::new(Tone::Faint, "-")
 }
 
-fn unknown() -> Cell {
+pub(crate) fn unknown() -> Cell {
     Cell::new(Tone::Warning, "unknown")
 }
 
 /// The frontend as text. A node port has no address that shows its family, so IPv6 is added.
-fn frontend(view: &FrontendView) -> String {
+pub(crate) fn frontend(view: &FrontendView) -> String {
     let name = frontend_name(&view.frontend);
     match view.frontend.destination {
         Destination::NodePort(Family::V6) => format!("{name} (IPv6)"),
@@ -152,7 +153,7 @@ fn frontend(view: &FrontendView) -> String {
     }
 }
 
-fn state(state: Option<State>) -> Cell {
+pub(crate) fn state(state: Option<State>) -> Cell {
     let Some(state) = state else { return unknown() };
     let tone = match state {
         State::Served => Tone::Good,
@@ -162,7 +163,7 @@ fn state(state: Option<State>) -> Cell {
     Cell::new(tone, state)
 }
 
-fn affinity_text(affinity: Affinity) -> String {
+pub(crate) fn affinity_text(affinity: Affinity) -> String {
     let clients = if affinity.clients == 1 { "client" } else { "clients" };
     match affinity.seconds {
         Some(seconds) => format!("{seconds}s, {} {clients}", affinity.clients),
@@ -170,7 +171,7 @@ fn affinity_text(affinity: Affinity) -> String {
     }
 }
 
-fn sources(view: &FrontendView, in_full: bool) -> Cell {
+pub(crate) fn sources(view: &FrontendView, in_full: bool) -> Cell {
     let Some(sources) = &view.sources else { return Cell::from("any") };
     let shown = if in_full { sources.len() } else { FEW_SOURCES };
     let mut texts: Vec<String> = sources.iter().take(shown).map(ToString::to_string).collect();
@@ -180,7 +181,7 @@ fn sources(view: &FrontendView, in_full: bool) -> Cell {
     if texts.is_empty() { Cell::new(Tone::Warning, "none") } else { Cell::from(texts.join(", ")) }
 }
 
-fn summary(view: &FrontendView) -> String {
+pub(crate) fn summary(view: &FrontendView) -> String {
     let local = view.endpoints.iter().filter(|endpoint| endpoint.local).count();
     match view.endpoints.len() {
         0 => "none".to_owned(),
@@ -190,18 +191,20 @@ fn summary(view: &FrontendView) -> String {
 
 /// Prints notes about what the table does not show, such as quarantined Services.
 fn notes(listing: &Listing, out: &mut Output<'_>) -> Result<()> {
-    for family in &listing.view.changing {
-        out.line(format_args!("The {family} table changed while it was read: an endpoint may be missing or old"), 2)?;
-    }
-    listing.problems.iter().try_for_each(|problem| out.problem(&problem.text))?;
-    if let Some(note) = &listing.causes.note {
-        out.line(out.styled(Tone::Faint, note), 2)?;
-    }
-    match listing.view.unreadable {
-        0 => Ok(()),
-        count => out
-            .text(format_args!("Objects in the tables that another program wrote and that cannot be read: {count}\n")),
-    }
+    sentences(listing).into_iter().try_for_each(|(tone, text)| out.line(out.styled(tone, escaped(&text)), 2))
+}
+
+/// Sentences about what the table does not show.
+pub(crate) fn sentences(listing: &Listing) -> Vec<(Tone, String)> {
+    let changing = listing.view.changing.iter().map(|family| {
+        (Tone::Plain, format!("The {family} table changed while it was read: an endpoint may be missing or old"))
+    });
+    let problems = listing.problems.iter().map(|problem| (Tone::Bad, problem.text.clone()));
+    let note = listing.causes.note.clone().map(|note| (Tone::Faint, note));
+    let unreadable = Some(listing.view.unreadable).filter(|count| *count > 0).map(|count| {
+        (Tone::Plain, format!("Objects in the tables that another program wrote and that cannot be read: {count}"))
+    });
+    changing.chain(problems).chain(note).chain(unreadable).collect()
 }
 
 /// The document of `-o json`.

@@ -6,11 +6,11 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::tables::{EndpointView, FrontendView, View};
-use crate::traffic::{Count, Frontends, TrafficSample, Walks};
+use crate::traffic::{Count, Frontends, TrafficSample, Walks, added};
 
 /// The numbers of the last listing of connections.
 #[derive(Default)]
-pub(super) struct Stats {
+pub(crate) struct Stats {
     look: TrafficSample,
     walks: Walks,
     /// The time between the last two walks.
@@ -21,29 +21,46 @@ pub(super) struct Stats {
 /// the kernel does not account them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     /// Connections on which both sides sent packets.
-    pub(super) open: u64,
+    pub(crate) open: u64,
     /// Connections without an answer yet.
-    pub(super) unanswered: u64,
+    pub(crate) unanswered: u64,
     /// All connections that the kernel tracks, closed ones included.
-    pub(super) connections: u64,
+    pub(crate) connections: u64,
     /// The connections that the nftables counters have counted since they were created; `None` without counters.
-    pub(super) counted: Option<u64>,
-    pub(super) packets: Option<u64>,
-    pub(super) bytes: Option<u64>,
+    pub(crate) counted: Option<u64>,
+    pub(crate) packets: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     /// The rates; with `--watch`, from the second walk on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rates: Option<Rates>,
+    pub(crate) rates: Option<Rates>,
 }
 
 /// The traffic per second, on average since the previous walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Rates {
-    pub(super) connections_per_second: f64,
-    pub(super) packets_per_second: Option<f64>,
-    pub(super) bytes_per_second: Option<f64>,
+pub(crate) struct Rates {
+    pub(crate) connections_per_second: f64,
+    pub(crate) packets_per_second: Option<f64>,
+    pub(crate) bytes_per_second: Option<f64>,
+}
+
+impl Numbers {
+    /// Adds the numbers of another frontend of the same Service, or of another one that leads to the same endpoint.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.open += other.open;
+        self.unanswered += other.unanswered;
+        self.connections += other.connections;
+        self.counted = added(self.counted, other.counted, u64::saturating_add);
+        self.packets = added(self.packets, other.packets, u64::saturating_add);
+        self.bytes = added(self.bytes, other.bytes, u64::saturating_add);
+        self.rates = added(self.rates, other.rates, |a, b| Rates {
+            connections_per_second: a.connections_per_second + b.connections_per_second,
+            packets_per_second: added(a.packets_per_second, b.packets_per_second, |a, b| a + b),
+            bytes_per_second: added(a.bytes_per_second, b.bytes_per_second, |a, b| a + b),
+        });
+    }
 }
 
 impl Stats {
@@ -51,7 +68,7 @@ impl Stats {
     ///
     /// # Errors
     /// When the kernel does not list its connections.
-    pub(super) fn count(&mut self, view: &View) -> Result<()> {
+    pub(crate) fn count(&mut self, view: &View) -> Result<()> {
         let frontends = Frontends::new(
             view.frontends.iter().map(|frontend| frontend.frontend),
             view.node_addresses.iter().copied(),
@@ -61,13 +78,13 @@ impl Stats {
     }
 
     /// The numbers of the frontend at a position of the view.
-    pub(super) fn of_frontend(&self, position: usize, frontend: &FrontendView) -> Numbers {
+    pub(crate) fn of_frontend(&self, position: usize, frontend: &FrontendView) -> Numbers {
         let numbers = self.look.frontends.get(position).map_or_else(Numbers::default, |count| self.numbers(count));
         Numbers { counted: frontend.counted, ..numbers }
     }
 
     /// The numbers of an endpoint of the frontend at a position of the view.
-    pub(super) fn of_endpoint(&self, position: usize, endpoint: &EndpointView) -> Numbers {
+    pub(crate) fn of_endpoint(&self, position: usize, endpoint: &EndpointView) -> Numbers {
         let count = self.look.endpoints.get(&(position, endpoint.address)).copied();
         // An endpoint without connections had no new traffic, so its rates are 0 and not unknown.
         let none = Count { since: self.elapsed.map(|_| Default::default()), ..Count::default() };
@@ -95,7 +112,7 @@ impl Stats {
     }
 
     /// Whether there are rates, which need two walks.
-    pub(super) fn has_rates(&self) -> bool {
+    pub(crate) fn has_rates(&self) -> bool {
         self.elapsed.is_some()
     }
 }

@@ -3,10 +3,11 @@
 use clap::Parser;
 use serde_json::{Value, json};
 
+use super::testing::frontend;
 use super::*;
 use crate::output::Format;
-use crate::tables::{Affinity, EndpointView, Kind, Policy};
-use rules::model::{Family, Protocol};
+use crate::tables::{Affinity, Kind};
+use rules::model::Family;
 
 #[derive(Parser)]
 struct Line {
@@ -16,30 +17,6 @@ struct Line {
 
 fn args(words: &[&str]) -> Args {
     Line::parse_from(std::iter::once(&"services").chain(words)).args
-}
-
-fn frontend(service: &str, address: Option<&str>, port: u16, kind: Kind, endpoints: &[(&str, bool)]) -> FrontendView {
-    let destination =
-        address.map_or(Destination::NodePort(Family::V4), |address| Destination::Address(address.parse().unwrap()));
-    let endpoint = |(address, local): &(&str, bool)| EndpointView {
-        address: address.parse().unwrap(),
-        local: *local,
-        share: None,
-        share_outside: None,
-        counted: None,
-    };
-    FrontendView {
-        service: Some(service.into()),
-        frontend: Frontend { destination, protocol: Protocol::Tcp, port },
-        kind: Some(kind),
-        state: Some(if endpoints.is_empty() { State::Refused } else { State::Served }),
-        policy: Some(Policy::Cluster),
-        affinity: None,
-        counted: None,
-        shares_counters: false,
-        sources: None,
-        endpoints: endpoints.iter().map(endpoint).collect(),
-    }
 }
 
 fn view() -> View {

@@ -10,7 +10,7 @@
 //! size of the tables and the limits of `crate::traffic`.
 
 mod sample;
-mod view;
+pub(crate) mod view;
 
 use std::fs;
 use std::sync::Arc;

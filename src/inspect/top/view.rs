@@ -320,7 +320,7 @@ fn tenths(number: u64) -> String {
 }
 
 /// Formats a number in at most six characters: `9999`, `12.3k`, `4.5M`.
-fn short(number: u64) -> String {
+pub(crate) fn short(number: u64) -> String {
     let mut units = ["k", "M", "G", "T", "P", "E"].into_iter();
     let (mut whole, mut rest, mut unit) = (number, 0, "");
     if number < 10_000 {

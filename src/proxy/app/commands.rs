@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
 use inspect::output::Output;
-use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, top, trace};
+use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, stats, top, trace};
 
 use super::{bundle, render};
 use crate::verify;
@@ -19,6 +19,7 @@ enum Command {
     Probe(probe::Args),
     Changes(changes::Args),
     Top(top::Args),
+    Stats(stats::Args),
     Trace(trace::Args),
     /// Give the terminal back when the process that has it as a screen is killed
     #[command(name = screen::GUARD, hide = true)]
@@ -63,6 +64,7 @@ fn dispatch(command: Command, out: &mut Output<'_>) -> Result<CommandOutcome> {
         Command::Probe(args) => probe::run(&args, out),
         Command::Changes(args) => changes::run(&args, out),
         Command::Top(args) => top::run(&args, out),
+        Command::Stats(args) => stats::run(&args, out),
         Command::Trace(args) => trace::run(&args, out),
         Command::TerminalGuard => screen::guard().map(|()| CommandOutcome::Fine),
         Command::Verify(args) => verify::run(&args, out),

@@ -62,7 +62,7 @@ pub(super) fn drop_privileges(config: &Config) -> Result<()> {
         return Ok(());
     }
     let programs = config.manifests.is_none() && api::runs_programs(config.client.kubeconfig.as_deref());
-    let dropped = privileges::drop_all(Needs { programs, splice: config.serves_localhost() })?;
+    let dropped = privileges::drop_all(Needs { programs, low_ports: true, splice: config.serves_localhost() })?;
     let capabilities = list(&dropped.capabilities);
     info!(capabilities, writingFiles = %dropped.files, otherSyscalls = %dropped.syscalls, "Privileges given up");
     Ok(())

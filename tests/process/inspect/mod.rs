@@ -1,5 +1,6 @@
 //! The commands that look at a node, beside a running proxy, after one, and on a terminal.
 
+mod browser;
 mod bundle;
 mod changes;
 mod check;
@@ -8,6 +9,7 @@ mod configured;
 mod names;
 mod screen;
 mod services;
+mod stats;
 mod top;
 mod verify;
 
