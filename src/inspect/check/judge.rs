@@ -11,7 +11,7 @@ use super::{Line, Verdict};
 use crate::other_proxy::{OtherProxy, Program};
 use cluster::source::api::{Access, Allowed, ServerReport};
 use cluster::source::{NODE_REMEDY, no_such_node};
-use component::config::{DEFAULT_NODE_PORTS, PortRanges};
+use component::config::{self, DEFAULT_NODE_PORTS, PortRanges};
 use component::redact::redact;
 use node::configured::NoSettings;
 use node::kernel::LOCK;
@@ -300,7 +300,10 @@ fn api_server(look: &ServerReport, now: Timestamp) -> Vec<Line> {
         let remedy = "remove it from the CA file, or put the right one there; the others are used";
         warning(AREA, format_args!("the CA file has a certificate that cannot be used: {why}"), remedy)
     });
-    [answer].into_iter().chain(server).chain(client).chain(skipped).collect()
+    let release = config::outside(&reached.version).map(|why| {
+        warning(AREA, why, "look for a release of this program for that of the cluster: deploy/COMPATIBILITY.md says what was tried")
+    });
+    [answer].into_iter().chain(release).chain(server).chain(client).chain(skipped).collect()
 }
 
 fn prefixed(prefix: &str, text: &str) -> String {
