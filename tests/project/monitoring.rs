@@ -57,12 +57,15 @@ fn each_alert_fires_when_it_should_and_not_otherwise() {
 #[test]
 fn each_alert_is_on_the_page_of_metrics_and_no_other() {
     let page = fs::read_to_string(project().join("deploy/METRICS.md")).expect("the page is there");
-    let cells = page.lines().filter_map(|line| line.strip_prefix("| `KubeProxy")?.split('`').next());
-    let listed: Vec<String> = cells.map(|name| format!("KubeProxy{name}")).collect();
+    let listed: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let mut rules = yaml("deploy/monitoring/rules.yaml");
     let names: Vec<&str> =
         alerts(&mut rules).into_iter().map(|alert| alert["alert"].as_str().expect("a name")).collect();
     assert_eq!(listed, names);
+    for alert in alerts(&mut rules) {
+        let anchor = alert["alert"].as_str().expect("a name").to_lowercase();
+        assert_eq!(alert["annotations"]["runbook_url"], format!("deploy/METRICS.md#{anchor}"));
+    }
 }
 
 /// The alert of kubernetes-mixin about components of different releases.

@@ -397,7 +397,7 @@ fn other_proxy(OtherProxy { program, signs }: &OtherProxy) -> Line {
         Program::Upstream(mode) => warning(
             AREA,
             format_args!("upstream's kube-proxy in mode {mode} runs on this node: {signs}"),
-            "end it before a kube-proxy of this program starts, as deploy/MIGRATION.md says",
+            "end it before a kube-proxy of this program starts, as deploy/INSTALL.md says",
         ),
         Program::Own => warning(
             AREA,
@@ -407,7 +407,7 @@ fn other_proxy(OtherProxy { program, signs }: &OtherProxy) -> Line {
         Program::Unknown => warning(
             AREA,
             format_args!("another kube-proxy runs on this node: {signs}"),
-            "only one of them may go on: end upstream's as deploy/MIGRATION.md says; one of this program waits for the other to end",
+            "only one of them may go on: end upstream's as deploy/INSTALL.md says; one of this program waits for the other to end",
         ),
     }
 }

@@ -19,14 +19,14 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_tables_verified_timestamp_seconds", "An age of more than two hours: syncs fail, or none takes place; the log and `/livez` say which. `kube-proxy verify` names what differs now."),
     ("kubeproxy_nft_quarantined_services", "The log and the event ServiceNotProgrammed have the kernel's error. Change the Service, or report the error. It is tried again after an hour."),
     ("kubeproxy_nft_oversized_services", "The log has the Service and its size. Give it fewer ports, addresses or endpoints, or raise the limit."),
-    ("kubeproxy_nft_lost_claims", "The log and the event FrontNotProgrammed name both Services and the reason. `SECURITY.md` has the order of claims."),
+    ("kubeproxy_nft_lost_claims", "The log and the event FrontNotProgrammed name both Services and the reason. [SECURITY](SECURITY.md#who-gets-an-address) has the order of claims."),
     ("kubeproxy_nft_errors_total", "Each is tried again. If `refused` rises steadily, see `kubeproxy_nft_quarantined_services`; `unstable`: another program commits to these tables without a pause; `decode` or `encode`: report it, with the kernel's version."),
     ("kubeproxy_nft_source_connected", "0: the log has the URL and the likely cause, at once and every 5 minutes. Check the server, the route, the credentials and the role."),
     ("kubeproxy_nft_source_last_received_timestamp_seconds", "An age of more than 300 s: as for `kubeproxy_nft_source_connected`."),
     ("kubeproxy_nft_source_reconnects_total", "A few an hour are normal, because servers end watches. Many mean an unstable server or network."),
     ("kubeproxy_nft_rejected_objects_total", "The log names the object, the field and what is wrong. The rest of the object, or its state from before, is used."),
     ("kubeproxy_nft_log_lines_dropped_total", "Check what reads standard error (the container runtime), and the disk that it writes to."),
-    ("kubeproxy_nft_readyz_total", "503: `curl -s http://127.0.0.1:10256/readyz` shows the reason; see `README.md` beside this page."),
+    ("kubeproxy_nft_readyz_total", "503: `curl -s http://127.0.0.1:10256/readyz` shows the reason; see [Check](INSTALL.md#check)."),
     ("kubeproxy_nft_conntrack_entries", "Near `kubeproxy_nft_conntrack_limit` new connections are dropped: `kube-proxy top --sort open` names the Services whose connections fill the table. Raise `conntrack.maxPerCore`, or shorten the time-outs of `conntrack`."),
     ("kubeproxy_nft_conntrack_limit", "It changes with the sysctl, which a start raises by `conntrack.maxPerCore` and `conntrack.min`."),
     ("kubeproxy_nft_conntrack_dropped_packets_total", "The table is full: as for `kubeproxy_nft_conntrack_entries`. The kernel's log has `nf_conntrack: table full`."),
@@ -54,14 +54,14 @@ const UPSTREAM: &[(&str, &str)] = &[
     ("kubeproxy_sync_proxy_rules_no_local_endpoints_total", "Service ports with a policy Local that have endpoints, but none on this node. Expected for `external` behind a load balancer that checks health; clients of `internal` get no answer here."),
     ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "The rules from before stay in force. The log has each error."),
     ("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "Chains that could not be deleted are empty and are tried again."),
-    ("kubeproxy_nftables_localhost_nodeport_listeners", "TCP node ports that are served on 127.0.0.1 or ::1 (`CONFIGURATION.md`, Node ports on localhost). It follows the Services with node ports and endpoints."),
+    ("kubeproxy_nftables_localhost_nodeport_listeners", "TCP node ports that are served on 127.0.0.1 or ::1 ([how to switch it on](REFERENCE.md#node-ports-on-localhost)). It follows the Services with node ports and endpoints."),
     ("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", "Another program has the port. The log names port, Service and error; it is tried again every second."),
     ("kubeproxy_nftables_localhost_nodeport_rejected_packets_total", "A client uses UDP or SCTP to a node port on a loopback address, or the list of node-port addresses lacks `localhost`. Read every 2 s."),
     ("kubeproxy_conntrack_reconciler_sync_duration_seconds", "It grows with the number of flows of the node."),
     ("kubeproxy_conntrack_reconciler_deleted_entries_total", "Flows that led to an endpoint that is gone: UDP flows, TCP and SCTP flows that nobody answered, and connections that are closed by annotation. It follows the changes of endpoints."),
     ("kubeproxy_proxy_healthz_total", "503: `curl -s http://127.0.0.1:10256/healthz` shows the reason, or the Node is being deleted."),
     ("kubeproxy_proxy_livez_total", "503: `curl -s http://127.0.0.1:10256/livez` shows the reason."),
-    ("kubernetes_build_info", "Labels say the release of Kubernetes that is followed; see below."),
+    ("kubernetes_build_info", "The version that is reported: [below](#the-version-that-is-reported)."),
     ("kubernetes_feature_enabled", "It changes with the configuration only."),
     ("rest_client_requests_total", "A `code` of 401 or 403 means credentials or rights; `<error>` means no answer, and the log says why. A watch is one request, which counts when it begins."),
     ("rest_client_request_duration_seconds", "Each page of a list, and each event that is sent. Watches, which last for minutes, are not in it; a server that streams lists is asked for pages only after a failure."),
@@ -101,21 +101,26 @@ fn used() -> Metrics {
     metrics
 }
 
-/// Returns the label names of a sample, without `le`.
+/// Returns whether only this program has the metric.
+fn is_own(name: &str) -> bool {
+    name.starts_with("kubeproxy_nft_")
+}
+
+/// Returns the label names of a sample behind a comma, without `le`; empty if there are none.
 fn labels(sample: &str) -> String {
-    let Some((_, rest)) = sample.split_once('{') else { return "none".to_owned() };
+    let Some((_, rest)) = sample.split_once('{') else { return String::new() };
     let inside = rest.rsplit_once('}').unwrap().0;
     let names = inside.split("\",").filter_map(|pair| pair.split_once("=\"")).map(|(name, _)| name);
     let mut names: Vec<String> = names.filter(|name| *name != "le").map(|name| format!("`{name}`")).collect();
     names.sort();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    names.iter().map(|name| format!(", {name}")).collect()
 }
 
 /// Returns a table row for each metric family of a scrape for which `is_of_list` returns `true`.
-fn rows(advice: &[(&str, &str)], is_of_list: impl Fn(&str) -> bool) -> Vec<[String; 5]> {
+fn rows(advice: &[(&str, &str)], is_of_list: impl Fn(&str) -> bool) -> Vec<[String; 3]> {
     let text = used().text();
     let families = text.split("# HELP ").skip(1).filter(|family| is_of_list(family));
-    let mut rows: Vec<[String; 5]> = families
+    let mut rows: Vec<[String; 3]> = families
         .map(|family| {
             let mut lines = family.lines();
             let (name, help) = lines.next().unwrap().split_once(' ').unwrap();
@@ -124,19 +129,20 @@ fn rows(advice: &[(&str, &str)], is_of_list: impl Fn(&str) -> bool) -> Vec<[Stri
             let help = help.split_once("] ").map_or(help, |(_, help)| help).trim_end_matches('.');
             let (_, advice) =
                 advice.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no words about {name}"));
-            [format!("`{name}`"), kind.to_owned(), labels(sample), format!("{help}."), (*advice).to_owned()]
+            // Upstream's help texts say no more than its names.
+            let help = if is_own(name) { format!("{help}. ") } else { String::new() };
+            [format!("`{name}`"), format!("{kind}{}", labels(sample)), format!("{help}{advice}")]
         })
         .collect();
     assert_eq!(rows.len(), advice.len(), "the list has a metric that is not there");
-    let place = |row: &[String; 5]| advice.iter().position(|(name, _)| row[0] == format!("`{name}`"));
+    let place = |row: &[String; 3]| advice.iter().position(|(name, _)| row[0] == format!("`{name}`"));
     rows.sort_by_key(place);
     rows
 }
 
 #[test]
 fn the_tables_of_metrics_are_what_the_code_says() {
-    let head = ["metric", "type", "labels", "what it says", "when it moves"];
-    let is_own = |name: &str| name.starts_with("kubeproxy_nft_");
+    let head = ["metric", "type and labels", "what it says, and what to do when it moves"];
     assert_generated("METRICS.md", "our metrics", &table(head, &rows(OWN, is_own)));
     assert_generated("METRICS.md", "metrics of upstream", &table(head, &rows(UPSTREAM, |name| !is_own(name))));
 }

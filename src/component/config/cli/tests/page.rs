@@ -1,4 +1,4 @@
-//! Generates and checks `deploy/FLAGS.md`: all flags, and the fields without a flag.
+//! Generates and checks two parts of `deploy/REFERENCE.md`: all flags, and the fields without a flag.
 
 use serde_json::Value;
 
@@ -42,15 +42,13 @@ fn code(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// The effect of a flag that is given together with `--config`.
-fn beside_a_file(flag: &Described) -> &'static str {
+/// The field that a flag sets, with a mark for a flag that has an effect beside `--config`.
+fn field(flag: &Described) -> String {
+    let field = flag.field.map_or_else(|| "-".to_owned(), code);
     match flag {
-        Described { help, with_file, .. } if !with_file || help.starts_with(WITHOUT_EFFECT) => {
-            "no effect; a warning names it"
-        }
-        Described { name: "vmodule", .. } => "goes before the items of the field",
-        Described { field: Some(_), .. } => "wins over the field",
-        Described { .. } => "counts",
+        Described { help, with_file, .. } if !with_file || help.starts_with(WITHOUT_EFFECT) => field,
+        Described { field: Some(_), .. } => format!("{field} (wins)"),
+        Described { .. } => format!("{field} (counts)"),
     }
 }
 
@@ -60,16 +58,12 @@ fn flags_as_text() -> String {
         let of_group = described().into_iter().filter(|flag| flag.group == group);
         let rows: Vec<_> = of_group
             .map(|flag| {
-                let default = if flag.default.is_empty() { "none".to_owned() } else { code(&flag.default) };
-                let whose = if group == OWN { "ours" } else { "upstream's" };
-                let field = flag.field.map_or_else(|| "none".to_owned(), code);
-                let beside = beside_a_file(&flag).to_owned();
-                let name = code(&format!("--{}", flag.name));
-                [name, code(flag.kind), default, whose.to_owned(), field, beside, flag.help.to_owned()]
+                let default = if flag.default.is_empty() { "-".to_owned() } else { code(&flag.default) };
+                [code(&format!("--{}", flag.name)), default, field(&flag), flag.help.to_owned()]
             })
             .collect();
-        let head = ["flag", "type", "default", "whose", "field", "beside `--config`", "effect"];
-        text += &format!("## {group}\n\n{}\n", table(head, &rows));
+        let head = ["flag", "default", "field", "effect"];
+        text += &format!("### {group}\n\n{}\n", table(head, &rows));
     }
     text
 }
@@ -94,6 +88,6 @@ fn fields_as_text() -> String {
 
 #[test]
 fn the_page_of_flags_is_what_the_code_says() {
-    assert_generated("FLAGS.md", "flags", &flags_as_text());
-    assert_generated("FLAGS.md", "fields", &fields_as_text());
+    assert_generated("REFERENCE.md", "flags", &flags_as_text());
+    assert_generated("REFERENCE.md", "fields", &fields_as_text());
 }
