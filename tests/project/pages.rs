@@ -318,7 +318,8 @@ fn first_cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags that upstream does not have.
-const OWN_FLAGS: [&str; 15] = [
+const OWN_FLAGS: [&str; 16] = [
+    "--cleanup-force",
     "--counters",
     "--drain-on",
     "--endpoint-chains",

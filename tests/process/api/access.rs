@@ -46,7 +46,7 @@ fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role(format:
     }
 }
 
-// The alert KubeVersionMismatch compares what all components of the cluster report.
+// The alert KubeVersionMismatch compares what all components of the cluster report (P14).
 #[test]
 fn the_metrics_report_the_version_of_the_cluster_unless_a_flag_gives_another_one() {
     let cluster = Cluster::new(Format::Json);

@@ -1,4 +1,5 @@
-//! Generates and checks two parts of `deploy/REFERENCE.md`: all flags, and the fields without a flag.
+//! Generates and checks two parts of `deploy/REFERENCE.md`: upstream's flags, and the fields without a flag. Holds the table of our own
+//! flags, which is written by hand, to their defaults and fields.
 
 use serde_json::Value;
 
@@ -52,14 +53,23 @@ fn field(flag: &Described) -> String {
     }
 }
 
+fn default(flag: &Described) -> String {
+    if flag.default.is_empty() { "-".to_owned() } else { code(&flag.default) }
+}
+
 fn flags_as_text() -> String {
     let mut text = String::new();
-    for group in GROUPS.into_iter().filter(|group| *group != GLOBAL) {
-        let of_group = described().into_iter().filter(|flag| flag.group == group);
+    for group in GROUPS.into_iter().filter(|group| ![GLOBAL, OWN].contains(group)) {
+        let of_group: Vec<_> = described().into_iter().filter(|flag| flag.group == group).collect();
+        if of_group.iter().all(|flag| flag.help.starts_with(WITHOUT_EFFECT)) {
+            let names: Vec<String> = of_group.iter().map(|flag| code(&format!("--{}", flag.name))).collect();
+            text += &format!("### {group}\n\n{}\n\n", names.join(", "));
+            continue;
+        }
         let rows: Vec<_> = of_group
+            .into_iter()
             .map(|flag| {
-                let default = if flag.default.is_empty() { "-".to_owned() } else { code(&flag.default) };
-                [code(&format!("--{}", flag.name)), default, field(&flag), flag.help.to_owned()]
+                [code(&format!("--{}", flag.name)), default(&flag), field(&flag), flag.help.to_owned()]
             })
             .collect();
         let head = ["flag", "default", "field", "effect"];
@@ -74,16 +84,30 @@ fn fields_as_text() -> String {
     let has_flag = |path: &str| FLAGS.iter().any(|flag| flag.path == path);
     all.retain(|(path, _)| !has_flag(path));
     all.sort_by(|one, other| one.0.cmp(&other.0));
-    let rows: Vec<_> = all
-        .into_iter()
-        .map(|(path, default)| {
-            let (_, effect) =
-                FIELDS.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("no words about field {path}"));
-            [code(&path), code(&default.to_string()), (*effect).to_owned()]
-        })
-        .collect();
-    assert_eq!(rows.len(), FIELDS.len(), "the list has a field that is not there");
-    table(["field", "default", "effect"], &rows)
+    assert_eq!(all.len(), FIELDS.len(), "the list has a field that is not there");
+    let (mut rows, mut idle) = (Vec::new(), Vec::new());
+    for (path, default) in all {
+        let (_, effect) =
+            FIELDS.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("no words about field {path}"));
+        match effect.starts_with(WITHOUT_EFFECT) {
+            true => idle.push(code(&path)),
+            false => rows.push([code(&path), code(&default.to_string()), (*effect).to_owned()]),
+        }
+    }
+    format!("{}\nWithout effect: {}.\n", table(["field", "default", "effect"], &rows), idle.join(", "))
+}
+
+#[test]
+fn our_own_flags_are_on_the_page_with_their_defaults_and_fields() {
+    let path = format!("{}/../../deploy/REFERENCE.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(path).unwrap();
+    let own: Vec<_> = described().into_iter().filter(|flag| flag.group == OWN).collect();
+    assert!(own.len() > 10);
+    for flag in own {
+        let field = flag.field.map_or_else(|| "-".to_owned(), code);
+        let row = format!("| `--{}` | {} | {field} | ", flag.name, default(&flag));
+        assert!(page.contains(&row), "the page has no row {row}");
+    }
 }
 
 #[test]
