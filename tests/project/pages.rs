@@ -27,7 +27,7 @@ pub(super) fn project() -> &'static Path {
 
 /// The pages for operators, by their paths: the first page, and each below `deploy/`.
 pub(super) fn pages() -> Vec<String> {
-    let mut pages = vec!["README.md".to_owned(), ".github/SECURITY.md".to_owned()];
+    let mut pages = ["README.md", ".github/SECURITY.md", ".github/RELEASING.md"].map(str::to_owned).to_vec();
     let mut folders = vec!["deploy".to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(project().join(&folder)).expect("a folder can be read") {
