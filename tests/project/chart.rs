@@ -115,7 +115,8 @@ fn the_strategy_the_environment_and_the_security_context_reach_the_daemon_set() 
     let context = json!({ "seccompProfile": { "type": "RuntimeDefault" }, "seLinuxOptions": { "type": "spc_t" } });
     assert_eq!(pod["securityContext"], context);
     for containers in ["initContainers", "containers"] {
-        let names: Vec<&Value> = pod[containers][0]["env"].as_array().expect("a list").iter().map(|entry| &entry["name"]).collect();
+        let names: Vec<&Value> =
+            pod[containers][0]["env"].as_array().expect("a list").iter().map(|entry| &entry["name"]).collect();
         assert_eq!(names, ["NODE_NAME", "HTTPS_PROXY"], "{containers}");
     }
 }

@@ -129,7 +129,7 @@ fn is_program(name: &str) -> bool {
 }
 
 /// What shells do themselves, and words of tests that are also names of programs.
-const NO_PROGRAMS: [&str; 9] = ["test", "echo", "printf", "kill", "exec", "true", "service", "sysctl", "top"];
+const NO_PROGRAMS: [&str; 10] = ["test", "echo", "printf", "kill", "exec", "true", "service", "sysctl", "top", "open"];
 /// A source that starts what a variable holds, but not in the tests that a group runs.
 const WITH_OTHER_TESTS: &str = "tests/engine/leftovers/mod.rs";
 

@@ -93,7 +93,9 @@ fn flaw(page: &str, link: &str, content: impl Fn(&str) -> Option<String>) -> Opt
     }
     let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));
     let path = if target.is_empty() { Some(page.to_owned()) } else { resolved(page, target) };
-    let Some(path) = path.filter(|path| !path.is_empty()) else { return Some("leads out of the repository".to_owned()) };
+    let Some(path) = path.filter(|path| !path.is_empty()) else {
+        return Some("leads out of the repository".to_owned());
+    };
     let Some(text) = content(&path) else { return Some(format!("there is no {path}")) };
     let missing = anchor.filter(|anchor| !anchors(&text).contains(*anchor));
     missing.map(|anchor| format!("{path} has no heading #{anchor}"))

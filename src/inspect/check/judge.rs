@@ -301,7 +301,11 @@ fn api_server(look: &ServerReport, now: Timestamp) -> Vec<Line> {
         warning(AREA, format_args!("the CA file has a certificate that cannot be used: {why}"), remedy)
     });
     let release = config::outside(&reached.version).map(|why| {
-        warning(AREA, why, "look for a release of this program for that of the cluster: deploy/COMPATIBILITY.md says what was tried")
+        warning(
+            AREA,
+            why,
+            "look for a release of this program for that of the cluster: deploy/COMPATIBILITY.md says what was tried",
+        )
     });
     [answer].into_iter().chain(release).chain(server).chain(client).chain(skipped).collect()
 }

@@ -68,9 +68,7 @@ fn flags_as_text() -> String {
         }
         let rows: Vec<_> = of_group
             .into_iter()
-            .map(|flag| {
-                [code(&format!("--{}", flag.name)), default(&flag), field(&flag), flag.help.to_owned()]
-            })
+            .map(|flag| [code(&format!("--{}", flag.name)), default(&flag), field(&flag), flag.help.to_owned()])
             .collect();
         let head = ["flag", "default", "field", "effect"];
         text += &format!("### {group}\n\n{}\n", table(head, &rows));
