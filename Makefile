@@ -144,7 +144,7 @@ sbom: deps ## Write what the binary is made of to target/kube-proxy.cdx.json, an
 reproduce: deps ## Build the release twice, in two places, and compare the bytes
 	deploy/reproduce
 
-pages: ## Write the parts of deploy/FLAGS.md and deploy/METRICS.md that come from the code, and tests/COVERAGE.md
+pages: ## Write the parts of deploy/REFERENCE.md and deploy/METRICS.md that come from the code, and tests/COVERAGE.md
 	BLESS=1 cargo test --workspace --lib tests::page
 	BLESS=1 cargo test --test project coverage
 

@@ -44,7 +44,7 @@ pub enum Format {
     Table,
     /// For people, with more columns.
     Wide,
-    /// For programs; the fields are described in deploy/COMMANDS.md.
+    /// For programs; the fields are described in deploy/REFERENCE.md.
     Json,
     /// As json, in YAML.
     Yaml,

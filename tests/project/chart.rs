@@ -46,8 +46,11 @@ fn combinations() -> Vec<Value> {
         ] } } } }),
         json!({ "surge": true, "serviceAccount": { "create": false }, "name": "service-proxy", "extraArgs": ["-v=2"] }),
         json!({ "config": { "nodePortAddresses": ["primary"], "nftables": { "serviceElementsLimit": 5 }, "detectLocalMode": "NodeCIDR" } }),
+        json!({ "updateStrategy": { "type": "OnDelete" }, "extraEnv": [{ "name": "HTTPS_PROXY", "value": "http://192.0.2.9:3128" }],
+            "podSecurityContext": { "seLinuxOptions": { "type": "spc_t" } } }),
         json!({ "monitoring": {
             "metricsBindAddress": "0.0.0.0:10249", "podMonitor": true, "rules": true, "dashboard": true, "labels": { "release": "p" },
+            "runbooks": "https://example.org/pages/",
         } }),
     ];
     for (layout, endpoint_chains) in [("maps", true), ("chains", true), ("chains", false)] {
@@ -97,6 +100,50 @@ fn the_values_reach_the_configuration_and_the_pods() {
         assert_eq!(command.last(), Some(&json!("-v=2")), "{containers}");
     }
     assert_eq!(pod["containers"][0]["ports"][0]["containerPort"], 10300);
+}
+
+#[test]
+fn the_strategy_the_environment_and_the_security_context_reach_the_daemon_set() {
+    let objects = rendered(&values(&json!({
+        "updateStrategy": { "type": "OnDelete" }, "surge": true,
+        "extraEnv": [{ "name": "HTTPS_PROXY", "value": "http://192.0.2.9:3128" }],
+        "podSecurityContext": { "seLinuxOptions": { "type": "spc_t" } },
+    })));
+    let spec = &of_kind(&objects, "DaemonSet")["spec"];
+    assert_eq!(spec["updateStrategy"], json!({ "type": "OnDelete" }));
+    let pod = &spec["template"]["spec"];
+    let context = json!({ "seccompProfile": { "type": "RuntimeDefault" }, "seLinuxOptions": { "type": "spc_t" } });
+    assert_eq!(pod["securityContext"], context);
+    for containers in ["initContainers", "containers"] {
+        let names: Vec<&Value> =
+            pod[containers][0]["env"].as_array().expect("a list").iter().map(|entry| &entry["name"]).collect();
+        assert_eq!(names, ["NODE_NAME", "HTTPS_PROXY"], "{containers}");
+    }
+}
+
+#[test]
+fn the_address_of_the_runbooks_is_one_value() {
+    let monitoring = json!({ "rules": true, "runbooks": "https://example.org/pages/" });
+    let objects = rendered(&values(&json!({ "monitoring": monitoring })));
+    let groups = of_kind(&objects, "PrometheusRule")["spec"]["groups"].as_array().expect("a list");
+    let rules: Vec<&Value> = groups.iter().flat_map(|group| group["rules"].as_array().expect("a list")).collect();
+    assert!(rules.len() > 10, "{rules:?}");
+    for rule in rules {
+        let anchor = rule["alert"].as_str().expect("a name").to_lowercase();
+        let address = format!("https://example.org/pages/deploy/METRICS.md#{anchor}");
+        assert_eq!(rule["annotations"]["runbook_url"], address);
+    }
+}
+
+#[test]
+fn the_page_of_the_chart_lists_each_value() {
+    let page = read("deploy/chart/README.md");
+    let values = &documents("deploy/chart/values.yaml")[0];
+    let named: Vec<&String> = values.as_object().expect("values").keys().collect();
+    let missing: Vec<_> = named.iter().filter(|name| !page.contains(&format!("`{name}"))).collect();
+    assert!(named.len() > 20 && missing.is_empty(), "{missing:?}");
+    let monitoring = values["monitoring"].as_object().expect("values");
+    assert!(monitoring.keys().all(|name| page.contains(&format!(".{name}`"))), "{:?}", monitoring.keys());
 }
 
 #[test]
@@ -193,6 +240,8 @@ fn values_that_mean_nothing_are_refused() {
         (values(&json!({ "image": { "digest": "sha256:12" } })), "digest"),
         (values(&json!({ "monitoring": { "podMonitors": true } })), "podMonitors"),
         (values(&json!({ "maxUnavailable": "0%" })), "maxUnavailable"),
+        (values(&json!({ "updateStrategy": { "type": "Recreate" } })), "updateStrategy"),
+        (values(&json!({ "monitoring": { "runbooks": "example.org" } })), "runbooks"),
         (values(&json!({ "clusterCidr": "10.0.0.0/8" })), "clusterCidr"),
     ] {
         let (succeeded, text) = helm(&["template", "kube-proxy-nft"], &given);

@@ -185,7 +185,7 @@ fn reason(wanted: Statement) -> Option<&'static str> {
 
 fn table(covered: &BTreeMap<Statement, BTreeSet<String>>) -> String {
     let mut text = "# Which test covers which statement\n\nWritten by `BLESS=1 cargo test --test project coverage` from the comments \
-                    of the tests; not by hand.\nThe statements are those of `BEHAVIOUR.md`, each with its first sentence.\n\n\
+                    of the tests; not by hand.\nThe statements are those of [BEHAVIOUR.md](BEHAVIOUR.md), each with its first sentence.\n\n\
                     | statement | | tests |\n|---|---|---|\n"
         .to_owned();
     for (statement, sentence) in contract() {

@@ -38,8 +38,8 @@ fn the_index_has_a_row_for_each_page_and_says_the_same_of_what_was_tried() {
     let index = page(&format!("{FOLDER}{INDEX}"));
     let rows: BTreeMap<String, &str> = index
         .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-        .map(|(name, rest)| (name.to_owned(), rest))
+        .filter_map(|line| line.strip_prefix("| [")?.split_once(") | "))
+        .map(|(link, rest)| (link.split_once("](").expect("a link").1.to_owned(), rest))
         .collect();
     let pages = distributions();
     assert_eq!(rows.keys().collect::<Vec<_>>(), pages.keys().collect::<Vec<_>>());

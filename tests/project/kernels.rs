@@ -1,4 +1,4 @@
-//! The table of kernels in `deploy/KERNELS.md` is what the matrix of virtual machines found: `vm-tests/run --record` writes both it and
+//! The table of kernels in `deploy/COMPATIBILITY.md` is what the matrix of virtual machines found: `vm-tests/run --record` writes both it and
 //! `vm-tests/RESULTS.md`, and nothing else writes either.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
@@ -61,7 +61,7 @@ fn summary(results: &str) -> Vec<String> {
 
 #[test]
 fn the_table_of_kernels_is_what_the_matrix_found() {
-    let page = read("deploy/KERNELS.md");
+    let page = read("deploy/COMPATIBILITY.md");
     let part = page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).expect("the page has the markers").0;
     let found: Vec<String> = table(part).into_iter().skip(2).map(str::to_owned).collect();
     assert_eq!(found, summary(&results().0), "run vm-tests/run --record");

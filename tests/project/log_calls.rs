@@ -1,4 +1,4 @@
-//! The convention of log calls (`deploy/LOGS.md`): a fixed message that begins with a capital and has no full stop, and fields with
+//! The convention of log calls (`deploy/TROUBLESHOOTING.md`, "The log"): a fixed message that begins with a capital and has no full stop, and fields with
 //! lowerCamelCase keys, so that a search for a message or a field finds every record of it.
 //!
 //! Reads the sources as tokens.

@@ -16,6 +16,7 @@ mod golden;
 mod guests;
 mod image;
 mod kernels;
+mod links;
 mod log_calls;
 mod marks;
 mod matrix;

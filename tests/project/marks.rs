@@ -1,6 +1,6 @@
 //! Every command of the pages for operators is run by a test, or the page says that it is not, and why.
 //!
-//! A mark is a paragraph `Not run by the tests: ` with the programs, in backticks, and the reason. Takes the code blocks of the pages. The
+//! A mark is a comment `<!-- Not run by the tests: ... -->` with the programs, in backticks, and the reason. Takes the code blocks of the pages. The
 //! commands of the proxy itself are typed in a network namespace beside an API server (root); what a here-document writes is read, and
 //! so is each block of YAML. `every_command_can_be_typed` in `pages` holds marked commands too to what their tools take.
 
@@ -21,7 +21,8 @@ use component::config::check_content;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const MARK: &str = "Not run by the tests: ";
+/// How a mark begins. It is a comment, because it is about the tests and not for the reader.
+const MARK: &str = "<!-- Not run by the tests: ";
 /// What stands in a pipeline behind a command that is run, or writes a file of which the content is checked; and `source`, which the tests
 /// of `kube-proxy services` type for the completion of words.
 const BESIDE: [&str; 4] = ["head", "grep", "cat", "source"];
@@ -53,7 +54,7 @@ fn each_command_that_no_test_runs_is_marked_with_the_reason() {
         let unmarked: Vec<_> = not_run.iter().filter(|program| !marked.contains(program.as_str())).collect();
         assert!(
             unmarked.is_empty(),
-            "no test runs {unmarked:?} of {name}: run them in one, or write a paragraph \"{MARK}`PROGRAM`: reason\""
+            "no test runs {unmarked:?} of {name}: run them in one, or write a comment \"{MARK}`PROGRAM`: reason -->\""
         );
         let idle: Vec<_> = marked.iter().filter(|program| !not_run.contains(**program)).collect();
         assert!(idle.is_empty(), "{name} marks {idle:?}, of which it has no command");
@@ -62,15 +63,16 @@ fn each_command_that_no_test_runs_is_marked_with_the_reason() {
 
 #[test]
 fn a_command_without_a_mark_and_a_mark_without_a_command_are_found() {
-    let page = "Not run by the tests: `a`, `b`: they need a cluster.\n\n    a x\n    curl -s y | head\n\n    c z | b\n";
+    let page = "<!-- Not run by the tests: `a`, `b`: they need a cluster. -->\n\n    a x\n    curl -s y | head\n\n    c z | b\n";
     assert_eq!(marked(page), BTreeSet::from(["a", "b"]));
     assert_eq!(not_run(&steps(page)), BTreeSet::from(["a", "b", "c"].map(str::to_owned)));
 }
 
 /// The pages with commands above what they print, each with the test that types them.
-const TRANSCRIPTS: [(&str, &str); 2] = [
-    ("deploy/MIGRATION.md", "the_check_before_a_migration_prints_what_the_page_shows"),
-    ("deploy/TROUBLESHOOTING.md", "the_page_for_troubleshooting_shows"),
+const TRANSCRIPTS: [(&str, &str); 3] = [
+    ("README.md", "the_pages_show"),
+    ("deploy/INSTALL.md", "the_check_before_a_migration_prints_what_the_page_shows"),
+    ("deploy/TROUBLESHOOTING.md", "the_pages_show"),
 ];
 
 #[test]
@@ -239,7 +241,7 @@ fn the_check_before_a_migration_prints_what_the_page_shows() {
     let site = Site::new();
     let rules = fs::read_to_string(project().join("tests/data/iptables-mode.txt")).expect("the rules are there");
     run_with_input(site.node.command("iptables-nft-restore").arg("--noflush"), &rules);
-    let transcripts = transcripts(&page("deploy/MIGRATION.md"));
+    let transcripts = transcripts(&page("deploy/INSTALL.md"));
     assert_eq!(transcripts.len(), 2);
     for (command, shown) in transcripts {
         let printed = String::from_utf8(site.output(&command).stdout).expect("it prints text");

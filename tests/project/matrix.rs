@@ -54,7 +54,7 @@ fn recorded(groups: &str, verdict: &str) -> TempDir {
     };
     write("vm-tests/RESULTS.md", "# Results of the matrix\n\nold matrix\n\n## arm64\n\nold arm64\n");
     write(
-        "deploy/KERNELS.md",
+        "deploy/COMPATIBILITY.md",
         "before\n<!-- kernels: written by vm-tests/run --record -->\nold\n<!-- kernels: end -->\nafter\n",
     );
     write("work/commits", "0123456789ab\n");
@@ -70,10 +70,10 @@ fn recorded(groups: &str, verdict: &str) -> TempDir {
 
 const ALL: &str = "\"${GROUPS_PER_KERNEL[@]}\" \"${GROUPS_PER_NFT[@]}\"";
 
-/// Records what is in the folder; the exit code, errors, and RESULTS.md and KERNELS.md then.
+/// Records what is in the folder; the exit code, errors, and RESULTS.md and COMPATIBILITY.md then.
 fn record(folder: &TempDir, architecture: &str) -> (Option<i32>, String, String, String) {
     let (code, _, errors) = shell(folder.path(), &format!("WORK=work ARCH={architecture}\nrecord_results"));
-    let [results, kernels] = ["vm-tests/RESULTS.md", "deploy/KERNELS.md"]
+    let [results, kernels] = ["vm-tests/RESULTS.md", "deploy/COMPATIBILITY.md"]
         .map(|name| fs::read_to_string(folder.path().join(name)).expect("the page is there"));
     (code, errors, results, kernels)
 }

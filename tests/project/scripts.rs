@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::support::proxy::binary;
 use tempfile::TempDir;
 
 /// A script with the flags that start its work, a program that it needs, and what its message about the missing program names.
@@ -78,6 +79,31 @@ const CASES: &[Case] = &[
         named: &["Debian package xz-utils", "make vm-deps"],
     },
 ];
+
+// The last thing that a visitor sees is what the commands say, and not the rules.
+#[test]
+fn the_demo_shows_traffic_and_ends_with_what_four_commands_print() {
+    let mut demo = Command::new(root().join("examples/demo"));
+    let output = demo.env("KUBE_PROXY_BINARY", binary()).output().expect("the demo can be started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.lines().count() < 150, "{text}");
+    let mut rest = &*text;
+    for part in [
+        "Now only pod 2 answers",
+        "$ kube-proxy services\n",
+        "shop/mail:smtp  10.96.0.30:25/TCP        ClusterIP  refused",
+        "$ kube-proxy explain --from 203.0.113.7",
+        "TRANSLATED: shop/web:http sends it to 10.244.1.12:8080",
+        "$ kube-proxy changes\n",
+        // Both slices may be in one sync.
+        ": -10.244.1.11:8080",
+        "$ kube-proxy top --once",
+        "10.244.1.12:8080",
+    ] {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part:?} after what came before in\n{text}")).1;
+    }
+}
 
 /// The programs that only note that they were called: those that build, install, download, publish, or make a container.
 const NOTED: [&str; 13] = [

@@ -66,10 +66,10 @@ table() {
 		END { for (i = 1; i <= n; i++) printf " %s %d,", order[i], sum[order[i]]; printf " all %d.\n", all }' "$results"
 }
 
-# The table of deploy/KERNELS.md: a row a kernel.
+# The table of deploy/COMPATIBILITY.md: a row a kernel.
 summary() {
 	local kernel results=$WORK/results
-	echo 'Tested in virtual machines, with the details in `vm-tests/RESULTS.md`:'
+	echo 'Tested in virtual machines, with the details in [vm-tests/RESULTS.md](../vm-tests/RESULTS.md):'
 	echo
 	echo '| kernel | tests | nft that lists the rules |'
 	echo '|---|---|---|'
@@ -120,9 +120,9 @@ written_by() {
 }
 
 # Writes the results where people look for them: RESULTS.md, of which an architecture writes its own section, and the part of
-# deploy/KERNELS.md between the two markers.
+# deploy/COMPATIBILITY.md between the two markers.
 record_results() {
-	local wrong other results=$WORK/RESULTS.md page=deploy/KERNELS.md begin='<!-- kernels: written by vm-tests/run --record -->' end='<!-- kernels: end -->'
+	local wrong other results=$WORK/RESULTS.md page=deploy/COMPATIBILITY.md begin='<!-- kernels: written by vm-tests/run --record -->' end='<!-- kernels: end -->'
 	wrong=$(wrong_with_results)
 	if [ -n "$wrong" ]; then printf 'nothing is recorded:\n%s\n' "$wrong" >&2; return 1; fi
 	if [ "$ARCH" != amd64 ]; then

@@ -17,6 +17,7 @@ pub mod file;
 mod node_mark;
 mod output;
 mod port_ranges;
+mod release;
 mod validate;
 
 use std::ffi::OsString;
@@ -35,9 +36,7 @@ pub use duration::GoDuration;
 pub use file::{Counters, Flowtable, RulesetLayout, Scheduler, SchedulerHash};
 pub use node_mark::{MarkKind, NodeMark};
 pub use port_ranges::{DEFAULT_NODE_PORTS, PortRanges};
-
-/// The minor release of Kubernetes 1 whose behaviour this program follows.
-pub const KUBERNETES_MINOR: u32 = 37;
+pub use release::{KUBERNETES_MINOR, OLDEST_KUBERNETES_MINOR, major_and_minor, outside};
 
 /// The upper limit of the minimum time between two syncs that the proxy derives from their duration, when `nftables.minSyncPeriod` is not
 /// set. It is upstream's default for this field.
@@ -171,7 +170,7 @@ pub struct Config {
     /// Whether the metrics server has profiling handlers.
     pub profiling: bool,
     /// The version to report in metrics, pages and the log (`--version=v...`). The default is the version of Kubernetes, followed by `+`
-    /// and the version of this program.
+    /// and the version of this program; the metrics then have the version of the cluster ([`Config::version_for`]).
     pub version: String,
     /// The path of the configuration file and its content when it was read; `None` if there is no file.
     pub config_file: Option<(PathBuf, Vec<u8>)>,

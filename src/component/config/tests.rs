@@ -310,6 +310,25 @@ fn version_is_printed() {
     assert!(text.starts_with(&format!("Kubernetes v1.{KUBERNETES_MINOR}.")));
 }
 
+#[test]
+fn the_version_of_the_cluster_is_reported_within_the_range_and_unless_a_flag_gives_one() {
+    let ours = |numbers: &str| Some(format!("{numbers}+kube-proxy-nft.{}", env!("CARGO_PKG_VERSION")));
+    let config = run(&["--master=http://192.0.2.1"]);
+    for (server, reported) in [
+        ("v1.36.2", ours("v1.36.2")),
+        ("v1.34.1+k3s1", ours("v1.34.1")),
+        ("v1.30.9-eks-5d4a308", ours("v1.30.9")),
+        ("v1.25.0", ours("v1.25.0")),
+        ("v1.24.17", None),
+        ("v1.38.0", None),
+        ("", None),
+    ] {
+        assert_eq!(config.version_for(server), reported, "{server}");
+    }
+    let told = run(&["--master=http://192.0.2.1", "--version=v1.35.4"]);
+    assert_eq!((told.version.as_str(), told.version_for("v1.36.2")), ("v1.35.4", None));
+}
+
 /// Returns the configuration of a command with the flags `given`, beside a proxy that runs with the flags `running` and with the
 /// configuration file `file`.
 fn beside(running: &[&str], file: &str, given: &[&str]) -> Result<Config, Error> {

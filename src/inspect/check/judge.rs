@@ -11,7 +11,7 @@ use super::{Line, Verdict};
 use crate::other_proxy::{OtherProxy, Program};
 use cluster::source::api::{Access, Allowed, ServerReport};
 use cluster::source::{NODE_REMEDY, no_such_node};
-use component::config::{DEFAULT_NODE_PORTS, PortRanges};
+use component::config::{self, DEFAULT_NODE_PORTS, PortRanges};
 use component::redact::redact;
 use node::configured::NoSettings;
 use node::kernel::LOCK;
@@ -300,7 +300,14 @@ fn api_server(look: &ServerReport, now: Timestamp) -> Vec<Line> {
         let remedy = "remove it from the CA file, or put the right one there; the others are used";
         warning(AREA, format_args!("the CA file has a certificate that cannot be used: {why}"), remedy)
     });
-    [answer].into_iter().chain(server).chain(client).chain(skipped).collect()
+    let release = config::outside(&reached.version).map(|why| {
+        warning(
+            AREA,
+            why,
+            "look for a release of this program for that of the cluster: deploy/COMPATIBILITY.md says what was tried",
+        )
+    });
+    [answer].into_iter().chain(release).chain(server).chain(client).chain(skipped).collect()
 }
 
 fn prefixed(prefix: &str, text: &str) -> String {
@@ -394,7 +401,7 @@ fn other_proxy(OtherProxy { program, signs }: &OtherProxy) -> Line {
         Program::Upstream(mode) => warning(
             AREA,
             format_args!("upstream's kube-proxy in mode {mode} runs on this node: {signs}"),
-            "end it before a kube-proxy of this program starts, as deploy/MIGRATION.md says",
+            "end it before a kube-proxy of this program starts, as deploy/INSTALL.md says",
         ),
         Program::Own => warning(
             AREA,
@@ -404,7 +411,7 @@ fn other_proxy(OtherProxy { program, signs }: &OtherProxy) -> Line {
         Program::Unknown => warning(
             AREA,
             format_args!("another kube-proxy runs on this node: {signs}"),
-            "only one of them may go on: end upstream's as deploy/MIGRATION.md says; one of this program waits for the other to end",
+            "only one of them may go on: end upstream's as deploy/INSTALL.md says; one of this program waits for the other to end",
         ),
     }
 }

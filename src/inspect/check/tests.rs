@@ -275,6 +275,11 @@ fn an_api_server_that_does_not_answer_or_refuses_is_a_failure() {
     });
     let results: Vec<Verdict> = refused.iter().map(|(result, _)| *result).collect();
     assert_eq!(results, [Verdict::Failure, Verdict::Warning, Verdict::Failure, Verdict::Unknown], "{refused:?}");
+    let newer = troubles(|facts| {
+        let reached = Reached { took: Duration::ZERO, version: "v1.38.0".to_owned(), certificate_end: None };
+        api(facts).reached = Ok(reached);
+    });
+    assert!(matches!(&newer[..], [(Verdict::Warning, text)] if text.contains("v1.38.0")), "{newer:?}");
     let without = troubles(|facts| api(facts).has_node = Some(false));
     assert!(without[0].0 == Verdict::Failure && without[0].1.starts_with("there is no Node node-1"), "{without:?}");
 }

@@ -1,4 +1,4 @@
-//! One entry of the proxy's ring buffer of changes. Its JSON form is described in `deploy/COMMANDS.md` and does not change.
+//! One entry of the proxy's ring buffer of changes. Its JSON form is described in `deploy/REFERENCE.md` and does not change.
 //!
 //! Invariant: an entry is small. Lists hold at most [`LISTED`] members and count the rest; long texts are cut.
 

@@ -12,7 +12,7 @@ use crate::metrics::server::questions::Asker;
 use crate::metrics::server::{self, Pages, Versions};
 use crate::metrics::{Build, Metrics};
 use cluster::events::{Recorder, ReportedEvent};
-use component::config::{Config, KUBERNETES_MINOR, Stage};
+use component::config::{Config, KUBERNETES_MINOR, Stage, major_and_minor};
 use component::http::{self, ConnectionLimit};
 use component::logging::{self, Verbosity};
 use component::supervise::Supervisor;
@@ -43,18 +43,7 @@ pub(super) fn check_ports(config: &Config) -> Result<(), (ReportedEvent, io::Err
 /// Makes the metrics of this process, with the version, the feature gates and the number of log lines that were dropped.
 pub(super) fn metrics(config: &Config) -> Metrics {
     let metrics = Metrics::with_conntrack(ConntrackLoad::read);
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        _ => "unknown",
-    };
-    let (major, minor) = release(&config.version);
-    metrics.build_info(Build {
-        major,
-        minor,
-        git_version: config.version.clone(),
-        platform: format!("linux/{architecture}"),
-    });
+    report_version(&metrics, config.version.clone());
     for feature in &config.features {
         let stage = match feature.stage {
             Stage::Alpha => "ALPHA",
@@ -69,11 +58,15 @@ pub(super) fn metrics(config: &Config) -> Metrics {
     metrics
 }
 
-/// Returns the major and the minor version in a text such as `v1.36.2+kube-proxy-nft.0.1.0`; alerts about version skew may compare each of
-/// the two.
-fn release(version: &str) -> (String, String) {
-    let mut numbers = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::to_owned);
-    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+/// Has the metrics report a version, in place of the one before.
+pub(super) fn report_version(metrics: &Metrics, version: String) {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        _ => "unknown",
+    };
+    let (major, minor) = major_and_minor(&version);
+    metrics.build_info(Build { major, minor, git_version: version, platform: format!("linux/{architecture}") });
 }
 
 /// References that starting the servers needs.
@@ -165,14 +158,6 @@ fn event(failure: &ListenFailure) -> ReportedEvent {
 mod tests {
     use super::*;
 
-    #[test]
-    fn major_and_minor_are_those_of_the_reported_version() {
-        for (version, numbers) in
-            [("v1.36.2+kube-proxy-nft.0.1.0", ("1", "36")), ("v1.35.9-custom", ("1", "35")), ("v2", ("2", ""))]
-        {
-            assert_eq!(release(version), (numbers.0.to_owned(), numbers.1.to_owned()), "{version}");
-        }
-    }
     use rules::model::ObjectName;
 
     // A failure to listen for a Service's health checks is reported as a Kubernetes event of that Service (K4).

@@ -6,13 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
+use tracing::warn;
 
+use super::servers::report_version;
 use crate::health::Reporter;
 use crate::history::History;
 use crate::metrics::Metrics;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
-use component::config::{Config, DetectLocal};
+use component::config::{self, Config, DetectLocal};
 use component::supervise::Supervisor;
 use inspect::history::{ApiServer, Connection, EntryKind};
 use inspect::running::{Problem, ProblemKind};
@@ -51,8 +53,8 @@ impl Source {
             needs_pod_cidrs: config.detect_local == DetectLocal::NodeCidr,
             removal_limit: config.relist_removal_limit,
         };
-        let (lost, since) = (Mutex::default(), SystemTime::now());
-        let observer = ApiObserver { metrics, health, changes, lost, pid, since };
+        let (lost, since, config) = (Mutex::default(), SystemTime::now(), config.clone());
+        let observer = ApiObserver { config, metrics, health, changes, lost, pid, since, server: Mutex::default() };
         Ok(Self::Api { _handle: api::spawn(options, sink, observer, supervisor)? })
     }
 }
@@ -89,6 +91,7 @@ fn waits_for(pid: u32, missing: &[&str], since: SystemTime) -> String {
 /// Counts events of the connections to the API server, records in the history when the server is lost and found, and has the health pages
 /// show what the source waits for.
 struct ApiObserver {
+    config: Config,
     metrics: Metrics,
     health: Reporter,
     changes: History,
@@ -98,6 +101,8 @@ struct ApiObserver {
     pid: u32,
     /// When the source was started.
     since: SystemTime,
+    /// The last version of the API server.
+    server: Mutex<String>,
 }
 
 impl ApiObserver {
@@ -161,5 +166,17 @@ impl api::Observer for ApiObserver {
             [] => "the first sync has not been done".to_owned(),
             _ => format!("waiting for the API server, which has not given {} yet", missing.join(", ")),
         });
+    }
+
+    fn server_version(&self, version: &str) {
+        let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == version {
+            return;
+        }
+        version.clone_into(&mut known);
+        report_version(&self.metrics, self.config.version_for(version).unwrap_or_else(|| self.config.version.clone()));
+        if let Some(why) = config::outside(version) {
+            warn!(reason = why, "This kube-proxy is not made for the release of the cluster");
+        }
     }
 }

@@ -155,7 +155,7 @@ impl Metrics {
         self.inner.own.readyz.get_or_create(&ByCode { code }).inc();
     }
 
-    /// Sets the version of this program; to be called once.
+    /// Sets the version that this program reports, in place of the one before.
     pub(crate) fn build_info(&self, build: Build) {
         let Build { major, minor, git_version, platform } = build;
         let unknown = String::new;
@@ -170,6 +170,8 @@ impl Metrics {
             minor,
             platform,
         };
+        // A scrape between these two steps has no such series; the next one has it.
+        self.inner.build_info.clear();
         self.inner.build_info.get_or_create(&labels).set(1);
     }
 

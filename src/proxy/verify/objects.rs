@@ -127,4 +127,5 @@ impl api::Observer for Silent {
     fn reconnected(&self, _: &'static str, _: Duration) {}
     fn rejected(&self, _: &'static str) {}
     fn waiting_for(&self, _: &[&str]) {}
+    fn server_version(&self, _: &str) {}
 }

@@ -246,9 +246,10 @@ fn what_the_rules_count_is_shown_for_frontends_and_endpoints(layout: Layout) {
 }
 
 #[test]
-fn the_page_for_troubleshooting_shows_what_is_printed() {
+fn the_pages_show_what_is_printed() {
     let node = with_ruleset(Layout::Maps, "node-port-local");
-    let page = fs::read_to_string(project().join("deploy/TROUBLESHOOTING.md")).expect("the page is there");
+    let pages = ["README.md", "deploy/TROUBLESHOOTING.md"].map(|page| fs::read_to_string(project().join(page)));
+    let page = pages.map(|page| page.expect("the page is there")).concat();
     let mut lines = page.lines().peekable();
     let mut shown = 0;
     while let Some(line) = lines.next() {
@@ -262,7 +263,7 @@ fn the_page_for_troubleshooting_shows_what_is_printed() {
         assert_eq!(stdout + &stderr, expected, "{line}");
         shown += 1;
     }
-    assert!(shown >= 5, "the page shows {shown} commands");
+    assert!(shown >= 5, "the pages show {shown} commands");
 }
 
 test_in_each_layout!(what_another_program_changed_in_the_tables_is_seen);

@@ -46,6 +46,32 @@ fn requests_carry_the_selectors_of_upstream_and_nothing_outside_the_role(format:
     }
 }
 
+// The alert KubeVersionMismatch compares what all components of the cluster report (P14).
+#[test]
+fn the_metrics_report_the_version_of_the_cluster_unless_a_flag_gives_another_one() {
+    let cluster = Cluster::new(Format::Json);
+    let reported = |proxy: &Proxy| {
+        let page = proxy.get("127.0.0.1:10249", "/metrics");
+        let series = page.lines().filter(|line| line.starts_with("kubernetes_build_info{"));
+        series.collect::<Vec<_>>().join("\n")
+    };
+    let proxy = cluster.proxy();
+    assert!(reported(&proxy).contains("minor=\"37\""), "before the server was asked: {}", reported(&proxy));
+    let found = wait_for("the version of the cluster", || {
+        Some(reported(&proxy)).filter(|text| text.contains("git_version=\"v1.36.2+kube-proxy-nft."))
+    });
+    assert!(found.contains("minor=\"36\"") && !found.contains('\n'), "one series: {found}");
+    drop(proxy);
+
+    let mut told = cluster.prepared();
+    told.set_arguments(&["--version=v1.35.4"]);
+    told.launch();
+    let asked = || cluster.server.requests().iter().filter(|request| request.path == "/version").count();
+    wait_for("another question for the version", || (asked() > 1).then_some(()));
+    thread::sleep(Duration::from_millis(300));
+    assert!(reported(&told).contains("git_version=\"v1.35.4\""), "{}", reported(&told));
+}
+
 /// A proxy of the cluster as this user, with everything in its log.
 fn proxy<'a>(cluster: &'a Cluster, user: &Value) -> Proxy<'a> {
     let mut config = config();

@@ -274,7 +274,7 @@ fn check_names_a_kube_proxy_of_upstream_that_runs() {
     }
     let text = format!("upstream's kube-proxy in mode iptables runs on this node: {sign}; http://127.0.0.1:10249");
     let said = assert_says(&node, line, 0, &text);
-    assert!(said.contains("deploy/MIGRATION.md") && !said.contains("another program listens"), "{said}");
+    assert!(said.contains("deploy/INSTALL.md") && !said.contains("another program listens"), "{said}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ use super::resource::Resource;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes. A Node can be large, because it lists the node's images.
 const MAX_ANSWER: usize = 16 << 20;
+/// How many characters of a version are used; whatever a server says, it fits a label and a line of the log.
+const MAX_VERSION: usize = 64;
 /// The path of SelfSubjectAccessReviews, which answer whether this client may send a request (authorization.k8s.io/v1).
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
@@ -146,9 +148,10 @@ fn access(verb: &'static str, kind: Resource, outcome: Allowed) -> Access {
     Access { verb, resource, is_optional: kind.is_optional(), outcome }
 }
 
-async fn version(connection: &mut Connection) -> Result<String, Error> {
+/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. Every API server answers this in JSON.
+pub(super) async fn version(connection: &mut Connection) -> Result<String, Error> {
     let answer: Value = answer(connection, "/version", &Request::List(ListParams::default())).await?;
-    Ok(answer["gitVersion"].as_str().unwrap_or_default().to_owned())
+    Ok(answer["gitVersion"].as_str().unwrap_or_default().chars().take(MAX_VERSION).collect())
 }
 
 /// Lists at most one object. Returns whether that is allowed and, if it succeeds, the number of objects in the answer.

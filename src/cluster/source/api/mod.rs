@@ -10,7 +10,7 @@
 //!
 //! `connection` sends the requests with a client that `client` builds from the configuration; credentials may come from `plugin`.
 //! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
-//! certificates. `startup` waits for the first lists. `look` and `pods` answer questions of the commands.
+//! certificates. `startup` waits for the first lists, and `server_version` asks for the server's version then. `look` and `pods` answer questions of the commands.
 //!
 //! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; memory is
 //! bounded by one page (which may be a complete list) or one event, plus the names of the objects; all times are monotonic.
@@ -34,6 +34,7 @@ mod proxy;
 mod reflector;
 mod resource;
 mod retry;
+mod server_version;
 mod startup;
 mod tls;
 
@@ -117,6 +118,8 @@ pub trait Observer: Send + 'static {
     /// Reports in words what the start waits for. The source calls this at its start, after each change, and with an empty list right
     /// before it sends [`Event::InitialListDone`].
     fn waiting_for(&self, missing: &[&str]);
+    /// Reports the version of the server, such as `v1.36.2`, some seconds after the start and about every ten minutes. May be empty.
+    fn server_version(&self, version: &str);
 }
 
 /// A running source. When this value is dropped, the source stops; nobody waits for its thread.
@@ -186,12 +189,19 @@ async fn run(
     // `FuturesUnordered` polls only the reflectors that have something to do.
     let reflectors = Resource::ALL.map(|kind| Reflector::new(kind, &shared, connection.clone()).run());
     let mut reflectors: FuturesUnordered<_> = reflectors.into_iter().collect();
+    let mut listed = seen.clone();
+    let version = async {
+        // The sender lives as long as this function.
+        let _ = listed.wait_for(Progress::is_whole).await;
+        server_version::run(connection, &observer).await;
+    };
     tokio::select! {
         // The handle was dropped.
         _ = stopped => Ok(()),
         // A reflector ends only when the receiver was dropped; the thread of the sync loop reports the reason.
         _ = reflectors.next() => Ok(()),
         () = client::announce_address(&options.client, &events) => Ok(()),
+        () = version => Ok(()),
         error = startup::run(&options, seen, &events, &observer) => Err(error),
     }
 }

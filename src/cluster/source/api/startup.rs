@@ -68,6 +68,11 @@ impl Progress {
         });
     }
 
+    /// Returns whether every kind was listed completely.
+    pub(super) fn is_whole(&self) -> bool {
+        Resource::ALL.into_iter().all(|kind| self.has(kind))
+    }
+
     fn has(&self, kind: Resource) -> bool {
         self.listed.contains(&kind)
     }

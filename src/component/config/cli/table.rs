@@ -2,7 +2,7 @@
 //!
 //! A flag in [`FLAGS`] sets a field of the configuration, and has the default of this field
 //! ([`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration)); a flag in [`OPTIONS`] sets no field. To add a flag, add a
-//! line. The help text, the man page, `deploy/FLAGS.md` and the warnings about flags without effect are generated from these tables.
+//! line. The help text, the man page, `deploy/REFERENCE.md` and the warnings about flags without effect are generated from these tables.
 
 use super::field::Field::{
     self, Address, Bool, Counts, Duration, Float, Gates, Hashes, Int, Interfaces, Layout, Level, List, Ownership,

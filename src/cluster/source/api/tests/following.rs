@@ -171,3 +171,18 @@ fn the_source_ends_when_the_receiver_is_gone() {
     drop(followed.events);
     followed.counts.wait_until_unused();
 }
+
+#[test]
+fn the_version_of_the_server_is_asked_for_once_all_objects_are_known() {
+    let server = serve(|request| match &*request.resource {
+        "version" => reply(200, "", &json!({"major": "1", "gitVersion": "v1.36.2"})),
+        "nodes" => stream(vec![added(&node()), end("1")]),
+        _ => stream(vec![end("1")]),
+    });
+    let options = options(&server.url);
+    let followed = start(server, options, timing());
+    followed.until("done");
+    assert!(followed.server.requests("version").is_empty(), "a start waits for nothing else");
+    followed.wait(|followed| followed.counts.of("version v1.36.2") == 1);
+    assert_eq!(followed.server.requests("version").len(), 1);
+}

@@ -48,6 +48,9 @@ impl Observer for Counts {
     fn waiting_for(&self, missing: &[&str]) {
         self.0.lock().unwrap().push(format!("waiting for {missing:?}"));
     }
+    fn server_version(&self, version: &str) {
+        self.0.lock().unwrap().push(format!("version {version}"));
+    }
 }
 
 impl Counts {

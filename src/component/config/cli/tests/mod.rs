@@ -279,7 +279,7 @@ fn flags_that_do_nothing_are_named() {
     assert_eq!(flags(&["--config=f"]).warnings(), [""; 0]);
 }
 
-// Each flag sets only the field that its warning and `deploy/FLAGS.md` name.
+// Each flag sets only the field that its warning and `deploy/REFERENCE.md` name.
 #[test]
 fn each_flag_sets_the_field_of_its_path() {
     let default = serde_json::to_value(KubeProxyConfiguration::default()).unwrap();

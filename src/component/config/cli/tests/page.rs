@@ -1,4 +1,5 @@
-//! Generates and checks `deploy/FLAGS.md`: all flags, and the fields without a flag.
+//! Generates and checks two parts of `deploy/REFERENCE.md`: upstream's flags, and the fields without a flag. Holds the table of our own
+//! flags, which is written by hand, to their defaults and fields.
 
 use serde_json::Value;
 
@@ -42,34 +43,35 @@ fn code(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// The effect of a flag that is given together with `--config`.
-fn beside_a_file(flag: &Described) -> &'static str {
+/// The field that a flag sets, with a mark for a flag that has an effect beside `--config`.
+fn field(flag: &Described) -> String {
+    let field = flag.field.map_or_else(|| "-".to_owned(), code);
     match flag {
-        Described { help, with_file, .. } if !with_file || help.starts_with(WITHOUT_EFFECT) => {
-            "no effect; a warning names it"
-        }
-        Described { name: "vmodule", .. } => "goes before the items of the field",
-        Described { field: Some(_), .. } => "wins over the field",
-        Described { .. } => "counts",
+        Described { help, with_file, .. } if !with_file || help.starts_with(WITHOUT_EFFECT) => field,
+        Described { field: Some(_), .. } => format!("{field} (wins)"),
+        Described { .. } => format!("{field} (counts)"),
     }
+}
+
+fn default(flag: &Described) -> String {
+    if flag.default.is_empty() { "-".to_owned() } else { code(&flag.default) }
 }
 
 fn flags_as_text() -> String {
     let mut text = String::new();
-    for group in GROUPS.into_iter().filter(|group| *group != GLOBAL) {
-        let of_group = described().into_iter().filter(|flag| flag.group == group);
+    for group in GROUPS.into_iter().filter(|group| ![GLOBAL, OWN].contains(group)) {
+        let of_group: Vec<_> = described().into_iter().filter(|flag| flag.group == group).collect();
+        if of_group.iter().all(|flag| flag.help.starts_with(WITHOUT_EFFECT)) {
+            let names: Vec<String> = of_group.iter().map(|flag| code(&format!("--{}", flag.name))).collect();
+            text += &format!("### {group}\n\n{}\n\n", names.join(", "));
+            continue;
+        }
         let rows: Vec<_> = of_group
-            .map(|flag| {
-                let default = if flag.default.is_empty() { "none".to_owned() } else { code(&flag.default) };
-                let whose = if group == OWN { "ours" } else { "upstream's" };
-                let field = flag.field.map_or_else(|| "none".to_owned(), code);
-                let beside = beside_a_file(&flag).to_owned();
-                let name = code(&format!("--{}", flag.name));
-                [name, code(flag.kind), default, whose.to_owned(), field, beside, flag.help.to_owned()]
-            })
+            .into_iter()
+            .map(|flag| [code(&format!("--{}", flag.name)), default(&flag), field(&flag), flag.help.to_owned()])
             .collect();
-        let head = ["flag", "type", "default", "whose", "field", "beside `--config`", "effect"];
-        text += &format!("## {group}\n\n{}\n", table(head, &rows));
+        let head = ["flag", "default", "field", "effect"];
+        text += &format!("### {group}\n\n{}\n", table(head, &rows));
     }
     text
 }
@@ -80,20 +82,34 @@ fn fields_as_text() -> String {
     let has_flag = |path: &str| FLAGS.iter().any(|flag| flag.path == path);
     all.retain(|(path, _)| !has_flag(path));
     all.sort_by(|one, other| one.0.cmp(&other.0));
-    let rows: Vec<_> = all
-        .into_iter()
-        .map(|(path, default)| {
-            let (_, effect) =
-                FIELDS.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("no words about field {path}"));
-            [code(&path), code(&default.to_string()), (*effect).to_owned()]
-        })
-        .collect();
-    assert_eq!(rows.len(), FIELDS.len(), "the list has a field that is not there");
-    table(["field", "default", "effect"], &rows)
+    assert_eq!(all.len(), FIELDS.len(), "the list has a field that is not there");
+    let (mut rows, mut idle) = (Vec::new(), Vec::new());
+    for (path, default) in all {
+        let (_, effect) =
+            FIELDS.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("no words about field {path}"));
+        match effect.starts_with(WITHOUT_EFFECT) {
+            true => idle.push(code(&path)),
+            false => rows.push([code(&path), code(&default.to_string()), (*effect).to_owned()]),
+        }
+    }
+    format!("{}\nWithout effect: {}.\n", table(["field", "default", "effect"], &rows), idle.join(", "))
+}
+
+#[test]
+fn our_own_flags_are_on_the_page_with_their_defaults_and_fields() {
+    let path = format!("{}/../../deploy/REFERENCE.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(path).unwrap();
+    let own: Vec<_> = described().into_iter().filter(|flag| flag.group == OWN).collect();
+    assert!(own.len() > 10);
+    for flag in own {
+        let field = flag.field.map_or_else(|| "-".to_owned(), code);
+        let row = format!("| `--{}` | {} | {field} | ", flag.name, default(&flag));
+        assert!(page.contains(&row), "the page has no row {row}");
+    }
 }
 
 #[test]
 fn the_page_of_flags_is_what_the_code_says() {
-    assert_generated("FLAGS.md", "flags", &flags_as_text());
-    assert_generated("FLAGS.md", "fields", &fields_as_text());
+    assert_generated("REFERENCE.md", "flags", &flags_as_text());
+    assert_generated("REFERENCE.md", "fields", &fields_as_text());
 }
