@@ -130,7 +130,9 @@ fn each_name_of_a_page_is_a_link() {
         let spans = text.split('`').skip(1).step_by(2).filter(|span| span.ends_with(".md") && !span.contains(' '));
         let is_page = |span: &&str| {
             let beside = resolved(&name, span);
-            [Some((*span).to_owned()), beside].into_iter().flatten().any(|path| project().join(path).exists())
+            let built = |path: &String| path.starts_with("target/");
+            let paths = [Some((*span).to_owned()), beside].into_iter().flatten().filter(|path| !built(path));
+            paths.into_iter().any(|path| project().join(path).exists())
         };
         names.extend(spans.filter(is_page).map(|span| format!("{name}: {span}")));
     }
