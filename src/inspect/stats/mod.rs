@@ -9,7 +9,7 @@
 //!
 //! Invariants: the process changes nothing, and gives up what it does not need before it takes the first request. A page shows names of
 //! Services and addresses of endpoints, and no credentials. Clients have bounded connections, requests, time and memory; one reading of the
-//! tables serves all requests for at least [`reading::FRESH`].
+//! tables serves all requests for at least `reading::FRESH`.
 
 mod answer;
 mod explain;
