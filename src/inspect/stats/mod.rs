@@ -1,7 +1,7 @@
 //! `kube-proxy stats`: pages about this node for a browser: its Services, what the proxy changed, and the way of a packet.
 //!
 //! ```text
-//! browser ─► answer: method, Host, route ─► node: reads what the other commands read ─► services, service, history, explain: HTML
+//! browser ─► answer: method, Host, route ─► node: reads what the other commands read ─► list, service, history, explain: HTML
 //! ```
 //!
 //! Serves the pages at one address until a signal ends the process. `answer` decides which requests get a page, `node` and `reading` read the
