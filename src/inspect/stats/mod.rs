@@ -1,7 +1,7 @@
 //! `kube-proxy stats`: pages about this node for a browser: its Services, what the proxy changed, and the way of a packet.
 //!
 //! ```text
-//! browser ─► answer: method, Host, route ─► node: reads what the other commands read ─► services, service, history, explain: HTML
+//! browser ─► answer: method, Host, route ─► node: reads what the other commands read ─► list, service, history, explain: HTML
 //! ```
 //!
 //! Serves the pages at one address until a signal ends the process. `answer` decides which requests get a page, `node` and `reading` read the
@@ -9,7 +9,7 @@
 //!
 //! Invariants: the process changes nothing, and gives up what it does not need before it takes the first request. A page shows names of
 //! Services and addresses of endpoints, and no credentials. Clients have bounded connections, requests, time and memory; one reading of the
-//! tables serves all requests for at least [`reading::FRESH`].
+//! tables serves all requests for at least `reading::FRESH`.
 
 mod answer;
 mod explain;
