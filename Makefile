@@ -74,11 +74,13 @@ lint: ## Check format, lints and documentation
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
 
 # The tests of `project` that read files and need neither root nor what only `make deps` installs.
-READING := coverage:: figures:: log_calls:: names:: pages::the_first_page pages::the_tests_that supply_chain:: walls:: workflows::
+READING := contributing:: coverage:: figures:: log_calls:: names:: pages::the_first_page pages::the_tests_that regressions:: supply_chain:: walls:: workflows::
+# The unit tests that need root, because they give it up.
+PRIVILEGED := a_kubeconfig_that_runs_a_program_keeps_that_possible only_network_capabilities_are_left
 quick: ## Format, lints, documentation, links and the unit tests of all crates, without root; `make deps-build` installs what it needs
 	@$(toolchain)
 	@$(MAKE) --no-print-directory lint
-	cargo test --workspace --lib --bins
+	cargo test --workspace --lib --bins -- $(addprefix --skip ,$(PRIVILEGED))
 	cargo test --workspace --doc
 	cargo test --test project -- $(READING)
 
@@ -109,6 +111,9 @@ test: deps lint ## Format, lints, documentation and all tests; the image's size 
 
 bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 leaves out what takes minutes; PEER=DIR has Kubernetes' programs (root)
 	$(if $(PEER),BENCH_PEER="$(abspath $(PEER))") cargo bench --bench bench
+
+regressions: ## Compare `BENCH_QUICK=1 make bench` of this commit with that of the last tag, or of BASE=COMMIT, in turns; fails above LIMIT=1.5 times (root)
+	$(if $(LIMIT),LIMIT=$(LIMIT)) .ci/compare $(BASE)
 
 plots: ## Take the rows of target/bench.json into benches/bench.json, and write the figures and plots of the pages from it
 	BLESS=1 cargo test --test project figures::
