@@ -1,11 +1,11 @@
 # The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
 VM_PACKAGES := bash bsdutils cpio ipvsadm kmod netbase util-linux xz-utils zstd binutils debian-archive-keyring
-RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3
+RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3 rpm
 BUILD_PACKAGES := libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 # What the demo needs of Debian, the build among it.
 DEMO_PACKAGES := $(BUILD_PACKAGES) nftables iproute2 curl python3
-PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-pip systemd tmux zsh fish mandoc $(BUILD_PACKAGES)
+PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-pip systemd tmux zsh fish mandoc lintian rpm $(BUILD_PACKAGES)
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))

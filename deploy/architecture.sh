@@ -57,6 +57,11 @@ libraries_of() { # ARCHITECTURE ROOT PROGRAM...
 	done
 }
 
+# The newest glibc of which a program uses a symbol.
+glibc_of() { # PROGRAM
+	readelf --wide --version-info "$1" | sed -n 's/.*Name: GLIBC_\([0-9.]*\) .*/\1/p' | sort --version-sort | tail -n 1
+}
+
 # The installed Debian package of a library.
 package_of() { # ARCHITECTURE LIBRARY
 	dpkg-query -S "*/$(gnu_of "$1")/$(basename "$(realpath "$2")")" | head -n 1 | cut -d : -f 1
