@@ -28,7 +28,10 @@ fn the_least_of_each_side_is_compared_and_what_is_above_the_limit_fails() {
     let folder = TempDir::new().expect("a temporary directory can be made");
     let file = |name: &str, rows: &[(&str, &str)]| results(folder.path(), name, rows);
     let base = [
-        file("b1", &[("first sync", "1.00 s"), ("peak", "20 MB"), ("p99", "1.000 ms"), ("ratio", "1.00 x"), ("gone", "1 s")]),
+        file(
+            "b1",
+            &[("first sync", "1.00 s"), ("peak", "20 MB"), ("p99", "1.000 ms"), ("ratio", "1.00 x"), ("gone", "1 s")],
+        ),
         file("b2", &[("first sync", "500.000 ms"), ("peak", "24 MB"), ("p99", "1.000 ms")]),
     ];
     // Slower by 1.4 in the better of two turns; a percentile and a ratio are not judged.
