@@ -184,6 +184,31 @@ fn the_debian_package_needs_the_glibc_whose_symbols_the_binary_uses() {
     assert!(depends.contains(&format!("libc6 (>= {newest})")), "{depends}: {newest}");
 }
 
+/// Whether the check of a release takes a program, and what it says.
+fn check_glibc(program: &Path) -> (bool, String) {
+    let script = r#". deploy/architecture.sh && check_glibc "$1""#;
+    let output = Command::new("bash").args(["-c", script, "check"]).arg(program).current_dir(project()).output();
+    let output = output.expect("bash can be started");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_binary_that_needs_a_newer_glibc_than_that_of_rhel_9_is_no_release() {
+    let folder = TempDir::new().expect("a temporary directory can be made");
+    let compiled = |name: &str, source: &str| {
+        let (text, program) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
+        fs::write(&text, source).expect("a file can be written");
+        run(Command::new("cc").arg("-o").arg(&program).arg(&text));
+        program
+    };
+    let old = compiled("old", "#include <unistd.h>\nint main(void) { return getpid() == 0; }\n");
+    assert_eq!(check_glibc(&old), (true, String::new()));
+    // This function came with glibc 2.36.
+    let new = compiled("new", "#include <stdlib.h>\nint main(void) { return arc4random() == 0; }\n");
+    let (is_good, message) = check_glibc(&new);
+    assert!(!is_good && message.contains("needs glibc 2.36"), "{message}");
+}
+
 /// A script of the package, in a root of its own; it must end well.
 fn script(root: &Path, name: &str, arguments: &[&str]) {
     let path = project().join("deploy/node").join(name);
