@@ -1,10 +1,11 @@
 # The commands of this project. `make help` lists them. Tests and the demo need root, because they make network namespaces.
 
 VM_PACKAGES := bash bsdutils cpio ipvsadm kmod netbase util-linux xz-utils zstd binutils debian-archive-keyring
-RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3
+RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmdebstrap python3 rpm
+BUILD_PACKAGES := libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 # What the demo needs of Debian, the build among it.
-DEMO_PACKAGES := libnftnl-dev libmnl-dev pkg-config gcc libc6-dev nftables iproute2 curl python3
-PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-dbus python3-gi python3-pip dbus-daemon systemd tmux zsh fish mandoc libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
+DEMO_PACKAGES := $(BUILD_PACKAGES) nftables iproute2 curl python3
+PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-dbus python3-gi python3-pip dbus-daemon systemd tmux zsh fish mandoc lintian rpm $(BUILD_PACKAGES)
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
@@ -20,7 +21,7 @@ NEIGHBOURS := $(TOOLS)/neighbours
 CHARTS   := $(TOOLS)/charts
 
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-demo build test test-arm64 stats-test bench plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
+.PHONY: help deps deps-build deps-demo deps-nightly build quick test test-arm64 stats-test bench regressions plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
 
 # Installs the Debian packages of a list that are missing.
 install = missing=; for package in $(1); do \
@@ -58,6 +59,13 @@ deps: ## Install the Debian packages that are missing, and check the Rust toolch
 	@$(charts)
 	@$(toolchain)
 
+deps-build: ## Install what a build and `make quick` need of Debian, and check the Rust toolchain
+	@$(call install,$(BUILD_PACKAGES))
+	@$(toolchain)
+
+deps-nightly: ## Install the nightly toolchain that asan and miri use, with rustup
+	rustup toolchain install $(NIGHTLY) --profile minimal --component miri,rust-src
+
 deps-demo:
 	@$(call install,$(DEMO_PACKAGES))
 	@$(toolchain)
@@ -70,6 +78,17 @@ lint: ## Check format, lints and documentation
 	cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
+
+# The tests of `project` that read files and need neither root nor what only `make deps` installs.
+READING := contributing:: coverage:: figures:: log_calls:: names:: pages::the_first_page pages::the_tests_that regressions:: supply_chain:: walls:: workflows::
+# The unit tests that need root, because they give it up.
+PRIVILEGED := a_kubeconfig_that_runs_a_program_keeps_that_possible only_network_capabilities_are_left
+quick: ## Format, lints, documentation, links and the unit tests of all crates, without root; `make deps-build` installs what it needs
+	@$(toolchain)
+	@$(MAKE) --no-print-directory lint
+	cargo test --workspace --lib --bins -- $(addprefix --skip ,$(PRIVILEGED))
+	cargo test --workspace --doc
+	cargo test --test project -- $(READING)
 
 # Most tests wait for something most of the time, so more of them run at once than there are processors. Two halves run beside each other,
 # each with so many; more would have probes wait for a processor longer than for an answer.
@@ -103,6 +122,9 @@ bench: build ## Measure speed and memory; see benches/README.md; BENCH_QUICK=1 l
 stats-test: PACKAGES += chromium
 stats-test: deps ## The pages of `kube-proxy stats` in Debian's Chromium (root)
 	RUST_TEST_THREADS=1 cargo test --test process inspect::browser -- --ignored
+
+regressions: ## Compare `BENCH_QUICK=1 make bench` of this commit with that of the last tag, or of BASE=COMMIT, in turns; fails above LIMIT=1.5 times (root)
+	$(if $(LIMIT),LIMIT=$(LIMIT)) .ci/compare $(BASE)
 
 plots: ## Take the rows of target/bench.json into benches/bench.json, and write the figures and plots of the pages from it
 	BLESS=1 cargo test --test project figures::

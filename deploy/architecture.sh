@@ -57,6 +57,23 @@ libraries_of() { # ARCHITECTURE ROOT PROGRAM...
 	done
 }
 
+# The newest glibc of which a program uses a symbol.
+glibc_of() { # PROGRAM
+	readelf --wide --version-info "$1" | sed -n 's/.*Name: GLIBC_\([0-9.]*\) .*/\1/p' | sort --version-sort | tail -n 1
+}
+
+# The glibc of RHEL 9 and its relatives. The one that a release is built with is newer, and a new call of it would ask for that without a word.
+MAX_GLIBC=2.34
+
+# Fails if a program needs a newer glibc than MAX_GLIBC.
+check_glibc() { # PROGRAM
+	local glibc
+	glibc=$(glibc_of "$1")
+	[ "$(printf '%s\n' "$glibc" $MAX_GLIBC | sort --version-sort | tail -n 1)" = $MAX_GLIBC ] && return
+	echo "$1 needs glibc $glibc, and may need no newer one than $MAX_GLIBC: 'readelf --version-info $1' names the symbols" >&2
+	return 1
+}
+
 # The installed Debian package of a library.
 package_of() { # ARCHITECTURE LIBRARY
 	dpkg-query -S "*/$(gnu_of "$1")/$(basename "$(realpath "$2")")" | head -n 1 | cut -d : -f 1

@@ -40,6 +40,7 @@ need_source() { # PROGRAM
 	cc) echo "Debian package gcc" ;;
 	c++) echo "Debian package g++" ;;
 	depmod | modprobe) echo "Debian package kmod" ;;
+	rpmbuild) echo "Debian package rpm" ;;
 	readelf | strip | strings) echo "Debian package binutils" ;;
 	xz) echo "Debian package xz-utils" ;;
 	ip | ss) echo "Debian package iproute2" ;;

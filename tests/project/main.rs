@@ -8,6 +8,7 @@ mod support;
 #[path = "../../benches/figures/mod.rs"]
 mod bench_figures;
 mod chart;
+mod contributing;
 mod corpora;
 mod coverage;
 mod distributions;
@@ -27,6 +28,7 @@ mod objects;
 mod packages;
 mod pages;
 mod plugin;
+mod regressions;
 mod scripts;
 mod security;
 mod supply_chain;

@@ -58,7 +58,7 @@ fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, String)> {
 fn the_same_inputs_give_the_same_packages() {
     let (first, second) = (packages(), packages());
     let (first, second) = (files(first.path()), files(second.path()));
-    assert_eq!(first.len(), 3, "{:?}", first.keys());
+    assert_eq!(first.len(), 4, "{:?}", first.keys());
     for (name, bytes) in &first {
         assert!(second[name] == *bytes, "{name} differs");
     }
@@ -99,7 +99,10 @@ fn the_debian_package_and_the_tarball_have_the_same_files_with_the_right_owners_
 
     let control = run(Command::new("dpkg-deb").arg("--field").arg(&deb));
     assert!(control.contains(&format!("\nVersion: {}\n", env!("CARGO_PKG_VERSION"))), "{control}");
-    assert!(control.contains("Depends: ") && control.contains("libc6 (>= 2."), "{control}");
+    for line in ["Depends: ", "libc6 (>= 2.", "\nProvides: kube-proxy\n", "\nConflicts: kube-proxy, kubernetes-node\n"]
+    {
+        assert!(control.contains(line), "no {line:?} in {control}");
+    }
     let unpacked = TempDir::new().expect("a temporary directory can be made");
     run(Command::new("dpkg-deb").arg("--control").arg(&deb).arg(unpacked.path()));
     let of_control = files(unpacked.path());
@@ -136,6 +139,116 @@ fn the_words_of_the_packages_are_those_of_the_program() {
         |name: &str| components.iter().any(|component| component["name"] == name && component["purl"].is_string());
     assert!(has("nftnl") && has("hyper") && has("libc6"), "{components:?}");
     assert!(!has("proptest") && !has("rcgen"), "what only tests use is not in the binary");
+}
+
+#[test]
+fn the_rpm_has_the_files_of_the_debian_package_and_needs_the_libraries_of_the_binary() {
+    let folder = packages();
+    let of_deb = listed(&run(Command::new("dpkg-deb").arg("--contents").arg(with_end(folder.path(), ".deb"))), "./");
+    let rpm = with_end(folder.path(), ".rpm");
+    let query = |arguments: &[&str]| run(Command::new("rpm").args(["--query", "--package"]).args(arguments).arg(&rpm));
+    let rows = query(&["--queryformat", "[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES}\n]"]);
+    let of_rpm: BTreeMap<String, (String, String)> = rows
+        .lines()
+        .filter(|row| !row.starts_with('d'))
+        .map(|row| row.split_whitespace().collect())
+        .map(|words: Vec<&str>| {
+            (words[2].trim_start_matches('/').to_owned(), (words[0].to_owned(), words[1].to_owned()))
+        })
+        .collect();
+    assert_eq!(of_rpm, of_deb);
+    assert_eq!(query(&["--configfiles"]), "/etc/default/kube-proxy\n/etc/kube-proxy/config.conf\n");
+    let requires = query(&["--requires"]);
+    assert!(requires.contains("libc.so.6(GLIBC_2.") && requires.contains("libnftables.so.1"), "{requires}");
+    assert!(!query(&["--scripts"]).contains("systemctl enable"), "it takes no node's Services over");
+}
+
+#[test]
+fn lintian_finds_no_error_in_the_debian_package() {
+    let folder = packages();
+    let mut lintian = Command::new("lintian");
+    // Only errors; the program in the place of the binary is a library's front end, with notices of its own.
+    lintian.args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"]);
+    let output = lintian.arg(with_end(folder.path(), ".deb")).output().expect("lintian is there: run `make deps`");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn the_debian_package_needs_the_glibc_whose_symbols_the_binary_uses() {
+    let folder = packages();
+    let depends = run(Command::new("dpkg-deb").arg("--field").arg(with_end(folder.path(), ".deb")).arg("Depends"));
+    let versions = run(Command::new("readelf").args(["--wide", "--version-info", "/usr/sbin/nft"]));
+    let number = |text: &str| text.split('.').map(|part| part.parse().expect("a number")).collect::<Vec<u32>>();
+    let symbols = versions.split("Name: GLIBC_").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    let newest = symbols.max_by_key(|version| number(version)).expect("it uses glibc");
+    assert!(depends.contains(&format!("libc6 (>= {newest})")), "{depends}: {newest}");
+}
+
+/// Whether the check of a release takes a program, and what it says.
+fn check_glibc(program: &Path) -> (bool, String) {
+    let script = r#". deploy/architecture.sh && check_glibc "$1""#;
+    let output = Command::new("bash").args(["-c", script, "check"]).arg(program).current_dir(project()).output();
+    let output = output.expect("bash can be started");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_binary_that_needs_a_newer_glibc_than_that_of_rhel_9_is_no_release() {
+    let folder = TempDir::new().expect("a temporary directory can be made");
+    let compiled = |name: &str, source: &str| {
+        let (text, program) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
+        fs::write(&text, source).expect("a file can be written");
+        run(Command::new("cc").arg("-o").arg(&program).arg(&text));
+        program
+    };
+    let old = compiled("old", "#include <unistd.h>\nint main(void) { return getpid() == 0; }\n");
+    assert_eq!(check_glibc(&old), (true, String::new()));
+    // This function came with glibc 2.36.
+    let new = compiled("new", "#include <stdlib.h>\nint main(void) { return arc4random() == 0; }\n");
+    let (is_good, message) = check_glibc(&new);
+    assert!(!is_good && message.contains("needs glibc 2.36"), "{message}");
+}
+
+/// A script of the package, in a root of its own; it must end well.
+fn script(root: &Path, name: &str, arguments: &[&str]) {
+    let path = project().join("deploy/node").join(name);
+    run(Command::new("sh")
+        .arg(path)
+        .args(arguments)
+        .env("DPKG_ROOT", root)
+        .env("DPKG_MAINTSCRIPT_PACKAGE", "kube-proxy-nft"));
+}
+
+#[test]
+fn what_the_operator_enabled_stays_through_an_upgrade_and_goes_with_the_package() {
+    let root = TempDir::new().expect("a temporary directory can be made");
+    let put = |path: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder can be made");
+        path
+    };
+    let unit = project().join("deploy/node/kube-proxy.service");
+    fs::copy(unit, put("usr/lib/systemd/system/kube-proxy.service")).expect("a file can be copied");
+    fs::create_dir_all(put("lib/systemd/system/none")).expect("a folder can be made");
+    let link = put("etc/systemd/system/multi-user.target.wants/kube-proxy.service");
+    let is_enabled = || fs::symlink_metadata(&link).is_ok();
+
+    script(root.path(), "postinst", &["configure", ""]);
+    assert!(!is_enabled(), "a package that is installed enables nothing");
+    script(root.path(), "postinst", &["configure", "0.0.1"]);
+    assert!(!is_enabled(), "an upgrade enables nothing");
+    std::os::unix::fs::symlink("/usr/lib/systemd/system/kube-proxy.service", &link).expect("a link can be made");
+    script(root.path(), "prerm", &["upgrade", "0.0.2"]);
+    script(root.path(), "postrm", &["upgrade", "0.0.2"]);
+    script(root.path(), "postinst", &["configure", "0.0.1"]);
+    assert!(is_enabled(), "what the operator enabled stays");
+    script(root.path(), "prerm", &["remove"]);
+    script(root.path(), "postrm", &["remove"]);
+    assert!(!is_enabled(), "no link to a unit that is gone");
+    script(root.path(), "postrm", &["purge"]);
+    let notes = root.path().join("var/lib/systemd/deb-systemd-helper-enabled");
+    let left = Command::new("find").arg(&notes).args(["-type", "f"]).output().expect("find").stdout;
+    assert_eq!(String::from_utf8_lossy(&left), "", "no note is left");
 }
 
 /// A directive of a systemd unit.

@@ -25,6 +25,7 @@ const fn case(script: &'static str, program: &'static str, named: &'static [&'st
 }
 
 const CASES: &[Case] = &[
+    Case { script: ".ci/compare", arguments: &["HEAD"], program: "python3", named: &["Debian package python3"] },
     case(".ci/kind", "hydrophone", &["make kind-tools"]),
     Case { script: ".ci/publish", arguments: &[], program: "skopeo", named: &["Debian package skopeo"] },
     case(".ci/run", "make", &["Debian package make"]),

@@ -11,7 +11,7 @@ fn root() -> &'static Path {
 }
 
 /// The targets of the Makefile.
-fn targets() -> BTreeSet<String> {
+pub(super) fn targets() -> BTreeSet<String> {
     let makefile = fs::read_to_string(root().join("Makefile")).expect("a Makefile");
     let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let names = makefile.lines().filter_map(|line| Some(line.split_once(':')?.0));

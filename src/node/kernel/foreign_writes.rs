@@ -2,12 +2,8 @@
 //!
 //! The module follows the generation, a number that the kernel raises by one with each transaction of any program in this network
 //! namespace. To ask for it takes 3 us (measured) and no lock, so the sync loop asks each time it runs. Only the notifications of nf_tables
-//! tell which tables a transaction changed and which program sent it, but a permanent subscription costs too much. The kernel keeps one
-//! list of subscribers for all network namespaces (`netlink_has_listeners`). While any namespace has a subscriber, the kernel makes a
-//! notification of some 8 kB for each object of every transaction in every namespace. A node that always subscribes would make the first
-//! sync of every other node on the machine several times slower (kind and k3d run several nodes on one machine). Nothing else reports
-//! transactions: the kernel sends the notification of the generation to the same multicast group, and the audit log, tracepoints and BPF
-//! need more privileges than this process keeps.
+//! tell which tables a transaction changed and which program sent it, but a permanent subscription makes the transactions of all network
+//! namespaces of the machine slower (`src/decisions/0009-foreign-writes.md`).
 //!
 //! So the module subscribes for limited times only. Without a subscription, a generation that another program raised means that our tables
 //! may have been changed, and the caller has to compare them with the wanted content. With a subscription, the tables and the sender of

@@ -2,8 +2,7 @@
 //!
 //! A sync is normally one transaction, so that packets see either the old or the new rules. But no packet passes a table without base
 //! chains, so several transactions can fill it if the last one adds all its base chains. The kernel keeps every object of a transaction
-//! until its end: for 200,000 elements it holds its lock for a second, and while any program on the machine listens to notifications, in
-//! any network namespace, each object takes some 8 kB of memory. So many objects for a new table are sent in parts.
+//! in memory and holds its lock until the end (`src/decisions/0002-one-transaction.md`), so many objects for a new table are sent in parts.
 //!
 //! Takes the commands of a sync in the order that the kernel accepts, and the names of the tables without base chains; returns
 //! transactions with the same commands. The last one has all commands for other tables and the base chains of the new tables. Pure.

@@ -3,14 +3,8 @@
 //! The module takes the API server's answers about the kind and sends events. It decides what to do after each list or watch, and handles
 //! each object; `list_watch` sends the requests.
 //!
-//! The reflector does not use the watch of `kube::runtime`, for these reasons:
-//! - Memory is bounded here: the sizes of a line and a page are limited.
-//! - A dead connection is noticed after [`Timing::idle`]; kube notices it only when the timeout of the watch ends.
-//! - An object that does not decode is skipped here; in kube the whole page fails.
-//! - The server may answer in protobuf, which takes half the bytes; kube decodes JSON only.
-//! - If a server refuses or ignores streaming lists, the reflector lists page by page. It also honours Retry-After.
-//!
-//! The client and its credentials are those of the kube library.
+//! The client and its credentials are those of the kube library. `src/decisions/0003-own-watch.md` says why the reflector does not use the
+//! watch of `kube::runtime`.
 //!
 //! Invariants: an event is sent before its resource version counts as seen; a list that breaks off deletes nothing; a list is never older
 //! than the last seen version, unless the server's versions went back; after each attempt the reflector waits as long as [`Backoff`] says

@@ -17,14 +17,10 @@
 //!
 //! - With a chain for each endpoint, as in iptables mode. Whenever a transaction adds a rule or a verdict, the kernel validates every
 //!   reachable chain (`nft_table_validate`), and it finds a map by walking through all maps of a table (`nft_set_lookup`): each endpoint
-//!   in the cluster makes a sync slower. Linux 6.19 (8e1a1bc4f5a4, also in 6.18.6 and 6.12.66) records for each chain the hooks and the
-//!   depth that it was validated for, and validates it once in a transaction for each hook, not once for each path to it. The record ends
-//!   with the transaction, so the next one validates every chain again. A patch to validate only changed chains was proposed in May 2025
-//!   ("validating incremental ruleset updates") and is not in 6.19; nor does the nf_tables module of Debian's kernel 7.2.13 have it.
+//!   in the cluster makes a sync slower. `src/decisions/0001-maps-and-chains.md` has the figures, and what newer kernels do.
 //! - Without chains of endpoints (`nftables.endpointChains: false`): endpoints, session affinity and schedulers work as with
 //!   `--ruleset-layout=maps` (module `endpoint_sets`). Only the few chains `lb-N` have rules that look up the maps of endpoints, because
-//!   the kernel validates each element that is added against each rule that uses its map (`nft_add_set_elem`): with a rule for each
-//!   service port the first sync of 5,000 Services took 9 s.
+//!   the kernel validates each element that is added against each rule that uses its map (`nft_add_set_elem`).
 //!
 //! A Service with scheduler `maglev` always has the second form: the kernel would validate all verdicts of a Maglev table at each change.
 //!
