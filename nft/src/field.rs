@@ -91,7 +91,7 @@ pub enum Field {
     Jhash {
         /// The input of the hash.
         hashed: Hashed,
-        /// N: the result is one of N numbers; at least 1.
+        /// N, at least 1: the result is one of N numbers.
         modulus: u32,
         /// S: the seed of the hash.
         seed: u32,

@@ -318,7 +318,7 @@ impl Table {
         Self { columns: columns.into(), rows: Vec::new() }
     }
 
-    /// Adds a row with one cell per column. Missing cells at the end stay empty.
+    /// Adds a row of at least two cells, in the order of the columns. Columns without a cell stay empty.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
         self.rows.push(cells.into());
     }

@@ -118,7 +118,8 @@ impl<K: FlowtableKernel> Reconciler<K> {
         commands.extend(changes(None, &empty));
         match self.kernel.commit(&commands) {
             Err(CommitError::Refused(_)) => true,
-            // The kernel has the table without interfaces now; the next reconciliation adds them.
+            // After `Ok` the kernel has flowtables, and the table without interfaces: the next reconciliation adds them. Other errors do not
+            // say whether the kernel has flowtables.
             Ok(()) | Err(_) => false,
         }
     }

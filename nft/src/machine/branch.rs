@@ -74,7 +74,8 @@ pub struct Branch {
     pub connection: Conntrack,
     /// The share of packets that take this path, given the assumptions in `worlds`.
     pub probability: f64,
-    /// The assumptions about rules that cannot be evaluated: the number of each, and whether its rule is assumed to match.
+    /// The assumptions about rules that cannot be evaluated, in the order in which they were made: the serial number of the assumption,
+    /// which both branches that it made share, and whether its rule is assumed to match.
     pub worlds: Vec<(usize, bool)>,
     /// How the packet ended; `None` while it goes on.
     pub fate: Option<Fate>,

@@ -568,7 +568,7 @@ fn invocation(flags: cli::Flags) -> Result<Invocation, Error> {
 /// The flags of the process are not applied: a file has to be valid by itself, except that it may lack the node's name.
 ///
 /// # Errors
-/// Returns all errors in the content, as text for the log.
+/// Returns, as text for the log, why the content cannot be decoded or, if it can, all errors in it.
 pub fn check_content(content: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
     let decoded = file::decode(text).map_err(|error| error.to_string())?;

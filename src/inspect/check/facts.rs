@@ -103,7 +103,7 @@ pub(super) struct Kernel {
     pub(super) local_ports: Option<LocalPorts>,
 }
 
-/// The capabilities of this process; `None` if the kernel does not report them.
+/// The effective capabilities of this process. A field is `None` if the kernel does not report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Privileges {
     pub(super) net_admin: Option<bool>,
@@ -126,7 +126,8 @@ pub(super) struct Programs {
     pub(super) nft: Option<String>,
 }
 
-/// The sysctls that the rules depend on, below `/proc/sys/net`.
+/// The sysctls that `check` reads, below `/proc/sys/net`: those that the rules depend on, and how many connections the kernel tracks and may
+/// track.
 const VALUES: [&str; 6] = [
     "ipv4/ip_forward",
     "ipv6/conf/all/forwarding",

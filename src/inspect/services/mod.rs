@@ -100,7 +100,7 @@ enum NamesOf {
 /// Runs the command.
 ///
 /// # Errors
-/// When the kernel's tables cannot be read, or have nothing with one of the names.
+/// When the kernel's tables cannot be read, or neither they nor the reported problems have one of the names.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if let Some(which) = args.names_of {
         return print_names(&View::read()?, which, out);

@@ -1,4 +1,4 @@
-//! The page with all Services: problems first, then a page of the list with search, filter and order. Pure.
+//! The page with all Services: problems first, then one part of the list, with search, filter and order. Pure.
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -259,8 +259,9 @@ fn frontends(td: &mut Markup, frontends: &[FrontendView]) {
     }
 }
 
-/// The cells of open connections, new ones a second and bytes a second. `has_bytes`: the kernel counts bytes, so a Service without
-/// connections has none, and not an unknown number.
+/// Writes the cells for open connections, new connections per second and bytes per second. `has_bytes` says whether any Service in the list
+/// has a byte count, that is, whether the kernel counts bytes. If it does, a Service without connections shows a rate of 0; if not, every
+/// Service shows a dash.
 fn numbers(tr: &mut Markup, numbers: &Numbers, has_bytes: bool) {
     let open = Cell::from(short(numbers.open));
     let new = number(numbers.rates.map(|rates| rates.connections_per_second));

@@ -99,7 +99,8 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let inside = runtime.enter();
     let listener = http::bind(args.listen).map_err(|error| http::failure("the pages", args.listen, &error))?;
     let address = listener.local_addr().context("cannot tell the address of the server")?;
-    // The port is taken before the capability for ports below 1024 is given up, and no other thread is there yet.
+    // The port is taken before the capability for ports below 1024 is given up. There is no other thread yet: each thread has capabilities
+    // of its own, and would keep them.
     privileges::drop_all(Needs::default()).context("cannot give up privileges")?;
     out.text(format_args!("Serving http://{address}/ until Ctrl-C\n"))?;
     out.flush()?;

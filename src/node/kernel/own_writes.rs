@@ -18,7 +18,7 @@ pub struct OwnWrites(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     generations: VecDeque<u32>,
-    /// The netlink port of the socket through which the last transaction was committed.
+    /// The netlink port that [`OwnWrites::begins`] noted last.
     port: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl OwnWrites {
         last
     }
 
-    /// Returns whether the last recorded transaction of this process was sent from the netlink socket with this port.
+    /// Returns whether this is the netlink port that [`Self::begins`] noted last, whether its transaction was committed or not.
     pub(super) fn has_port(&self, port: u32) -> bool {
         self.noted().port == Some(port)
     }

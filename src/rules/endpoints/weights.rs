@@ -1,5 +1,6 @@
-//! Gives endpoints their shares of the new connections: an endpoint of weight 3 has three entries in its list, and each entry of a list
-//! gets the same share (E15).
+//! Gives endpoints their shares of the new connections (E15). The list of endpoints to choose from names an endpoint several times, in
+//! proportion to its weight: the weights 2 and 6 give one and three entries. Each entry gets the same share. The counts are the weights
+//! divided by their greatest common divisor, and made smaller if the list would be too long.
 //!
 //! Takes the endpoints of a service port with the weights of their slices, and the weights that the Service gives to this node and its zone.
 //! Returns the list, or how long it becomes at most. Pure.

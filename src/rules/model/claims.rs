@@ -350,7 +350,7 @@ impl Claims {
             Some(Conflict { frontend, winner: winner.clone(), loser: loser.service.clone(), kind: loser.rank.kind()? })
         };
         let mut conflicts: Vec<Conflict> = claims.into_iter().filter_map(conflict).collect();
-        // Two ports of one Service that both lose the frontend give the same conflict twice.
+        // Two ports of one Service that both lose the frontend give the same conflict twice, one behind the other.
         conflicts.dedup();
         let wins = usize::from(matches!(winner, Winner::Service(..)));
         (!conflicts.is_empty()).then(|| Contest { conflicts, more, claims: self.losing(&frontend) + wins })

@@ -125,7 +125,7 @@ pub struct Slots {
     pub set: SetName,
     /// The key without the number at its end.
     pub prefix: Data,
-    /// The values. A value may occur several times: an endpoint with a larger weight than others.
+    /// The values. A value may occur several times: an endpoint with a larger weight has more places.
     pub values: Values,
     /// Whether each value must have its index in the list as its number. Otherwise `diff` chooses the numbers.
     pub is_fixed: bool,

@@ -52,8 +52,9 @@ impl KnownObjects {
         self.before = self.objects.len();
     }
 
-    /// Returns the number of objects that the complete list removes, if it is more than `limit` percent of the objects before the list;
-    /// otherwise `None`. Such a removal may be a mistake of the server, so a second list has to confirm it a second or two later.
+    /// Returns how many objects the complete list would remove, if these are at least [`MANY`] and more than `limit` percent of the objects
+    /// known before the list; otherwise `None`. Also `None` if the list has an object without a readable name, because such a list removes
+    /// nothing. Such a removal may be a mistake of the server, so the next list has to confirm it.
     pub(super) fn excessive_removal(&self, limit: u8) -> Option<usize> {
         let missing = self.objects.values().filter(|seen| **seen != self.list).count();
         (!self.nameless && missing >= MANY && missing.saturating_mul(100) > self.before.saturating_mul(limit.into()))

@@ -54,8 +54,9 @@ impl<K: Kernel> Engine<K> {
         self.conclude(search, cause, &untried, failed)
     }
 
-    /// Holds Services back so that the kernel accepts the rest: the Services that the refusal names, or else all Services in the
-    /// transaction.
+    /// Commits the transaction without the Services that the refusal names or, if the kernel refuses that too, without all Services in it.
+    /// For a Service that is held back the tables first keep what was last committed; if the kernel refuses that as well, they hold
+    /// nothing for it. Returns the Services that are held back, and in which of these two ways; `None` if the kernel accepted no attempt.
     fn hold_back_candidates(
         &mut self,
         search: &mut Search,

@@ -310,7 +310,7 @@ impl Tables {
     }
 
     /// Returns the commands that bring the kernel's tables of all families up to date, except for the clients that session affinity
-    /// remembers. `after_pause` says that the last sync was long enough ago to delete the chains that it emptied.
+    /// remembers. `after_pause` says that the last sync was at least a second ago, so that the chains that it emptied are deleted (F8).
     pub(super) fn transaction(&mut self, after_pause: bool) -> Vec<Command> {
         let collect = self.collect(after_pause);
         self.tables.iter_mut().flat_map(|table| table.commands(collect)).collect()

@@ -24,7 +24,7 @@ use super::plan::{self, Plan};
 use super::{Report, TRIES, counted, still_used};
 use table::{Malformed, Table};
 
-/// Why a table could not be cleaned.
+/// Why a table could not be read or cleaned.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
