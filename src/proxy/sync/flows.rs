@@ -29,9 +29,15 @@ use rules::ruleset::reading;
 /// The first and the longest pause after a listing or a deletion that failed; each further failure doubles the pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// The pause between two lists of TCP and SCTP flows: a multiple of the time that the last list took, and the longest pause. It limits the
-/// share of the thread's time that the lists take.
-const REST: (u32, Duration) = (300, Duration::from_secs(10));
+/// The longest pause between two lists of TCP and SCTP flows. It is shorter after a list that took little time, see [`rest`].
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
+/// Returns the pause after a list that took so long, before another one: lists for connections that an annotation asks to close take at most
+/// a hundredth of the time, lists of unanswered flows, which every cluster has, a third of that.
+fn rest(took: Duration, next: Listing) -> Duration {
+    let times = if next == Listing::Unanswered { 300 } else { 100 };
+    (took * times).min(LONGEST_REST)
+}
 
 /// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to frontends and endpoints beyond
 /// this number end by their conntrack timeout.
@@ -54,8 +60,8 @@ pub(super) struct Flows {
     closing: BTreeSet<ObjectName>,
     /// When to try again after a failure, and the pause until then.
     retry: Option<(Instant, Duration)>,
-    /// The earliest time of the next list of TCP and SCTP flows.
-    rested: Instant,
+    /// When flows of TCP and SCTP were last listed, and how long that took.
+    listed: (Instant, Duration),
 }
 
 /// When flows are examined.
@@ -71,8 +77,8 @@ impl Default for Flows {
     /// `unanswered` is set, because an earlier process may have left flows.
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
-        let (gone, rested) = (Gone::default(), Instant::now());
-        Self { known, changed, gone, unanswered: true, open: false, closing, retry: None, rested }
+        let (gone, listed) = (Gone::default(), (Instant::now(), Duration::ZERO));
+        Self { known, changed, gone, unanswered: true, open: false, closing, retry: None, listed }
     }
 }
 
@@ -170,7 +176,7 @@ impl Flows {
     /// Returns when to examine flows between two syncs: after a failure, or because TCP and SCTP flows are to be listed; `None` if there is
     /// no need.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|_| self.rested))
+        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|next| self.rested(next)))
     }
 
     /// Ends the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10, J12, J13). A failure is logged
@@ -186,7 +192,7 @@ impl Flows {
         if self.retry.is_some_and(|(at, _)| now < at) {
             return Vec::new();
         }
-        let others = self.others().filter(|_| moment == Moment::Idle && now >= self.rested);
+        let others = self.others().filter(|next| moment == Moment::Idle && now >= self.rested(*next));
         let listings: Vec<Listing> = self.udp().into_iter().chain(others).collect();
         if listings.is_empty() {
             self.done(false);
@@ -217,9 +223,7 @@ impl Flows {
         }
         let Some((family, error)) = failure else {
             if others.is_some() {
-                let (times, most) = REST;
-                let took: Duration = results.iter().map(|done| done.took).sum();
-                self.rested = now + (took * times).min(most);
+                self.listed = (now, results.iter().map(|done| done.took).sum());
             }
             self.done(others.is_some());
             return results;
@@ -244,6 +248,12 @@ impl Flows {
     fn others(&self) -> Option<Listing> {
         let open = self.open || self.gone.has_frontends(false);
         if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) }
+    }
+
+    /// Returns from when on TCP and SCTP flows may be listed again in this way.
+    fn rested(&self, next: Listing) -> Instant {
+        let (listed, took) = self.listed;
+        listed + rest(took, next)
     }
 
     /// Forgets the changes for which flows were examined: those of UDP, and with `others` those of TCP and SCTP.
@@ -431,7 +441,7 @@ mod tests {
     }
 
     fn reconcile(flows: &mut Flows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
-        let now = flows.rested.max(Instant::now());
+        let now = flows.rested(Listing::Unanswered).max(Instant::now());
         flows
             .reconcile(state, kernel, &Family::BOTH, &[], (Moment::Idle, now))
             .iter()
@@ -480,21 +490,25 @@ mod tests {
     // The list of TCP and SCTP flows takes the kernel milliseconds even when there are none, so no sync waits for it, and a pause follows
     // each list (J12).
     #[test]
-    fn lists_of_connections_wait_for_no_sync_and_take_a_third_of_a_percent_of_the_time() {
+    fn no_sync_waits_for_lists_of_connections_and_they_take_a_hundredth_of_the_time_or_less() {
         let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
         let examine = |flows: &mut Flows, kernel: &mut Tracker, moment, now| {
             flows.reconcile(&state, kernel, &Family::BOTH, &[], (moment, now)).len()
         };
-        let now = flows.rested;
+        let now = flows.listed.0;
         assert_eq!(examine(&mut flows, &mut kernel, Moment::Sync, now), 0);
         assert_eq!(flows.next_try(), Some(now), "at once, and after the sync");
         assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 2, "both families");
         assert_eq!(flows.next_try(), None);
-        assert!(flows.rested > now && flows.rested <= now + REST.1);
+        let next = [Listing::Translated, Listing::Unanswered].map(|next| flows.rested(next));
+        assert!(now < next[0] && next[0] < next[1] && next[1] <= now + LONGEST_REST, "{next:?}");
         flows.unanswered = true;
         assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 0, "not so soon again");
         let next = flows.next_try().expect("later");
         assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, next), 2);
+        assert_eq!(rest(Duration::from_millis(9), Listing::Unanswered), Duration::from_millis(2_700));
+        assert_eq!(rest(Duration::from_millis(9), Listing::Translated), Duration::from_millis(900));
+        assert_eq!(rest(Duration::from_secs(9), Listing::Translated), LONGEST_REST);
     }
 
     // A failed listing is repeated after growing pauses until it works, without any further change of the cluster (J8).

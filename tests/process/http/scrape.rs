@@ -273,6 +273,7 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_errors", "kind", FAILURES),
     ("nft_source_reconnects", "resource", KINDS),
     ("nft_rejected_objects", "kind", KINDS_OR_NONE),
+    ("nft_invalid_dropped_packets", "ip_family", FAMILIES),
     ("nft_log_lines_dropped", "", &[]),
     ("nft_readyz", "code", &["200", "503"]),
 ];
