@@ -10,6 +10,7 @@ mod budget;
 mod busy;
 mod cleanup;
 mod conflicts;
+mod cost;
 mod effects;
 mod engine;
 mod entries;
@@ -63,6 +64,7 @@ use cleanup::Cleanup;
 use component::logging::once::Once;
 use component::logging::{duration, list};
 use conflicts::RecentReports;
+use cost::ProcessorTime;
 use ephemeral_ports::EphemeralPorts;
 use inspect::history::Program;
 use node::kernel::local_ports::LocalPorts;
@@ -86,8 +88,8 @@ pub struct Sync<K> {
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
-    /// When the first event since the last sync asked for the next one.
-    requested: Option<Instant>,
+    /// When the first event since the last sync asked for the next one, and the processor time that was used by then.
+    requested: Option<(Instant, ProcessorTime)>,
     started: Instant,
     /// Whether an earlier process left rules; `None` until the kernel was asked.
     has_previous_rules: Option<bool>,
@@ -406,7 +408,7 @@ impl<K: Kernel> Sync<K> {
 
     fn request(&mut self) {
         self.schedule.request();
-        self.requested.get_or_insert_with(Instant::now);
+        self.requested.get_or_insert_with(|| (Instant::now(), ProcessorTime::now()));
         self.report_queued();
     }
 
@@ -470,8 +472,9 @@ impl<K: Kernel> Sync<K> {
     }
 
     fn sync(&mut self) {
-        let (start, cpu) = (Instant::now(), processor_time());
-        let waited = self.requested.take().map_or(Duration::ZERO, |requested| start.duration_since(requested));
+        let start = Instant::now();
+        let (requested, before) = self.requested.take().unwrap_or_else(|| (start, ProcessorTime::now()));
+        let waited = start.duration_since(requested);
         if self.schedule.started(start) {
             self.engine.compare_everything();
         }
@@ -498,7 +501,7 @@ impl<K: Kernel> Sync<K> {
             Ok(_) => End::Done,
             Err(_) => End::Failed,
         };
-        self.schedule.finished(Instant::now(), end, processor_time().saturating_sub(cpu));
+        self.schedule.finished(Instant::now(), end, ProcessorTime::now().since(before));
         let full = result.as_ref().map_or(true, |report| report.full);
         for family in self.engine.tables.families() {
             self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
@@ -563,11 +566,6 @@ impl<K: Kernel> Sync<K> {
     fn families_synced(&self) {
         self.engine.tables.families().for_each(|family| self.health.synced(family, SystemTime::now()));
     }
-}
-
-/// Returns the processor time that this thread has used.
-fn processor_time() -> Duration {
-    Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// The sender of the events is gone.

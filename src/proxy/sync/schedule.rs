@@ -5,8 +5,8 @@
 //! to the sync period (G5); the next full comparison, which reads the tables back, follows about an hour after the last one (G4).
 //!
 //! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the processor time of the last
-//! run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and the sync
-//! thread uses a twentieth of one processor; the first run of the process counts as free. Processor time and not duration, because a run
+//! run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and changes
+//! use at most a tenth of one processor; the first run of the process counts as free. Processor time and not duration, because a run
 //! that waited for a busy processor or for the kernel costs no more than one that did not.
 //!
 //! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
@@ -32,9 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// Without a configured minimum interval, the next run waits this many times the processor time of the last run, so that the sync thread
-/// uses 5 % of a processor.
-const INTERVAL_PER_COST: u32 = 20;
+/// Without a configured minimum interval, the next run waits this many times the processor time of the last run, so that changes use at
+/// most a tenth of a processor.
+const INTERVAL_PER_COST: u32 = 10;
 
 /// When the next run is due.
 #[derive(Clone, Debug)]
@@ -245,13 +245,13 @@ mod tests {
         schedule.due(start) - (start + Duration::from_secs(9))
     }
 
-    // Without a configured interval the sync thread uses a twentieth of a processor, and no change waits for more than a second (G3).
+    // Without a configured interval changes use at most a tenth of a processor, and no change waits for more than a second (G3).
     #[test]
-    fn the_automatic_interval_is_twenty_times_the_processor_time_and_at_most_a_second() {
+    fn the_automatic_interval_is_ten_times_the_processor_time_and_at_most_a_second() {
         let ms = Duration::from_millis;
-        assert_eq!(automatic(End::Done, Duration::from_micros(400)), ms(8));
-        assert_eq!(automatic(End::Done, ms(49)), ms(980));
-        assert_eq!(automatic(End::Compared, ms(50)), AUTOMATIC_LIMIT);
+        assert_eq!(automatic(End::Done, Duration::from_micros(400)), ms(4));
+        assert_eq!(automatic(End::Done, ms(99)), ms(990));
+        assert_eq!(automatic(End::Compared, ms(100)), AUTOMATIC_LIMIT);
         assert_eq!(automatic(End::Compared, Duration::from_secs(7)), AUTOMATIC_LIMIT);
     }
 

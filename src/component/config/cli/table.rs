@@ -118,7 +118,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(PROXY, "pod-bridge-interface", "detectLocal.bridgeInterface", Text(|c| &mut c.detect_local.bridge_interface), "Name of the pods' bridge; for BridgeInterface"),
     flag(PROXY, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", Text(|c| &mut c.detect_local.interface_name_prefix), "What the names of pod interfaces start with; for InterfaceNamePrefix"),
     flag(PROXY, "iptables-sync-period", "nftables.syncPeriod", Duration(|c| &mut c.nftables.sync_period), "Longest time until a failed sync is tried again; half of the time after which the health server reports a sync that is late"),
-    flag(PROXY, "iptables-min-sync-period", "nftables.minSyncPeriod", Duration(|c| &mut c.nftables.min_sync_period), "Least time between two syncs; 0 for 20 times the processor time of the last one, at most 1s"),
+    flag(PROXY, "iptables-min-sync-period", "nftables.minSyncPeriod", Duration(|c| &mut c.nftables.min_sync_period), "Least time between two syncs; 0 for 10 times the processor time of the last one, at most 1s"),
     flag(PROXY, "ipvs-scheduler", "ipvs.scheduler", Text(|c| &mut c.ipvs.scheduler), "Where --scheduler is not set: sh stands for source-hash, mh for maglev, any other one for random, with a warning"),
     flag(CONNTRACK, "conntrack-max-per-core", "conntrack.maxPerCore", Int(|c| &mut c.conntrack.max_per_core), "Connections to track for each CPU; 0 leaves the limit of the kernel alone, and --conntrack-min without effect"),
     flag(CONNTRACK, "conntrack-min", "conntrack.min", Int(|c| &mut c.conntrack.min), "Least number of connections to track"),

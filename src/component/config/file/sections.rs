@@ -27,7 +27,7 @@ pub(crate) struct Nftables {
     pub(crate) masquerade_all: bool,
     /// The longest time until a failed sync is tried again (G5); 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// The shortest time between two syncs (G3). 0 stands for 20 times the processor time of the last sync, but at most 1 s. Upstream
+    /// The shortest time between two syncs (G3). 0 stands for 10 times the processor time of the last sync, but at most 1 s. Upstream
     /// replaces 0 with 1 s.
     pub(crate) min_sync_period: GoDuration,
     /// How the rules of Services are laid out: `maps` or `chains`. Upstream has neither this field nor the fields of this section below it.
