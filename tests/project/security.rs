@@ -32,7 +32,7 @@ fn open_ports(world: &World) -> BTreeSet<u16> {
 fn nothing_listens_but_what_the_page_lists() {
     let page = page("deploy/SECURITY.md");
     let rows = listeners(&page);
-    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert_eq!(rows.len(), 5, "four of the proxy, and the pages of `kube-proxy stats`: {rows:?}");
     let world = World::new();
     let before = open_ports(&world);
     let objects = mixed::cluster();
