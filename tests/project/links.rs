@@ -12,7 +12,7 @@ use regex::Regex;
 use super::pages::{page, pages, project};
 
 /// The folders whose pages are not below `deploy/`.
-const FOLDERS: [&str; 6] = ["", "benches", "nft", "src", "tests", "vm-tests"];
+const FOLDERS: [&str; 8] = ["", ".github", "benches", "nft", "src", "src/decisions", "tests", "vm-tests"];
 /// The pages that each page of `deploy/` links in its first lines.
 const BESIDE: [&str; 7] =
     ["../README", "INSTALL", "TROUBLESHOOTING", "REFERENCE", "COMPATIBILITY", "METRICS", "SECURITY"];
