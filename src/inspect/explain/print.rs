@@ -130,7 +130,7 @@ fn steps(out: &mut Output<'_>, steps: &[EffectiveRule], is_wide: bool) -> Result
         let chain = out.styled(Tone::Strong, escaped(&step.chain));
         out.line(format_args!("{number:3}. {chain}: {}", escaped(&step.text)), STEP)?;
         if is_wide {
-            let rule = if step.rule.is_empty() { "policy drop" } else { &step.rule };
+            let rule = step.shown();
             let rule = out.styled(Tone::Faint, format!("table {}: {}", escaped(&step.table), escaped(rule)));
             out.text(format_args!("{:STEP$}{rule}\n", ""))?;
         }

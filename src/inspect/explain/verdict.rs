@@ -114,6 +114,11 @@ pub struct EffectiveRule {
 }
 
 impl EffectiveRule {
+    /// The rule as it is shown: in nft syntax, or what the policy of a chain does.
+    pub(crate) fn shown(&self) -> &str {
+        if self.rule.is_empty() { "policy drop" } else { &self.rule }
+    }
+
     /// A rule and the sentence that describes it; it applies to packets to these endpoints.
     pub(crate) fn of(seen: &Seen<'_>, sentence: &Sentence, endpoints: Vec<SocketAddr>) -> Self {
         Self {

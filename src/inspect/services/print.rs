@@ -10,7 +10,7 @@ use super::stats::{Numbers, Stats};
 use super::{Args, Listing, frontend_name};
 use crate::output::{Cell, Column, Format, Output, Table, Tone};
 use crate::running::{Problem, ProblemKind};
-use crate::tables::{Affinity, FrontendView, Kind, Policy, State};
+use crate::tables::{Affinity, EndpointView, FrontendView, Kind, Policy, State};
 use component::logging::escaped;
 use rules::model::{Destination, Family};
 
@@ -44,11 +44,13 @@ const FEW_SOURCES: usize = 2;
 
 fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide: bool) -> Table {
     let with_endpoints = is_wide || listing.is_one_service;
-    let [has_policy, has_affinity, has_sources] = shown(listing, positions, is_wide);
+    let is_shown = |optional: &&Optional| {
+        is_wide || positions.iter().any(|position| (optional.is_other)(&listing.view.frontends[*position]))
+    };
+    let shown: Vec<&Optional> = OPTIONAL.iter().filter(is_shown).collect();
     let mut columns =
         vec![Column::text("SERVICE"), Column::text("FRONTEND"), Column::text("KIND"), Column::text("STATE")];
-    let optional = [(has_policy, "POLICY"), (has_affinity, "AFFINITY"), (has_sources, "SOURCES")];
-    columns.extend(optional.into_iter().filter(|(is, _)| *is).map(|(_, name)| Column::text(name)));
+    columns.extend(shown.iter().map(|optional| Column::text(optional.heading)));
     columns.push(Column::text("ENDPOINTS"));
     let texts = columns.len();
     if let Some(stats) = stats {
@@ -66,9 +68,7 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
             view.kind.map_or_else(unknown, Cell::from),
             state(view.state),
         ];
-        row.extend(has_policy.then(|| view.policy.map_or_else(nothing, Cell::from)));
-        row.extend(has_affinity.then(|| view.affinity.map_or_else(nothing, |it| Cell::from(affinity_text(it)))));
-        row.extend(has_sources.then(|| sources(view, with_endpoints)));
+        row.extend(shown.iter().map(|optional| (optional.cell)(view, with_endpoints)));
         row.push(Cell::from(summary(view)));
         row.extend(
             stats.into_iter().flat_map(|stats| number_cells(stats.of_frontend(position, view), stats.has_rates())),
@@ -84,11 +84,35 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     table
 }
 
-/// Whether to show the columns of policy, affinity and sources: when a frontend has a value other than the default in it.
-fn shown(listing: &Listing, positions: &[usize], is_wide: bool) -> [bool; 3] {
-    let is_other: [fn(&FrontendView) -> bool; 3] =
-        [|view| view.policy == Some(Policy::Local), |view| view.affinity.is_some(), |view| view.sources.is_some()];
-    is_other.map(|is| is_wide || positions.iter().any(|position| is(&listing.view.frontends[*position])))
+/// A column that is shown when a frontend has a value other than the default in it.
+pub(crate) struct Optional {
+    pub(crate) heading: &'static str,
+    pub(crate) is_other: fn(&FrontendView) -> bool,
+    /// The cell of a frontend, in full or shortened.
+    pub(crate) cell: fn(&FrontendView, bool) -> Cell,
+}
+
+/// The columns of policy, affinity and sources.
+pub(crate) const OPTIONAL: [Optional; 3] = [
+    Optional {
+        heading: "POLICY",
+        is_other: |view| view.policy == Some(Policy::Local),
+        cell: |view, _| view.policy.map_or_else(nothing, Cell::from),
+    },
+    Optional {
+        heading: "AFFINITY",
+        is_other: |view| view.affinity.is_some(),
+        cell: |view, _| view.affinity.map_or_else(nothing, |affinity| Cell::from(affinity_text(affinity))),
+    },
+    Optional { heading: "SOURCES", is_other: |view| view.sources.is_some(), cell: sources },
+];
+
+/// The shares of new connections that an endpoint gets, in words; none if all endpoints get the same share.
+pub(crate) fn share_texts(endpoint: &EndpointView) -> impl Iterator<Item = String> {
+    let share = |tenths: u16, from: &str| format!("{:.1}%{from}", percent(tenths));
+    let all = endpoint.share.map(|tenths| share(tenths, ""));
+    let outside = endpoint.share_outside.map(|tenths| share(tenths, " from outside"));
+    all.into_iter().chain(outside)
 }
 
 /// Adds an indented row for each endpoint of a frontend. `texts` is the number of columns before the numbers.
@@ -103,14 +127,10 @@ fn endpoints(
         let mut row = vec![Cell::from(""); texts];
         row[0] = Cell::from(format!("  {}", endpoint.address));
         let is_terminating = cause.is_some_and(|cause| cause.is_terminating(endpoint));
-        let share = |tenths: u16, from: &str| format!("{:.1}%{from}", percent(tenths));
-        let marks = [
-            endpoint.local.then(|| "local".to_owned()),
-            endpoint.share.map(|tenths| share(tenths, "")),
-            endpoint.share_outside.map(|tenths| share(tenths, " from outside")),
-            is_terminating.then(|| "(terminating)".to_owned()),
-        ];
-        row[1] = Cell::from(marks.into_iter().flatten().collect::<Vec<_>>().join(" "));
+        let local = endpoint.local.then(|| "local".to_owned());
+        let terminating = is_terminating.then(|| "(terminating)".to_owned());
+        row[1] =
+            Cell::from(local.into_iter().chain(share_texts(endpoint)).chain(terminating).collect::<Vec<_>>().join(" "));
         let numbers = |stats: &Stats| number_cells(stats.of_endpoint(position, endpoint), stats.has_rates());
         row.extend(stats.into_iter().flat_map(numbers));
         table.row(row);
@@ -163,7 +183,7 @@ pub(crate) fn state(state: Option<State>) -> Cell {
     Cell::new(tone, state)
 }
 
-pub(crate) fn affinity_text(affinity: Affinity) -> String {
+fn affinity_text(affinity: Affinity) -> String {
     let clients = if affinity.clients == 1 { "client" } else { "clients" };
     match affinity.seconds {
         Some(seconds) => format!("{seconds}s, {} {clients}", affinity.clients),
@@ -171,7 +191,7 @@ pub(crate) fn affinity_text(affinity: Affinity) -> String {
     }
 }
 
-pub(crate) fn sources(view: &FrontendView, in_full: bool) -> Cell {
+fn sources(view: &FrontendView, in_full: bool) -> Cell {
     let Some(sources) = &view.sources else { return Cell::from("any") };
     let shown = if in_full { sources.len() } else { FEW_SOURCES };
     let mut texts: Vec<String> = sources.iter().take(shown).map(ToString::to_string).collect();
@@ -312,7 +332,7 @@ fn service<'a>(
     stats: Option<&Stats>,
 ) -> ServiceFields<'a> {
     let name = frontend_name(&view.frontend);
-    let endpoint = |endpoint: &crate::tables::EndpointView| EndpointFields {
+    let endpoint = |endpoint: &EndpointView| EndpointFields {
         address: endpoint.address.ip(),
         port: endpoint.address.port(),
         local: endpoint.local,

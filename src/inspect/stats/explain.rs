@@ -186,8 +186,7 @@ fn steps(section: &mut Markup, explanation: &Explanation) {
             list.element("li", &[("class", &marked)], |item| {
                 item.leaf("b", &[], &step.chain);
                 item.text(format_args!(": {}", step.text));
-                let rule = if step.rule.is_empty() { "policy drop" } else { &step.rule };
-                item.leaf("code", &[], format_args!("table {}: {rule}", step.table));
+                item.leaf("code", &[], format_args!("table {}: {}", step.table, step.shown()));
             });
         }
     });

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use hyper::StatusCode;
 
-use super::page::{Page, Tab, chip, data, notices, scrolled, service_address};
+use super::page::{Page, Tab, chip, data, notices, scrolled, service_address, side};
 use super::query::{ListQuery, Order, STATES};
 use super::reading::Reading;
 use crate::markup::{Markup, class};
@@ -217,7 +217,7 @@ fn list(main: &mut Markup, rows: &[&Row<'_>], query: &ListQuery) {
 
 /// The heading of a column: a link that sorts by it, and in the other direction if the list is sorted by it.
 fn sorted_heading(row: &mut Markup, (order, name, is_number): (Option<Order>, &str, bool), query: &ListQuery) {
-    let side = if is_number { "number" } else { "text" };
+    let side = side(is_number);
     let Some(order) = order else { return row.leaf("th", &[("scope", &"col"), ("class", &side)], name) };
     let is_current = order == query.order;
     let rises = matches!(order, Order::Name | Order::Endpoints | Order::State) != query.reversed;

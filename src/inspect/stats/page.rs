@@ -166,6 +166,7 @@ pub(super) fn data(row: &mut Markup, column: &str, is_number: bool, fill: impl F
     row.element("td", &[("data-column", &column), ("class", &side(is_number))], fill);
 }
 
-const fn side(is_number: bool) -> &'static str {
+/// The class of a column's cells, which says where they are aligned.
+pub(super) const fn side(is_number: bool) -> &'static str {
     if is_number { "number" } else { "text" }
 }

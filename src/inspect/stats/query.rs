@@ -2,43 +2,21 @@
 //!
 //! Pure. Invariant: a word that is encoded and decoded is the same word.
 
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::tables::State;
 
+/// All but letters, digits and `-._~`.
+const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A word for a path or a query: all but letters, digits and `-._~` in percent-encoding.
 pub(super) fn encoded(word: &str) -> String {
-    let mut text = String::with_capacity(word.len());
-    for byte in word.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
+    utf8_percent_encode(word, &ENCODED).to_string()
 }
 
 /// The word that an encoded one stands for. What is no valid encoding stays as it is; bytes that are not UTF-8 become U+FFFD.
 pub(super) fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        let value = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        match value.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &behind[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 /// The parameters of a query, decoded; a plus sign is a space, as forms send it.

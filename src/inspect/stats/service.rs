@@ -16,9 +16,9 @@ use crate::markup::Markup;
 use crate::names;
 use crate::output::{Cell, Column, Table, Tone};
 use crate::services::causes::Causes;
-use crate::services::print::{affinity_text, frontend, nothing, sources, state, summary, unknown};
+use crate::services::print::{OPTIONAL, Optional, frontend, nothing, share_texts, state, summary, unknown};
 use crate::services::stats::Numbers;
-use crate::tables::{EndpointView, FrontendView, Policy};
+use crate::tables::{EndpointView, FrontendView};
 use crate::top::view::short;
 use rules::model::Family;
 
@@ -190,25 +190,16 @@ fn explained(frontend: &str, content: &Content) -> Option<String> {
 
 fn frontends(port: &Port) -> Table {
     let views = || port.frontends.iter().map(|(view, _)| view);
-    let is_shown = [
-        ("POLICY", views().any(|view| view.policy == Some(Policy::Local))),
-        ("AFFINITY", views().any(|view| view.affinity.is_some())),
-        ("SOURCES", views().any(|view| view.sources.is_some())),
-    ];
+    let shown: Vec<&Optional> = OPTIONAL.iter().filter(|optional| views().any(optional.is_other)).collect();
     let numbers = has_numbers(port.frontends.iter().map(|(_, numbers)| numbers));
     let mut columns = ["FRONTEND", "KIND", "STATE"].map(Column::text).to_vec();
-    columns.extend(is_shown.iter().filter(|(_, is)| *is).map(|(name, _)| Column::text(name)));
+    columns.extend(shown.iter().map(|optional| Column::text(optional.heading)));
     columns.push(Column::text("ENDPOINTS"));
     columns.extend(number_columns(numbers));
     let mut table = Table::new(columns);
     for (view, its) in &port.frontends {
         let mut cells = vec![Cell::from(frontend(view)), view.kind.map_or_else(unknown, Cell::from), state(view.state)];
-        let optional = [
-            view.policy.map_or_else(nothing, Cell::from),
-            view.affinity.map_or_else(nothing, |affinity| Cell::from(affinity_text(affinity))),
-            sources(view, true),
-        ];
-        cells.extend(optional.into_iter().zip(is_shown).filter(|(_, (_, is))| *is).map(|(cell, _)| cell));
+        cells.extend(shown.iter().map(|optional| (optional.cell)(view, true)));
         cells.push(Cell::from(summary(view)));
         cells.extend(number_cells(its, numbers));
         table.row(cells);
@@ -240,9 +231,7 @@ fn endpoints(port: &Port, causes: &Causes) -> Table {
 
 /// The share of new connections that an endpoint gets.
 fn share(endpoint: &EndpointView) -> Cell {
-    let text = |tenths: u16, from: &str| format!("{}.{}%{from}", tenths / 10, tenths % 10);
-    let parts = [endpoint.share.map(|it| text(it, "")), endpoint.share_outside.map(|it| text(it, " from outside"))];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let parts: Vec<String> = share_texts(endpoint).collect();
     if parts.is_empty() { nothing() } else { Cell::from(parts.join(", ")) }
 }
 

@@ -25,16 +25,19 @@ pub(super) fn commit_each(
             move || transactions.iter().map(|commands| Batch::encode(commands)).try_for_each(|b| sender.send(b));
         // If the thread cannot be started, the sender is dropped, and each transaction is encoded here.
         let _ = thread::Builder::new().name("encoder".into()).spawn_scoped(scope, encoder);
-        let mut committed = Vec::with_capacity(transactions.len());
-        for commands in transactions {
+        let results = transactions.iter().map(|commands| {
             let batch = encoded.recv().unwrap_or_else(|_| Batch::encode(commands));
-            match batch.map_err(CommitError::from).and_then(|batch| commit(&batch, commands)) {
-                Ok(done) => committed.push(done),
-                Err(error) => return (committed, Some(error)),
-            }
-        }
-        (committed, None)
+            commit(&batch?, commands)
+        });
+        until_error(results)
     })
+}
+
+/// Takes results up to the first error. Returns those before the error, and the error.
+pub(super) fn until_error<T, E>(results: impl Iterator<Item = Result<T, E>>) -> (Vec<T>, Option<E>) {
+    let mut error = None;
+    let done = results.map_while(|result| result.map_err(|failed| error = Some(failed)).ok()).collect();
+    (done, error)
 }
 
 #[cfg(test)]

@@ -69,14 +69,7 @@ pub trait Kernel {
     /// Commits transactions one after the other until one fails. Returns the results of those that were committed, and the error of the one
     /// after them, if there is one.
     fn commit_each(&mut self, transactions: &[Vec<Command>]) -> (Vec<Committed>, Option<CommitError>) {
-        let mut committed = Vec::new();
-        for commands in transactions {
-            match self.commit(commands) {
-                Ok(done) => committed.push(done),
-                Err(error) => return (committed, Some(error)),
-            }
-        }
-        (committed, None)
+        encode_ahead::until_error(transactions.iter().map(|commands| self.commit(commands)))
     }
 
     /// Returns everything in a table; `None` if the table does not exist.

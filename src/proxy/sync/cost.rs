@@ -23,11 +23,10 @@ impl ProcessorTime {
     }
 
     /// Returns the cost from `before`, a reading of the same thread, until this reading.
-    pub(super) const fn since(self, before: Self) -> Duration {
+    pub(super) fn since(self, before: Self) -> Duration {
         let own = self.thread.saturating_sub(before.thread);
-        let others = self.process.saturating_sub(before.process).saturating_sub(own);
-        let most = own.saturating_mul(2);
-        own.saturating_add(if others.as_nanos() < most.as_nanos() { others } else { most })
+        let all = self.process.saturating_sub(before.process);
+        all.clamp(own, own.saturating_mul(3))
     }
 }
 

@@ -15,7 +15,7 @@ use nft::{Field, Operand, Rule, Statement, Verdict};
 
 use super::Settings;
 use super::names::{chain, set};
-use super::shared::{Fields, jump, regular};
+use super::shared::{Fields, jump, lead, regular};
 use crate::table::ChainContent;
 
 /// Adds the chain, and the rules that lead invalid packets to it: those to this host and those to elsewhere.
@@ -23,10 +23,8 @@ pub(super) fn add(settings: &Settings, chains: &mut Vec<ChainContent>) {
     if !settings.guard_endpoints {
         return;
     }
-    let is_entered =
-        |content: &&mut ChainContent| [chain::FILTER_INPUT, chain::FILTER_FORWARD].contains(&&*content.chain.name);
-    let entry = || Rule::new([Statement::CtBit(CtBit::StateInvalid), jump(chain::INVALID)]);
-    chains.iter_mut().filter(is_entered).for_each(|content| content.rules.insert(0, entry()));
+    let entry = Rule::new([Statement::CtBit(CtBit::StateInvalid), jump(chain::INVALID)]);
+    lead(chains, [chain::FILTER_INPUT, chain::FILTER_FORWARD], &entry);
     let source = Fields::of(settings.family).source;
     let endpoint = vec![source, source, Field::L4Proto, Field::ThSport];
     let is_endpoint = Statement::Match(endpoint, Operand::InSet(set::HAIRPIN.into()));

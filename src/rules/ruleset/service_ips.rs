@@ -20,7 +20,7 @@ use nft::{Element, Operand, Rule, Set, Statement, Types, Verdict};
 
 use super::Settings;
 use super::names::{chain, set};
-use super::shared::{Fields, commented, goto, is_protocol, jump, regular};
+use super::shared::{Fields, commented, goto, is_protocol, jump, lead, regular};
 use crate::endpoints::ServiceSelection;
 use crate::model::{Destination, Family, FrontendKind, Protocol};
 use crate::table::{ChainContent, ServiceObjects};
@@ -70,10 +70,8 @@ pub(super) fn write(settings: &Settings, selection: &ServiceSelection, objects: 
 /// Adds the chains that answer and refuse, and the rules of base chains that lead echo requests to them.
 pub(super) fn add(settings: &Settings, chains: &mut Vec<ChainContent>) {
     if let Pings::AnsweredBy(Some(answer)) = settings.pings {
-        let entry = || Rule::new([Statement::EchoRequest, jump(chain::PINGS)]);
-        let is_entered =
-            |content: &&mut ChainContent| [chain::NAT_PREROUTING, chain::NAT_OUTPUT].contains(&&*content.chain.name);
-        chains.iter_mut().filter(is_entered).for_each(|content| content.rules.insert(0, entry()));
+        let entry = Rule::new([Statement::EchoRequest, jump(chain::PINGS)]);
+        lead(chains, [chain::NAT_PREROUTING, chain::NAT_OUTPUT], &entry);
         let to = |set: &str| {
             let is_to = Statement::Match(vec![Fields::of(settings.family).destination], Operand::InSet(set.into()));
             Rule::new([is_to, Statement::DnatAddress(answer)])

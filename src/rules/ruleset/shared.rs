@@ -95,6 +95,12 @@ pub(super) fn regular(name: &str, text: &str, rules: Vec<Rule>) -> ChainContent 
     ChainContent { chain: Chain { name: name.into(), base: None, comment }, rules }
 }
 
+/// Puts a rule in front of the others of these base chains.
+pub(super) fn lead(chains: &mut [ChainContent], from: [&str; 2], rule: &Rule) {
+    let entered = chains.iter_mut().filter(|content| from.contains(&&*content.chain.name));
+    entered.for_each(|content| content.rules.insert(0, rule.clone()));
+}
+
 /// Comments of chains that all ruleset layouts share.
 pub(super) mod purpose {
     pub(in crate::ruleset) const PREROUTING: &str = "New connections that arrive: to which endpoint";

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::inspect::{command, outcome};
 use crate::support::layout::{Layout, test_in_each_layout};
@@ -14,16 +14,21 @@ use crate::support::probe::{Connection, Flow, Proto, invalid_arrives};
 use crate::support::proxy::{Proxy, config_in};
 use crate::support::world::World;
 
+/// A Service with an endpoint on this node and one on another.
+fn objects() -> Vec<Value> {
+    let mut objects = vec![node(), service_cidr()];
+    objects.push(service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json());
+    objects.extend(slices("shop", "web", &[0, 2], &[("http", Proto::Tcp, 8080)]));
+    objects
+}
+
 test_in_each_layout!(invalid_packets_of_endpoints_are_dropped_and_counted_and_no_others);
 fn invalid_packets_of_endpoints_are_dropped_and_counted_and_no_others(layout: Layout) {
     // What comes from the address and port of an endpoint on this node, to elsewhere and to the node itself (D27).
     let world = World::new();
-    let mut objects = vec![node(), service_cidr()];
-    objects.push(service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json());
-    objects.extend(slices("shop", "web", &[0, 2], &[("http", Proto::Tcp, 8080)]));
     let mut config = config_in(layout);
     config["nftables"]["dropInvalidFromEndpoints"] = json!(true);
-    let proxy = Proxy::start(&world.node, &config, &objects);
+    let proxy = Proxy::start(&world.node, &config, &objects());
     let at = SocketAddr::new;
     for family in Family::ALL {
         let (to_client, to_node) = ((&world.client, at(family.client(), 999)), (&world.node, at(family.node(), 999)));
@@ -60,10 +65,7 @@ test_in_each_layout!(without_the_guard_the_layout_decides_about_invalid_packets)
 fn without_the_guard_the_layout_decides_about_invalid_packets(layout: Layout) {
     // Layout maps lets them pass, layout chains drops what is forwarded, as iptables mode does (D22).
     let world = World::new();
-    let mut objects = vec![node(), service_cidr()];
-    objects.push(service("shop", "web").cluster_ips(1).port("http", Proto::Tcp, 80).json());
-    objects.extend(slices("shop", "web", &[0, 2], &[("http", Proto::Tcp, 8080)]));
-    let _proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &objects());
     for family in Family::ALL {
         let to = |address| SocketAddr::new(address, 999);
         for (from, port) in [((&world.pods[0], family.endpoint(0)), 8080), ((&world.shell, family.shell()), 8080)] {

@@ -103,13 +103,13 @@ fn balancer_chain(name: &str, family: Family, is_split: bool) -> Option<ChainCon
         .map(|balancer| balancer.content(family))
 }
 
-/// Says which maps a table with this many maps of each kind may have had before: the only map of a kind before it was split, or the maps
-/// into which it was split. So is the set that only a switch of the configuration makes.
+/// Says which sets and maps a table with this many maps of each kind may have had before: the only map of a kind before it was split, the
+/// maps into which it was split, and the set that the table has only while the configuration asks for it.
 pub(super) fn former(maps: u8) -> fn(&str) -> bool {
-    if maps > 1 { |set| is_map(set, false) } else { |set| is_map(set, true) }
+    if maps > 1 { |set| is_former(set, false) } else { |set| is_former(set, true) }
 }
 
-fn is_map(set: &str, is_split: bool) -> bool {
+fn is_former(set: &str, is_split: bool) -> bool {
     match SetKind::of(set) {
         Some(SetKind::Endpoints(..)) => split_part(set).1.is_some() == is_split,
         kind => kind == Some(SetKind::ExternalIps),
