@@ -10,7 +10,8 @@
 //!
 //! `connection` sends the requests with a client that `client` builds from the configuration; credentials may come from `plugin`.
 //! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
-//! certificates. `startup` waits for the first lists, and `server_version` asks for the server's version then. `look` and `pods` answer questions of the commands.
+//! certificates. `startup` waits for the first lists, and `server_version` asks for the server's version then. `look` and `pods` answer
+//! questions of the commands.
 //!
 //! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; memory is
 //! bounded by one page (which may be a complete list) or one event, plus the names of the objects; all times are monotonic.
