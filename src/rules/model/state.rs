@@ -264,10 +264,14 @@ impl State {
         Some((self.service(name)?, port_index))
     }
 
-    fn set_service(&mut self, name: ObjectName, new: Option<Service>) -> Option<Change> {
+    fn set_service(&mut self, name: ObjectName, mut new: Option<Service>) -> Option<Change> {
         let old = self.known.get(&name).and_then(|known| known.service.as_deref());
         if old == new.as_ref() {
             return None;
+        }
+        if let (Some(service), Some((name, _))) = (&mut new, self.known.get_key_value(&name)) {
+            // As in `insert_slice`, when the slices came first.
+            service.name.clone_from(name);
         }
         self.service_count = self.service_count + usize::from(new.is_some()) - usize::from(old.is_some());
         let limit = self.frontend_limit;
@@ -348,7 +352,11 @@ impl State {
         self.change(service, |known| known.slices.remove(name))
     }
 
-    fn insert_slice(&mut self, slice: EndpointSlice) {
+    fn insert_slice(&mut self, mut slice: EndpointSlice) {
+        // The slices of a Service share one name with it, which saves memory.
+        if let Some((name, _)) = self.known.get_key_value(&slice.service) {
+            slice.service.clone_from(name);
+        }
         self.slice_services.insert(slice.name.clone(), slice.service.clone());
         self.change(slice.service.clone(), |known| known.slices.insert(slice));
     }

@@ -46,7 +46,7 @@ impl Converter {
         let family = slice_family(&object.address_type, fields)?;
         Some(EndpointSlice {
             name: name.clone(),
-            service: ObjectName::new(Arc::clone(&name.namespace), self.names.share(service)),
+            service: ObjectName::new(Arc::clone(&name.namespace), service),
             family,
             ports: self.slice_ports(object, fields),
             endpoints: self.slice_endpoints(object, family, fields),

@@ -20,6 +20,7 @@ use serde_ignored::Path as Ignored;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::chunk::{self, Chunk};
 use super::document::{Document, documents};
 use super::shape::{Head, Shapes};
 use super::{ManifestProblem, Severity};
@@ -28,10 +29,11 @@ use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError, SlicePods};
 use rules::model::Event;
 
-/// The number of list items that a thread takes at a time ("chunk").
-const CHUNK: usize = 500;
 /// The number of decoded chunks of the second thread that may wait for the first thread.
 const CHUNKS_WAITING: usize = 4;
+
+/// What some editors write at the start of a file.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The namespace of an object without a namespace, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -99,21 +101,23 @@ impl Reader {
 }
 
 /// Decodes a file's bytes: JSON if the file's name ends in `.json`, YAML otherwise. Calls `take` with each object, in the order of the
-/// file. The second reader is for a second thread.
+/// file. The second reader is for a second thread. The bytes of a long list are freed while it is read.
 pub(super) fn decode(
     file: &Arc<Path>,
-    bytes: &[u8],
+    bytes: Vec<u8>,
     [reader, second]: &mut [Reader; 2],
     take: &mut dyn FnMut(ManifestObject),
 ) -> FileProblems {
     let mut decoder = Decoder::new(file, reader, take);
-    match std::str::from_utf8(bytes) {
-        Ok(text) => {
-            let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-            if is_json(file, text) {
+    match String::from_utf8(bytes) {
+        Ok(mut text) => {
+            if text.starts_with(BYTE_ORDER_MARK) {
+                text.remove(0);
+            }
+            if is_json(file, &text) {
                 decoder.json(text, second);
             } else {
-                decoder.yaml(text);
+                decoder.yaml(&text);
             }
         }
         Err(error) => decoder.error(format!("not UTF-8 text: {error}")),
@@ -166,27 +170,33 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads JSON values one after the other. Stops at a value that does not parse, because its end is unknown.
-    fn json(&mut self, text: &str, second: &mut Reader) {
-        let mut rest = text;
+    fn json(&mut self, text: String, second: &mut Reader) {
+        let mut start = 0;
         for number in 1.. {
             self.document = Some(number);
+            let rest = &text[start..];
             // Most files consist of one list. Find only the texts of its items here; they are decoded later.
             let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
-            let (list, end) = (lists.next(), lists.byte_offset());
+            let (list, end) = (lists.next(), start + lists.byte_offset());
             if let Some(Ok(list)) = &list
                 && let Ok(Kind::List(kind)) = kind_of(named(&list.api_version, &list.kind), None)
             {
-                self.json_items(&list.items, kind.map(ItemKind::kind), second);
-                rest = &rest[end..];
+                let kind = kind.map(ItemKind::kind);
+                let items: Vec<_> = list.items.iter().map(|item| chunk::place_in(&text, item.get())).collect();
+                if items.len() > chunk::ITEMS && text[end..].trim_ascii().is_empty() {
+                    return self.long_list(chunk::cut(text, &items), kind, second);
+                }
+                self.some_items(items.iter().map(|item| &text[item.clone()]), 0, kind);
+                start = end;
                 continue;
             }
             let mut values = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
             match values.next() {
                 None => return,
-                Some(Ok(value)) => self.json_value(value, "", None),
-                Some(Err(_)) => return self.broken_json(text, number),
+                Some(Ok(value)) => self.json_value(value.get(), "", None),
+                Some(Err(_)) => return self.broken_json(&text, number),
             }
-            rest = &rest[values.byte_offset()..];
+            start += values.byte_offset();
         }
     }
 
@@ -198,28 +208,24 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads a list item by item, because a `Value` of the complete list would take many times the memory of the text. If there are many
-    /// items, two threads read them: each thread takes the next chunk when it has finished its last chunk, and this thread passes on all
-    /// objects in the order of the list.
-    fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Reader) {
-        if items.len() <= CHUNK {
-            return self.some_items(items, 0, kind);
-        }
+    /// Reads a long list with two threads: each thread takes the next chunk when it has finished its last chunk, and this thread passes on
+    /// all objects in the order of the list.
+    fn long_list(&mut self, chunks: Vec<Chunk>, kind: Option<Kind>, second: &mut Reader) {
         let (file, document) = (self.file, self.document);
-        let chunks = Mutex::new(items.chunks(CHUNK).enumerate());
+        let chunks = Mutex::new(chunks.into_iter().enumerate());
         let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let read = |reader: &mut Reader, number: usize, items| {
-            let mut objects = Vec::with_capacity(CHUNK);
+        let read = |reader: &mut Reader, number: usize, chunk: Chunk| {
+            let mut objects = Vec::with_capacity(chunk::ITEMS);
             let mut take = |object| objects.push(object);
             let mut decoder = Decoder { document, ..Decoder::new(file, reader, &mut take) };
-            decoder.some_items(items, number * CHUNK, kind);
+            decoder.some_items(chunk.items(), number * chunk::ITEMS, kind);
             let outcome = decoder.outcome;
             (objects, outcome)
         };
         let (sender, of_second) = sync_channel(CHUNKS_WAITING);
         let work_of_second = move || {
-            while let Some((number, items)) = next() {
-                if sender.send(read(second, number, items)).is_err() {
+            while let Some((number, chunk)) = next() {
+                if sender.send(read(second, number, chunk)).is_err() {
                     return;
                 }
             }
@@ -231,8 +237,8 @@ impl<'a> Decoder<'a> {
             // If the system cannot start a second thread, this thread reads everything.
             let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
             let mut due = 0;
-            while let Some((number, items)) = next() {
-                let found = read(self.reader, number, items);
+            while let Some((number, chunk)) = next() {
+                let found = read(self.reader, number, chunk);
                 // The second thread took the chunks from `due` up to `number`, and sends them in order.
                 let before = of_second.iter().take(number - due);
                 before.chain([found]).for_each(|found| self.give(found));
@@ -251,9 +257,10 @@ impl<'a> Decoder<'a> {
         self.outcome.add(outcome);
     }
 
-    /// Reads some items of a list. `first` is the index of the first item of `items`.
-    fn some_items(&mut self, items: &[&RawValue], first: usize, kind: Option<Kind>) {
-        for (number, item) in items.iter().enumerate() {
+    /// Reads some items of a list, one by one, because a `Value` of the complete list would take many times the memory of the text. `first`
+    /// is the index of the first item of `items`.
+    fn some_items<'t>(&mut self, items: impl Iterator<Item = &'t str>, first: usize, kind: Option<Kind>) {
+        for (number, item) in items.enumerate() {
             if !self.plain_item(item, kind) {
                 self.json_value(item, &format!("items[{}]", first + number), kind);
             }
@@ -263,8 +270,8 @@ impl<'a> Decoder<'a> {
     /// Reads a Service or EndpointSlice directly from its JSON text. Returns false for an item of another kind, without a namespace, with
     /// an unknown field or with an error; the caller then parses it into a `Value`, which takes several times as long and finds each
     /// problem.
-    fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
-        let Some(head) = self.reader.shapes.head(text.get()) else { return false };
+    fn plain_item(&mut self, text: &str, list: Option<Kind>) -> bool {
+        let Some(head) = self.reader.shapes.head(text) else { return false };
         let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };
         self.kind = kind.name();
         let is_plain = match kind {
@@ -272,7 +279,7 @@ impl<'a> Decoder<'a> {
             ItemKind::Slice => {
                 let is_plain = self.plain::<discovery::EndpointSlice, objects::EndpointSlice>(text, &head);
                 if is_plain {
-                    self.reader.keep_pods(text);
+                    self.reader.keep_pods(&mut serde_json::Deserializer::from_str(text));
                 }
                 is_plain
             }
@@ -283,17 +290,17 @@ impl<'a> Decoder<'a> {
         is_plain
     }
 
-    fn plain<Full: DeserializeOwned, T: ObjectKind>(&mut self, text: &RawValue, head: &Head<'_>) -> bool {
+    fn plain<Full: DeserializeOwned, T: ObjectKind>(&mut self, text: &str, head: &Head<'_>) -> bool {
         if !self.reader.shapes.is_known(self.kind, head) {
             let mut has_unknown = false;
-            let mut json = serde_json::Deserializer::from_str(text.get());
+            let mut json = serde_json::Deserializer::from_str(text);
             let full = serde_ignored::deserialize::<_, _, Full>(&mut json, |_| has_unknown = true);
             if full.is_err() || has_unknown {
                 return false;
             }
             self.reader.shapes.note(self.kind, head);
         }
-        match serde_json::from_str::<T::Object<'_>>(text.get()) {
+        match serde_json::from_str::<T::Object<'_>>(text) {
             Ok(object) if !T::head(&object).1.namespace.is_empty() => {
                 self.convert::<T>(&object);
                 true
@@ -302,8 +309,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn json_value(&mut self, text: &RawValue, path: &str, list: Option<Kind>) {
-        match serde_json::from_str(text.get()) {
+    fn json_value(&mut self, text: &str, path: &str, list: Option<Kind>) {
+        match serde_json::from_str(text) {
             Ok(value) => self.value(value, path, list),
             Err(error) => self.error(format!("{}{error}", prefix(path))),
         }

@@ -211,7 +211,7 @@ impl Directory {
         match read {
             Ok((bytes, stamp)) => {
                 let mut load = self.store.begin(file);
-                let outcome = decode(file, &bytes, &mut self.readers, &mut |object| {
+                let outcome = decode(file, bytes, &mut self.readers, &mut |object| {
                     self.store.add(&mut load, object).map(ScanItem::Event).into_iter().for_each(&mut *scan.take);
                 });
                 scan.problems(self.logged.new_messages(Arc::clone(file), outcome.problems));

@@ -15,6 +15,7 @@
 
 mod assign;
 mod changes;
+mod chunk;
 mod decode;
 mod directory;
 mod document;
@@ -88,7 +89,7 @@ pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem
     let (file, mut store, mut events) = (file.into(), store::Store::default(), Vec::new());
     let mut load = store.begin(&file);
     let mut take = |object| events.extend(store.add(&mut load, object));
-    let outcome = decode::decode(&file, bytes, &mut Default::default(), &mut take);
+    let outcome = decode::decode(&file, bytes.to_vec(), &mut Default::default(), &mut take);
     let changes = store.finish(load, outcome.broken);
     events.extend(changes.events);
     (events, [outcome.problems, changes.duplicates].concat())

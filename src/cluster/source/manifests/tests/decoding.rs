@@ -198,7 +198,7 @@ fn a_panic_while_two_threads_read_a_list_ends_both() {
     thread::spawn(move || {
         let read = || {
             let mut take = |_| panic!("this object cannot be taken");
-            decode(&Path::new("a.json").into(), list.as_bytes(), &mut Default::default(), &mut take);
+            decode(&Path::new("a.json").into(), list.clone().into_bytes(), &mut Default::default(), &mut take);
         };
         ended.send(catch_unwind(read).is_err())
     });

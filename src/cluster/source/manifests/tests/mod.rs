@@ -38,7 +38,7 @@ fn content(file: &str, text: &str) -> Content {
 
 fn content_of_bytes(file: &str, bytes: &[u8]) -> Content {
     let (file, mut objects) = (Path::new(file).into(), Vec::new());
-    let outcome = decode(&file, bytes, &mut Default::default(), &mut |object| objects.push(object));
+    let outcome = decode(&file, bytes.to_vec(), &mut Default::default(), &mut |object| objects.push(object));
     Content { objects, broken: outcome.broken, problems: outcome.problems }
 }
 
