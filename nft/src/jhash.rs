@@ -71,7 +71,7 @@ fn finish([a, b, c]: &mut [u32; 3]) {
 mod tests {
     use super::*;
 
-    // The values that Bob Jenkins' own lookup3.c prints for these inputs (its `driver5`).
+    // Values that `driver5` of Bob Jenkins' own lookup3.c prints.
     #[test]
     #[cfg(target_endian = "little")]
     fn it_gives_the_values_of_lookup3() {

@@ -88,7 +88,8 @@ pub enum ChainType {
     Filter,
     /// Sees the first packet of each connection; may translate addresses.
     Nat,
-    /// Sees every outgoing packet, which the kernel routes again when a rule changed it. Only other programs make chains of this type.
+    /// Sees every outgoing packet. The kernel routes the packet again if a rule changed a property that decides its route, such as the
+    /// mark.
     Route,
 }
 
@@ -141,8 +142,8 @@ impl Hook {
     }
 }
 
-/// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure,
-/// and no other hook sees them.
+/// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure, past the
+/// hooks from prerouting to postrouting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flowtable {
     /// Its name within the table.
@@ -255,7 +256,8 @@ pub struct Set {
     pub flags: SetFlags,
     /// The life time of an element that has no time-out of its own; whole milliseconds.
     pub timeout: Option<Duration>,
-    /// The largest number of elements. The kernel keeps a set with a size in a hash table of fixed length.
+    /// The largest number of elements. A set with a size, but without ranges, time-outs and the flag `dynamic`, is a hash table of fixed
+    /// length in the kernel (`net/netfilter/nft_set_hash.c`).
     pub size: Option<u32>,
     /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel adds the
     /// counters by itself, so messages with elements do not mention them.
@@ -301,14 +303,14 @@ pub struct Element {
     pub key_end: Option<Box<Data>>,
     /// The map's value for the key.
     pub value: Value,
-    /// How long the element lives from now; whole milliseconds.
+    /// How long the element lives from now, in whole milliseconds; `None` for the set's own time-out, if it has one.
     pub timeout: Option<Duration>,
-    /// A comment, at most [`Element::MAX_COMMENT`] bytes.
+    /// The comment that `nft` lists with it; cut to [`Element::MAX_COMMENT`] bytes when it is sent or written.
     pub comment: Option<Arc<str>>,
 }
 
 impl Element {
-    /// The longest comment that nft reads back (`NFTNL_UDATA_COMMENT_MAXLEN`), in bytes.
+    /// The longest comment that nft reads back, in bytes: `NFTNL_UDATA_COMMENT_MAXLEN` of libnftnl is 128 and counts the terminating zero.
     pub const MAX_COMMENT: usize = 127;
 
     /// An element of a set.

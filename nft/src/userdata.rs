@@ -1,5 +1,5 @@
-//! User data: bytes that the kernel stores with an object and does not interpret; nft does. They are a list of entries. An entry has a type
-//! and a length of one byte each, and a value.
+//! User data: bytes that the kernel stores with an object and does not interpret, but that nft interprets. They are a list of entries. An
+//! entry has a type and a length of one byte each, and a value.
 //!
 //! User data holds comments, and the types of sets that no type number describes: nft cannot load its own listing of a set that was
 //! declared with `typeof` unless the set's user data describes the types. The numbers are those of libnftnl's `udata.h` and of nft's
@@ -214,7 +214,8 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
     Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-/// The inverse of [`typed_field`]. If several fields have the same user data, returns the field that nft prints.
+/// The inverse of [`typed_field`], except that `th sport` is not read. If several fields have the same user data, returns the field that
+/// nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
     const FIXED: [Field; 8] = [
         Field::IpSaddr,

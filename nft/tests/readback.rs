@@ -22,9 +22,9 @@ use nft::{
 
 use support::{commit, connect, in_namespace, nft};
 
-/// The endpoints of 10,000 Services with 10 endpoints each.
+/// The number of elements of the large table: the endpoints of 10,000 Services with 10 endpoints each.
 const MANY: u32 = 100_000;
-/// Chains, or elements, of a smaller table: the kernel's time for listing chains grows with the square of their number.
+/// Chains, or elements, of a smaller table: the kernel's time for listing chains grows faster than their number.
 const SMALLER: u32 = 20_000;
 /// Time between two transactions of the other program.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -114,7 +114,7 @@ fn read() -> TableDump {
     steady.expect("readable").expect("there is the table")
 }
 
-/// The time that a reading took.
+/// The times that a reading took.
 #[derive(Clone, Copy, Debug)]
 struct Took {
     /// Processor time, including the kernel's for listing, without the time of waiting.

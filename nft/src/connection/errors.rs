@@ -15,13 +15,14 @@ pub(super) const DUMP_TRIES: usize = 10;
 /// early when a change is noticed.
 pub(super) const FEW_TRIES: usize = 2;
 
-/// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], the kernel changed nothing.
+/// Why a batch was not committed, or may not have been. After [`CommitError::Unconfirmed`], and after a [`CommitError::Socket`] that came
+/// while the answers were received, the kernel may have carried out the commands; otherwise it changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The commands cannot be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The socket failed.
+    /// The socket failed, before or after the kernel had the batch.
     #[error("netlink socket: {0}")]
     Socket(io::Error),
     /// The kernel does not accept a batch of this size, because of its limit or because it has no memory for the batch now.
@@ -76,7 +77,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the kernel lacks a feature that the command needs.
+    /// Whether the kernel answered `EOPNOTSUPP`: it lacks a feature that the command needs, or does not allow this change of a table's
+    /// flags ([`Command::OwnTable`]).
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP

@@ -191,7 +191,7 @@ fn nat(a: Reader<'_>) -> Option<Expr> {
     const ADDRESS: u16 = 3;
     const PORT: u16 = 5;
     const FLAGS: u16 = 7;
-    /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`, which the kernel sets when there are an address and a port.
+    /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`: the kernel sets the first for an address, the second for a port.
     const IMPLIED: u32 = 0b11;
     let is_range = |min: u16| a.has(min + 1) && a.number(min + 1) != a.number(min);
     only_if(!is_range(ADDRESS) && !is_range(PORT))?;

@@ -1,4 +1,4 @@
-//! Refusals: the kernel carries out no command of the batch, and each error names the command and the element.
+//! Refusals: the kernel carries out no command of the batch, and the errors name the commands and elements that it refused.
 
 use std::sync::Arc;
 use std::thread::sleep;
