@@ -1,8 +1,8 @@
 //! Reading a table while another program changes tables. Changes of its own tables must not slow the reader down or confuse it; changes
 //! of the table that is read must make it start again.
 //!
-//! These tests are a program of their own, because they compare the processor time of readings, and other tests in the process would change
-//! that time. Each test runs again as a child process in a network namespace, like the tests of `kernel`.
+//! These tests are a program of their own, because they compare the times of readings, which change with the number of tests that run at
+//! the same time. Each test runs again as a child process in a network namespace, like the tests of `kernel`.
 
 #[path = "kernel/support.rs"]
 #[allow(dead_code, reason = "this program uses only a part of the module")]
