@@ -1,4 +1,4 @@
-//! Watches the transactions of other programs, and the tables that they change.
+//! Watches the transactions of all programs in a network namespace, and the tables that they change.
 //!
 //! Reads the kernel's notifications and gives [`Writes`]. While any socket subscribes to notifications, in any network namespace of the
 //! machine, the kernel makes a notification for every object of a transaction. In our measurements, a transaction of many elements was

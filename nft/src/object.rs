@@ -1,7 +1,7 @@
 //! The objects of nf_tables as plain values: chains, rules, sets and their elements, and tables with all their content.
 //!
-//! The caller of this crate builds the values of the ruleset that it wants. [`crate::decode`] gives the same values for the ruleset that
-//! the kernel lists, so the two can be compared.
+//! The caller of this crate builds the values of the ruleset that it wants. [`crate::decode`] gives such values for the ruleset that the
+//! kernel lists, with rules as expressions, so the two can be compared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -194,8 +194,8 @@ pub struct RuleDump {
 pub enum Types {
     /// `type ipv4_addr . inet_proto`.
     Named(Vec<DataType>),
-    /// `typeof ip daddr . numgen random mod 65536`: for fields without a type name. nft can load its own listing of the set only when the
-    /// set's user data has these fields.
+    /// `typeof ip daddr . numgen random mod 65536`: needed when a field has no type name. nft can load its own listing of the set only when
+    /// the set's user data has these fields.
     Of(Vec<Field>),
 }
 

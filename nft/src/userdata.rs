@@ -73,8 +73,8 @@ pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
     entry(kind, &bytes)
 }
 
-/// The user data of a set, in the order in which nft writes it. Numbers that the kernel keeps in host order, such as marks, need the
-/// entries about byte order: without them, nft would list these numbers with their bytes reversed.
+/// The user data of a set. Numbers that the kernel keeps in host order, such as marks, need the entries about byte order: without them, nft
+/// would list these numbers with their bytes reversed.
 pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     let value_order = set.value.as_ref().map(|value| match value {
         ValueType::Verdict => BYTE_ORDER_INVALID,

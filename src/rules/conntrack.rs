@@ -4,8 +4,8 @@
 //! lists the flows of the kernel and ends them.
 //!
 //! A UDP connection has no end: if its flow stayed, the packets of a client that keeps sending would go to a removed endpoint for as long
-//! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered (J12).
-//! Open connections end only where an annotation of the Service asks for it (J13).
+//! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered, because the
+//! client repeats it (J12). Open connections end only where an annotation of the Service asks for it (J13).
 //!
 //! UDP flows are examined only for removed frontends and for Services that changed: the flows of any other Service were checked when that
 //! Service last changed, and its endpoints are still the same. Listed TCP and SCTP flows are examined for all Services.
@@ -350,13 +350,15 @@ mod tests {
         assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "a flow of another host");
     }
 
-    // A flow to a Service that was never translated is older than the rules. It is deleted like a flow to a wrong endpoint (J7).
+    // A flow to a Service that was never translated, such as one that is older than the rules, is deleted like a flow to a wrong endpoint
+    // (J7).
     #[test]
     fn a_flow_that_was_never_translated_is_deleted() {
         assert!(deleted(&dns(&["10.244.0.1"]), flow("10.96.0.10:53", "10.96.0.10:53")));
     }
 
-    // `has_udp_endpoints` is true if a slice of the Service has a UDP port; only then are the Service's flows examined (B15).
+    // `has_udp_endpoints` is true if a slice of the Service has a UDP port. It decides whether a change asks for the UDP flows to be
+    // examined (B15).
     #[test]
     fn a_service_has_udp_endpoints_by_its_slices() {
         let state = dns(&["10.244.0.1"]);

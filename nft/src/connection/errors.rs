@@ -9,10 +9,11 @@ use crate::command::Command;
 use crate::decode::{Ack, DecodeError};
 use crate::packed::Elements;
 
-/// The number of attempts to read a table. Another attempt follows only if the table changed during the last one.
+/// The number of attempts to read a table, or a list within it, before [`ReadError::Unstable`]. Another attempt follows only if
+/// transactions may have disturbed the last one.
 pub(super) const DUMP_TRIES: usize = 10;
-/// How often a table is read for a caller that also accepts an inconsistent result, before a last reading ignores changes. A reading ends
-/// early when a change is noticed.
+/// How often a table is read for a caller that also accepts an inconsistent result, before a last reading ignores changes. A reading that
+/// notices a change does not begin another list.
 pub(super) const FEW_TRIES: usize = 2;
 
 /// Why a batch was not committed, or may not have been. After [`CommitError::Unconfirmed`], and after a [`CommitError::Socket`] that came
@@ -131,7 +132,7 @@ pub enum ReadError {
     /// The kernel's answer cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The table changed during every attempt to read it.
+    /// Transactions disturbed every attempt to read the table.
     #[error("the table changed during each of {DUMP_TRIES} attempts to read it")]
     Unstable,
 }

@@ -279,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Dumps the objects of a kind and calls `each` with every one, decoded. `names` select a table, and a set or chain in it.
+    /// Dumps the objects of a kind and calls `each` with every one, decoded. `names` may select a table, and a set or chain in it.
     fn dump(
         &mut self,
         kind: u16,

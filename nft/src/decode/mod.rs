@@ -2,9 +2,9 @@
 //!
 //! Takes single netlink messages (split a receive buffer with [`Messages`]) and gives values of this crate. Never panics, whatever the
 //! bytes are. The values are canonical: [`crate::Rule::to_dump`] of a rule that was sent equals the decoded rule, and a set or a (paired,
-//! see [`pair`]) element that was sent equals the decoded one. An expression that this crate never sends becomes [`crate::Expr::Foreign`]
-//! or [`crate::Expr::Unknown`], so it equals no expression that this crate sends; an object that this crate cannot express is a
-//! [`DecodeError`] for that message only.
+//! see [`pair`]) element that was sent equals the decoded one. An expression that no other variant of [`crate::Expr`] can express becomes
+//! `Foreign` or `Unknown`, which equal no expression that this crate sends; an object that this crate cannot express is a [`DecodeError`]
+//! for that message only.
 
 mod ack;
 mod decoded;

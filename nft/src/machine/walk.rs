@@ -216,7 +216,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         self.next(branch).unwrap_or_else(|| self.machine.host.loopback())
     }
 
-    /// Runs everything that is registered at a hook.
+    /// Runs connection tracking and the base chains of a hook.
     fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         for unit in self.units(hook) {
             branches = match unit {
