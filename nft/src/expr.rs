@@ -189,7 +189,7 @@ pub enum LookupResult {
     Load(Register),
 }
 
-/// The ICMP answer that a `reject` expression sends.
+/// The answer that a `reject` expression sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectWith {
     /// "Unreachable" of ICMP or ICMPv6, by the table's family, with a code of that protocol.

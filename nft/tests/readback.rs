@@ -239,7 +239,7 @@ fn a_walk_over_a_table_that_changes_all_the_time_shows_what_does_not_change() {
             let before = (number > 0).then(|| Command::DeleteElements(table("ours"), endpoints(), port(number - 1)));
             before.into_iter().chain([Command::AddElements(table("ours"), endpoints(), port(number))]).collect()
         };
-        // The other program commits without a pause, so every reading is disturbed by a change.
+        // The other program commits without a pause, so nearly every reading is disturbed by a change.
         let stop = AtomicBool::new(false);
         let walked = thread::scope(|scope| {
             scope.spawn(|| {

@@ -65,7 +65,7 @@ pub struct Walk {
     pub chains: Vec<ChainHead>,
     /// The base chains of all hooks.
     pub bases: Vec<ChainHead>,
-    /// Destinations without a route, and why.
+    /// Destinations to which this host sends nothing, because it has no route or discards the packets, each with the reason.
     pub unrouted: Vec<(IpAddr, String)>,
     /// The tracked connection that the packet belongs to, if it is not the first packet.
     pub known: Option<Known>,

@@ -72,7 +72,7 @@ pub(crate) fn write_chain(
     f.write_str("\t}\n")
 }
 
-/// The rule as nft lists it in an `ip` or `ip6` table.
+/// The rule as nft lists it in an `ip` table.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&Scope::default().rule(self))

@@ -22,7 +22,7 @@ fn table() -> Command {
     Command::AddTable(Table { name: name(), comment: None })
 }
 
-/// `10.x.y.z` by number.
+/// The element `10.b.c.d`, where b, c and d are the last three bytes of the number.
 fn address(number: u32) -> Element {
     let [_, b, c, d] = number.to_be_bytes();
     Element::new(ip([10, b, c, d]))
