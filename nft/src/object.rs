@@ -256,8 +256,8 @@ pub struct Set {
     pub flags: SetFlags,
     /// The life time of an element that has no time-out of its own; whole milliseconds.
     pub timeout: Option<Duration>,
-    /// The largest number of elements. A set with a size, but without ranges, time-outs and the flag `dynamic`, is a hash table of fixed
-    /// length in the kernel (`net/netfilter/nft_set_hash.c`).
+    /// The largest number of elements. It lets the kernel keep the set in a hash table of fixed length, unless the set has ranges,
+    /// time-outs or the flag `dynamic` (`net/netfilter/nft_set_hash.c`).
     pub size: Option<u32>,
     /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel adds the
     /// counters by itself, so messages with elements do not mention them.
@@ -310,7 +310,8 @@ pub struct Element {
 }
 
 impl Element {
-    /// The longest comment that nft reads back, in bytes: `NFTNL_UDATA_COMMENT_MAXLEN` of libnftnl is 128 and counts the terminating zero.
+    /// The longest comment that this crate writes, in bytes. With its terminating zero it has the length that nft allows
+    /// (`NFTNL_UDATA_COMMENT_MAXLEN`, 128).
     pub const MAX_COMMENT: usize = 127;
 
     /// An element of a set.

@@ -57,7 +57,7 @@ fn number(kind: u8, value: u32) -> Vec<u8> {
     entry(kind, &value.to_ne_bytes())
 }
 
-/// A comment's text, shortened to the length that nft reads back, at the end of a character.
+/// A comment's text, shortened to [`Element::MAX_COMMENT`] bytes or a little less, at the end of a character.
 pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(Element::MAX_COMMENT);
     while !text.is_char_boundary(end) {

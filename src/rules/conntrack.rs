@@ -10,7 +10,7 @@
 //! UDP flows are examined only for removed frontends and for Services that changed: the flows of any other Service were checked when that
 //! Service last changed, and its endpoints are still the same. Listed TCP and SCTP flows are examined for all Services.
 //!
-//! Two of the differences from upstream kube-proxy (section J of `tests/BEHAVIOUR.md` has all of them): Flows of a service port without
+//! Two of the differences from upstream kube-proxy (section J of `tests/BEHAVIOUR.md` has all of them): flows of a service port without
 //! serving endpoints are deleted as well, so that the client gets a refusal and not silence (upstream before 1.37 keeps them, J4). A flow
 //! to the number of a node port is deleted only if it goes to an address of this node; upstream deletes flows of other programs to that
 //! port (J6).

@@ -9,11 +9,11 @@ use crate::command::Command;
 use crate::decode::{Ack, DecodeError};
 use crate::packed::Elements;
 
-/// The number of attempts to read a table, or a list within it, before [`ReadError::Unstable`]. Another attempt follows only if
+/// The number of attempts to read a table, or to repeat one dump of it, before [`ReadError::Unstable`]. Another attempt follows only if
 /// transactions may have disturbed the last one.
 pub(super) const DUMP_TRIES: usize = 10;
 /// How often a table is read for a caller that also accepts an inconsistent result, before a last reading ignores changes. A reading that
-/// notices a change does not begin another list.
+/// notices a change begins no further dump.
 pub(super) const FEW_TRIES: usize = 2;
 
 /// Why a batch was not committed, or may not have been. After [`CommitError::Unconfirmed`], and after a [`CommitError::Socket`] that came

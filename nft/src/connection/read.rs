@@ -9,8 +9,9 @@
 //! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was asked
 //!   for, by hash buckets (`nft_hash_walk`), keys, or the lookup array, and counts the elements of this set only. A transaction on another
 //!   table changes neither these lists nor their order. It only changes the bit of the visible generation, which hides or shows only
-//!   objects of that transaction. (While an `rhashtable` is resized, the walk may visit elements twice. Maps of a fixed size are no
-//!   `rhashtable`; an element of another map may be listed twice, so callers have to compare elements by their keys.)
+//!   objects of that transaction. (While an `rhashtable` is resized, the walk may visit elements twice. Maps with a size are no
+//!   `rhashtable`, unless they have time-outs or the flag `dynamic`. An element of another map may be listed twice, so callers have to
+//!   compare elements by their keys.)
 //! - Chains, objects and flowtables: the kernel counts its position over the tables of the whole family. So when another program deletes a
 //!   chain that comes before the wanted table's chains in this list, the next piece leaves out some of the wanted chains; when it adds a
 //!   chain, the next piece repeats some. Every listed object exists. Therefore these lists are read again, and their objects added to those

@@ -115,8 +115,8 @@ enum Flow {
 const DEPTH: usize = 16;
 /// A random number with more values than this counts as unknown, because each value makes a branch.
 const MOST_VALUES: u32 = 20_000;
-/// When a branch has assumed the outcome of this many rules that cannot be evaluated, a further such rule makes the fate unknown where it
-/// matches, because each assumption doubles the branches.
+/// When a branch has assumed the outcome of this many rules that cannot be evaluated, a further such rule makes the packet's fate unknown
+/// in the world in which it matches, because each assumption doubles the branches.
 const MOST_WORLDS: usize = 6;
 /// The length of all registers in bytes.
 const REGISTERS: usize = 64;

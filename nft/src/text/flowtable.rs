@@ -15,7 +15,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::R
 
 /// The lines of a flowtable's declaration. nft has no syntax for an empty list of interfaces, so the list is left out then.
 pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
-    // `Hook::Forward` stands for the ingress hook: both have only those names of priorities that every hook has.
+    // `Hook::Forward` stands for the ingress hook, because it has no names of priorities of its own.
     let mut lines = vec![format!("hook ingress priority {}", priority_name(flowtable.priority, Hook::Forward))];
     if !flowtable.devices.is_empty() {
         let devices: Vec<String> = flowtable.devices.iter().map(|device| name(device)).collect();

@@ -9,7 +9,7 @@ pub(super) fn comment(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" comment {}", quoted(text)))
 }
 
-/// A comment between quotation marks, shortened to the length that nft accepts.
+/// A comment between quotation marks, shortened as [`userdata::cut`] does.
 pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", harmless(userdata::cut(text)))
 }
