@@ -69,7 +69,7 @@ pub struct Refusal {
     pub command: Option<usize>,
     /// The index of the element in the command, if the kernel's answer identifies it.
     pub element: Option<usize>,
-    /// The command or element in nft syntax.
+    /// The command in nft syntax, with one of its elements at most; `the batch` when the kernel refused the batch as a whole.
     pub object: String,
     /// The error number, positive.
     pub errno: i32,
@@ -109,7 +109,7 @@ impl Refusal {
         matches!(self.errno, libc::EPERM | libc::EACCES)
     }
 
-    /// Whether the reason often goes away by itself: no memory, a signal, or an object in use.
+    /// Whether the reason often goes away by itself, such as no memory, a signal, or an object in use.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self.errno, libc::ENOMEM | libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY)
