@@ -254,10 +254,10 @@ pub struct Set {
     pub value: Option<ValueType>,
     /// Its flags, such as `flags interval, timeout` in nft.
     pub flags: SetFlags,
-    /// The life time of an element that has no time-out of its own; whole milliseconds.
+    /// The life time of an element that has no time-out of its own, in whole milliseconds; `None` if such an element does not expire.
     pub timeout: Option<Duration>,
-    /// The largest number of elements. It lets the kernel keep the set in a hash table of fixed length, unless the set has ranges,
-    /// time-outs or the flag `dynamic` (`net/netfilter/nft_set_hash.c`).
+    /// The largest number of elements; `None` without a limit. It lets the kernel keep the set in a hash table of fixed length, unless the
+    /// set has ranges, time-outs or the flag `dynamic` (`net/netfilter/nft_set_hash.c`).
     pub size: Option<u32>,
     /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel adds the
     /// counters by itself, so messages with elements do not mention them.
