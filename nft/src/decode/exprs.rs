@@ -185,7 +185,8 @@ fn dynset(a: Reader<'_>) -> Option<Expr> {
     })
 }
 
-/// Expression `nat`; only DNAT to one address, and to one port or none, is supported. A maximum in another register than the minimum means a range.
+/// Expression `nat`; only DNAT to one address, and to one port or none, is supported. A maximum in another register than the minimum means
+/// a range.
 fn nat(a: Reader<'_>) -> Option<Expr> {
     const DESTINATION: u32 = 1;
     const ADDRESS: u16 = 3;
