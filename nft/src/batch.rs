@@ -1,8 +1,9 @@
 //! A batch: changes to any number of tables, of which the kernel makes all or none.
 //!
-//! Encodes [`Command`]s, in the order in which the kernel checks them, into one netlink datagram. The datagram is kept in a few large pages
-//! (buffers), because the kernel accepts at most 1,024 buffers (`UIO_MAXIOV`) in one call. Only the batch as a whole asks for an
-//! acknowledgement; the kernel reports errors without being asked, and [`Batch::origin`] gives the command that each error is about.
+//! Encodes [`Command`]s, in their order, into one netlink datagram. The datagram is kept in a few large pages (buffers), because the kernel
+//! accepts at most 1,024 buffers (`UIO_MAXIOV`) in one call. Only the first and the last message of the batch ask for an acknowledgement;
+//! before Linux 6.10, only the last command does. The kernel reports errors without being asked, and [`Batch::origin`] gives the command
+//! that an error is about.
 //!
 //! Invariants: a message lies within one page; each begins at a multiple of four bytes in the datagram (`NLMSG_ALIGNTO`).
 
@@ -196,7 +197,8 @@ fn set_acknowledged(message: &mut [u8], acknowledged: bool) {
     message[FLAGS].copy_from_slice(&flags.to_ne_bytes());
 }
 
-/// Messages one after the other, in several buffers, because a single buffer of 400 MB would take twice as much memory while it grows.
+/// Messages one after the other, in several buffers: a single buffer that grows may reserve twice as much memory as it needs, which is much
+/// for a large batch.
 #[derive(Default)]
 struct Pages {
     pages: Vec<Vec<u8>>,
@@ -205,8 +207,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// The sizes of the first and of the largest page, in bytes. Each page is twice as long as the one before. So a small batch takes
-    /// little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
+    /// The sizes of the first and of the largest page, in bytes. In between, each page is twice as long as the one before. So a small batch
+    /// takes little memory, and a datagram of 2 GiB, the longest that the kernel accepts, has some 500 pages.
     const FIRST: usize = 4096;
     const LARGEST: usize = 4 << 20;
 

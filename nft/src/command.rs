@@ -25,7 +25,7 @@ pub enum Command {
     DeleteTable(TableName),
     /// Adds a chain unless it exists.
     AddChain(TableName, Chain),
-    /// Deletes an empty chain that no rule or element refers to.
+    /// Deletes a chain that no rule or element refers to.
     DeleteChain(TableName, Arc<str>),
     /// Deletes all rules of a chain.
     FlushChain(TableName, Arc<str>),
@@ -37,7 +37,8 @@ pub enum Command {
     AddSet(TableName, Arc<Set>),
     /// Deletes a set that no rule refers to.
     DeleteSet(TableName, Arc<Set>),
-    /// Adds a flowtable or, if it exists, adds the interfaces of this value to it. Kernels before 5.8 cannot add interfaces.
+    /// Adds a flowtable or, if it exists, adds the interfaces of this value to it. Linux before 5.8 cannot add interfaces to a flowtable
+    /// that exists.
     AddFlowtable(TableName, Flowtable),
     /// Deletes a named object or a flowtable that no rule or element refers to.
     DeleteObject(TableName, NamedObject),

@@ -1,7 +1,7 @@
 //! The content of registers, set keys and map values: bytes, or a verdict.
 //!
-//! The bytes are the concatenation of fields, each padded with zeros to a multiple of four bytes, as in the kernel's registers. Addresses
-//! and ports are in network order, marks and generated numbers in host order.
+//! The bytes are one field, or a concatenation of fields that are each padded with zeros to a multiple of four bytes, as in the kernel's
+//! registers. Addresses and ports are in network order, marks and generated numbers in host order.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::wire::narrow;
 
-/// Up to [`Data::MAX_LEN`] bytes without an allocation, because a cluster has hundreds of thousands of these values.
+/// Up to [`Data::MAX_LEN`] bytes without an allocation, because a large cluster has hundreds of thousands of these values.
 #[derive(Clone, Copy)]
 pub struct Data {
     len: u8,
@@ -45,7 +45,7 @@ impl Data {
     /// Appends one field of a concatenation: pads the bytes so far to a multiple of four, then adds the field with its own padding.
     ///
     /// # Panics
-    /// When the result is longer than [`Data::MAX_LEN`], which has room for every key and value that this crate builds.
+    /// When the result is longer than [`Data::MAX_LEN`].
     #[must_use]
     #[inline]
     pub fn then(self, field: impl Into<Self>) -> Self {
@@ -90,7 +90,7 @@ impl From<IpAddr> for Data {
     }
 }
 
-/// An IP protocol number.
+/// A number of one byte, such as an IP protocol.
 impl From<u8> for Data {
     #[inline]
     fn from(number: u8) -> Self {
@@ -106,7 +106,7 @@ impl From<u16> for Data {
     }
 }
 
-/// A mark or generated number, in host order.
+/// A number of four bytes, such as a mark, in host order.
 impl From<u32> for Data {
     #[inline]
     fn from(number: u32) -> Self {
@@ -176,7 +176,7 @@ pub enum Verdict {
     Accept,
     /// Discards the packet.
     Drop,
-    /// Goes back to the chain that called the current chain.
+    /// Goes back to the chain that called the current chain; in a base chain, the chain's policy follows.
     Return,
     /// Goes to a chain, and comes back to the next rule.
     Jump(Arc<str>),

@@ -11,7 +11,8 @@ use crate::table::Family;
 
 /// A register, given as the index of its first 32-bit word (0 to 15).
 ///
-/// On the wire, a register at a multiple of four has the number of an old 16-byte register, as in the kernel's dumps.
+/// On the wire, a register whose index is a multiple of four has the number of a 16-byte register (`NFT_REG_1` to `NFT_REG_4`), as in the
+/// kernel's dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Register(u8);
 
@@ -64,7 +65,7 @@ impl Register {
 pub enum PayloadBase {
     /// The IP header.
     Network,
-    /// The TCP, UDP or SCTP header.
+    /// The header behind the IP header, such as that of TCP, UDP, SCTP or ICMP.
     Transport,
 }
 
@@ -157,7 +158,7 @@ pub enum CmpOp {
     Eq,
     /// Not equal.
     Ne,
-    /// Greater, byte by byte, so numbers have to be in network order.
+    /// Greater. The bytes are compared from the first to the last, so numbers have to be in network order.
     Gt,
 }
 
@@ -174,20 +175,21 @@ impl CmpOp {
     }
 }
 
-/// The effect of a `lookup` expression. "Goes on" means that the next expression of the rule is evaluated.
+/// The effect of a `lookup` expression. "Goes on" means that the next expression of the rule is evaluated, "stops the rule" that the next
+/// rule follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LookupResult {
-    /// Goes on when the key is in the set.
+    /// Goes on when the key is in the set; else stops the rule.
     Member,
-    /// Goes on when the key is not in the set.
+    /// Goes on when the key is not in the set; else stops the rule.
     NotMember,
-    /// Follows the verdict of the map's element; goes on when there is no element.
+    /// Follows the verdict of the map's element; stops the rule when there is no element.
     Verdict,
-    /// Loads the value of the map's element; stops the rule when there is no element.
+    /// Loads the value of the map's element and goes on; stops the rule when there is no element.
     Load(Register),
 }
 
-/// The ICMP answer that a `reject` expression sends.
+/// The answer that a `reject` expression sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectWith {
     /// "Unreachable" of ICMP or ICMPv6, by the table's family, with a code of that protocol.
@@ -287,7 +289,7 @@ pub enum Expr {
     },
     Reject(RejectWith),
     Counter,
-    /// Matches `per_second` packets a second, and `burst` more at once.
+    /// Matches on average at most `per_second` packets a second. After a pause it matches up to `burst` packets at once.
     Limit {
         per_second: u64,
         burst: u32,

@@ -85,9 +85,10 @@ pub enum Field {
     CtOriginalIp6Daddr,
     /// `ct original proto-dst`.
     CtOriginalProtoDst,
-    /// `numgen random mod N`: a number from 0 to N - 1, chosen at random (uniformly) at each evaluation.
+    /// `numgen random mod N`: a number from 0 to N - 1, chosen at random at each evaluation.
     NumgenRandom(u32),
-    /// `jhash ip saddr mod N seed S offset O`: a number from O to O + N - 1 that is the same for the same source.
+    /// `jhash ip saddr mod N seed S offset O`: a number from O to O + N - 1 that is the same for the same input. The input is one of
+    /// [`Hashed`].
     Jhash {
         /// The input of the hash.
         hashed: Hashed,

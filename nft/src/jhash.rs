@@ -1,5 +1,5 @@
-//! The hash that the kernel computes for `jhash` expressions. It tells which element of a map a packet selects: callers need it to fill
-//! maps and to follow a packet through the rules.
+//! The hash that the kernel computes for `jhash` expressions. It tells which element of a map a packet selects: `machine` needs it to
+//! follow a packet through the rules.
 //!
 //! Bob Jenkins' hash `lookup3`, in the form of the kernel's `linux/jhash.h`. Words are read in the byte order of this machine, as in the
 //! kernel.
@@ -71,7 +71,7 @@ fn finish([a, b, c]: &mut [u32; 3]) {
 mod tests {
     use super::*;
 
-    // The values that Bob Jenkins' own lookup3.c prints for these inputs (its `driver5`).
+    // Values that `driver5` of Bob Jenkins' own lookup3.c prints.
     #[test]
     #[cfg(target_endian = "little")]
     fn it_gives_the_values_of_lookup3() {

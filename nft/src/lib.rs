@@ -22,19 +22,19 @@
 //! expr                              the kernel's instructions, into which statements are lowered
 //!   │
 //! data · datatype · table · wire    bytes and verdicts · nft's types · families and names · netlink messages
-//! xtables                           tables of iptables-legacy as blocks of bytes
+//! xtables · jhash                   tables of iptables-legacy as blocks of bytes · the kernel's hash
 //! memory · signals                  the allocator: frees large blocks, reports lack of memory · unblocks signals
 //! ```
 //!
-//! A module uses only modules in the rows below its own; `tests/project/walls.rs` of the workspace has the exact list.
+//! A module uses only modules below the line in which it stands, but some modules of the last three lines use each other; the constant
+//! `NFT` in `tests/project/walls.rs` of the workspace has the exact list.
 //!
 //! Encodes plain values ([`Table`], [`Chain`], [`Rule`], [`Set`], [`Element`]) as netlink messages, and decodes netlink messages into plain
 //! values. A rule is a list of nft statements ([`Statement`]), which are lowered to the kernel's expressions ([`Expr`]). So a value can be
 //! printed as nft text, sent to the kernel, and compared with what the kernel lists.
 //!
-//! Knows nothing of Kubernetes, async run-times, clocks or retries. This is the only crate of the workspace with `unsafe` code, which
-//! is in `encode` (calls of libnftnl), `socket` (system calls), `memory` (the allocator), `signals` and
-//! `xtables` (socket options).
+//! Knows nothing of Kubernetes and of async run-times. This is the only crate of the workspace with `unsafe` code outside of tests; the
+//! code is in `encode` (calls of libnftnl), `socket` (system calls), `memory` (the allocator), `signals` and `xtables` (socket options).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at an unexpected value"))]
 

@@ -4,8 +4,8 @@
 //! short time, and the process should not keep their memory.
 //!
 //! glibc gives a block of 128 KiB or more back to the system as soon as it is freed. But each time it does so, it raises this limit to the
-//! size of the block, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)), and glibc keeps smaller blocks from then on. With 100,000 Services
-//! the process kept 20 to 65 MB of freed memory after its start, depending on the sizes of its hash tables.
+//! size of the block, up to 32 MiB (`M_MMAP_THRESHOLD` in mallopt(3)), and glibc keeps smaller blocks from then on. In our measurement with
+//! 100,000 Services, the process kept 20 to 65 MB of freed memory after its start.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::{panic, process, thread};
 const LARGE: libc::c_int = 128 << 10;
 
 /// Makes glibc give large blocks back to the system whenever they are freed: it fixes the limit, which otherwise grows. Does nothing when
-/// the process has several threads already, or with another C library.
+/// the process has several threads already, when it cannot count them, or with another C library.
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
     if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
@@ -27,15 +27,14 @@ pub fn give_back_large_blocks() {
     }
 }
 
-/// How long a thread that finds no memory waits while another thread reports the lack of memory. A report can be slow, but takes less time
-/// than this.
+/// How long a thread that finds no memory waits while another thread reports the lack of memory. A report may wait for a slow reader of the
+/// log, but for less time than this.
 const REPORTING: Duration = Duration::from_secs(2);
 
 /// The system's allocator. When the system gives no memory, it calls a function that reports this, and aborts the process.
 ///
 /// Rust's own report is a bare line on standard error, and stable Rust has no way to replace it. So this allocator reports and aborts
-/// before Rust does, even if the caller could go on without the memory (`try_reserve`). In this program, only reading a whole file makes
-/// requests of this kind.
+/// before Rust does, even if the caller could go on without the memory (`try_reserve`).
 ///
 /// The function gets the size of the failed request. It must not need memory: if it does, or panics, the process ends without a report.
 pub struct Reporting(pub fn(usize));

@@ -1,9 +1,9 @@
-//! Watches the transactions of other programs, and the tables that they change.
+//! Watches the transactions of all programs in a network namespace, and the tables that they change.
 //!
 //! Reads the kernel's notifications and gives [`Writes`]. While any socket subscribes to notifications, in any network namespace of the
-//! machine, the kernel makes a notification for every object of a transaction, which makes each transaction of many elements several times
-//! slower. So a caller keeps a monitor only for as long as it needs it, and pauses it before it sends a transaction of many elements. The
-//! monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
+//! machine, the kernel makes a notification for every object of a transaction. In our measurements, a transaction of many elements was
+//! several times slower then. So a caller keeps a monitor only for as long as it needs it, and pauses it before it sends a transaction of
+//! many elements. The monitor does not see the transactions during a pause; [`crate::Connection::generation`] shows whether there were any.
 //!
 //! Invariant: memory is bounded by the number of tables and by `most`, the number of transactions that a caller asks for.
 
@@ -19,8 +19,7 @@ pub use crate::decode::Process;
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;
 
-/// The size of the socket's receive buffer in bytes, the kernel's own data about each message included: enough for a few seconds of a
-/// program that commits a thousand times a second.
+/// The size of the socket's receive buffer in bytes, for [`Socket::reserve_receive`].
 const BUFFER: usize = 2 << 20;
 
 /// The transactions since the last call of [`Monitor::writes`].
@@ -28,7 +27,8 @@ const BUFFER: usize = 2 << 20;
 pub struct Writes {
     /// The transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// Transactions are missing from the list, so any table may have changed: the buffer overflowed, or there were more than `most`.
+    /// Transactions are missing from the list, so any table may have changed: the buffer overflowed, or there were more than the caller
+    /// asked for.
     pub lost: bool,
 }
 
@@ -57,7 +57,7 @@ impl Monitor {
     /// The error that the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
-        // Old kernels refuse this outside the initial user namespace. Then the buffer overflows earlier, which `Writes::lost` reports.
+        // The kernel may refuse this outside the initial user namespace. Then the buffer overflows earlier, which `Writes::lost` reports.
         let _ = monitor.socket.reserve_receive(BUFFER);
         monitor.resume()?;
         Ok(monitor)

@@ -1,7 +1,7 @@
 //! The objects of nf_tables as plain values: chains, rules, sets and their elements, and tables with all their content.
 //!
-//! The caller of this crate builds the values of the ruleset that it wants. [`crate::decode`] gives the same values for the ruleset that
-//! the kernel lists, so the two can be compared.
+//! The caller of this crate builds the values of the ruleset that it wants. [`crate::decode`] gives such values for the ruleset that the
+//! kernel lists, with rules as expressions, so the two can be compared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +88,8 @@ pub enum ChainType {
     Filter,
     /// Sees the first packet of each connection; may translate addresses.
     Nat,
-    /// Sees every outgoing packet, which the kernel routes again when a rule changed it. Only other programs make chains of this type.
+    /// Sees every outgoing packet. The kernel routes the packet again if a rule changed a property that decides its route, such as the
+    /// mark.
     Route,
 }
 
@@ -141,8 +142,8 @@ impl Hook {
     }
 }
 
-/// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure,
-/// and no other hook sees them.
+/// A flowtable at the ingress hook: packets of its flows go from the interface of arrival straight to the interface of departure, past the
+/// hooks from prerouting to postrouting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flowtable {
     /// Its name within the table.
@@ -193,8 +194,8 @@ pub struct RuleDump {
 pub enum Types {
     /// `type ipv4_addr . inet_proto`.
     Named(Vec<DataType>),
-    /// `typeof ip daddr . numgen random mod 65536`: for fields without a type name. nft can load its own listing of the set only when the
-    /// set's user data has these fields.
+    /// `typeof ip daddr . numgen random mod 65536`: needed when a field has no type name. nft can load its own listing of the set only when
+    /// the set's user data has these fields.
     Of(Vec<Field>),
 }
 
@@ -253,9 +254,10 @@ pub struct Set {
     pub value: Option<ValueType>,
     /// Its flags, such as `flags interval, timeout` in nft.
     pub flags: SetFlags,
-    /// The life time of an element that has no time-out of its own; whole milliseconds.
+    /// The life time of an element that has no time-out of its own, in whole milliseconds; `None` if such an element does not expire.
     pub timeout: Option<Duration>,
-    /// The largest number of elements. The kernel keeps a set with a size in a hash table of fixed length.
+    /// The largest number of elements; `None` without a limit. It lets the kernel keep the set in a hash table of fixed length, unless the
+    /// set has ranges, time-outs or the flag `dynamic` (`net/netfilter/nft_set_hash.c`).
     pub size: Option<u32>,
     /// Whether each element counts the packets that look it up, and their bytes (Linux 5.7: `nft_lookup_eval`). The kernel adds the
     /// counters by itself, so messages with elements do not mention them.
@@ -301,14 +303,15 @@ pub struct Element {
     pub key_end: Option<Box<Data>>,
     /// The map's value for the key.
     pub value: Value,
-    /// How long the element lives from now; whole milliseconds.
+    /// How long the element lives from now, in whole milliseconds; `None` for the set's own time-out, if it has one.
     pub timeout: Option<Duration>,
-    /// A comment, at most [`Element::MAX_COMMENT`] bytes.
+    /// The comment that `nft` lists with it; cut to [`Element::MAX_COMMENT`] bytes when it is sent or written.
     pub comment: Option<Arc<str>>,
 }
 
 impl Element {
-    /// The longest comment that nft reads back (`NFTNL_UDATA_COMMENT_MAXLEN`), in bytes.
+    /// The longest comment that this crate writes, in bytes. With its terminating zero it has the length that nft allows
+    /// (`NFTNL_UDATA_COMMENT_MAXLEN`, 128).
     pub const MAX_COMMENT: usize = 127;
 
     /// An element of a set.

@@ -1,4 +1,5 @@
-//! Elements packed into bytes, to save memory: a cluster has hundreds of thousands, and an [`Element`] has fields that few of them use.
+//! Elements packed into bytes, to save memory: a large cluster has hundreds of thousands, and an [`Element`] has fields that few of them
+//! use.
 //!
 //! Packs [`Element`]s and unpacks them; the encoder reads the packed bytes directly. Invariants: equal elements have equal bytes, and
 //! nothing is lost, so packed elements are compared as bytes.
@@ -48,7 +49,7 @@ pub struct Parts<'a> {
     pub key_end: Option<&'a [u8]>,
     /// The map's value for the key.
     pub value: ValueRef<'a>,
-    /// How long the element lives.
+    /// How long the element lives; `None` for the set's own time-out, if it has one.
     pub timeout: Option<Duration>,
     /// The comment that `nft` lists with it, kept in its user data; `None` without one.
     pub comment: Option<&'a str>,
@@ -234,7 +235,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The element with these parts. Panics if a key or value is longer than an [`Element`] can hold.
+    /// The element with these parts. Panics if a key or value is longer than an [`Element`] can hold, and as [`ValueRef::value`].
     pub(crate) fn element(self) -> Element {
         let Parts { key, key_end, value, timeout, comment } = self;
         let data = |bytes| Data::from_bytes(bytes).expect("a part of an element");

@@ -1,8 +1,8 @@
 //! Netlink sockets: sends requests to the kernel and receives its messages.
 //!
 //! The `mnl` crate opens and binds the socket and sends short messages. This module adds what the crate lacks: sending a batch of any
-//! length in one `sendmsg` (the crate's `send_all` sends each page by itself, and the kernel refuses or even ignores the parts),
-//! receiving without waiting, and socket options.
+//! length in one `sendmsg` (the crate's `send_all` sends each page by itself, but the kernel takes a batch only as a whole), receiving
+//! without waiting, and socket options.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -23,7 +23,7 @@ pub enum Bus {
 
 /// `NETLINK_CAP_ACK`: acknowledgements quote only the header of the request.
 const CAP_ACK: c_int = 10;
-/// `NETLINK_EXT_ACK`: errors have a description and the offset of the attribute that they are about.
+/// `NETLINK_EXT_ACK`: errors may have a description, and the offset of the attribute that they are about.
 const EXT_ACK: c_int = 11;
 /// The size of the buffer for one datagram, in bytes. The kernel's datagrams of a dump have at most 32 KiB.
 const READ_SIZE: usize = 64 * 1024;
@@ -33,7 +33,7 @@ pub struct Socket {
     inner: mnl::Socket,
     /// The buffer for received datagrams, of 64-bit words so that the messages in it are aligned.
     buffer: Vec<u64>,
-    /// The length of the longest datagram that the kernel's send buffer has room for, in bytes; 0 until the first batch.
+    /// The length of a datagram that the kernel's send buffer surely has room for, in bytes; 0 until the first batch.
     send_buffer: usize,
 }
 
@@ -173,7 +173,7 @@ impl Socket {
         if len <= self.send_buffer {
             return Ok(());
         }
-        // The option has 31 bits. The kernel limits it to half of that range and doubles it (`__sock_set_sndbuf` in net/core/sock.c).
+        // The option has 31 bits. The kernel limits it to half of that range and doubles it (`SO_SNDBUFFORCE` in `net/core/sock.c`).
         let size = c_int::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
         let size = size.saturating_add(size / 2).max(1 << 20);
         self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)?;
@@ -181,10 +181,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Sets the size of the receive buffer in bytes. The kernel's own data about each message counts too.
+    /// Sets the size of the receive buffer, in bytes; the kernel doubles it. The kernel's own data about each message counts too.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`.
+    /// `EPERM` without `CAP_NET_ADMIN`; the kernel may demand it in the initial user namespace.
     pub fn reserve_receive(&self, size: usize) -> io::Result<()> {
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);
         self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size)

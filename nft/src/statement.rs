@@ -1,7 +1,7 @@
 //! The statements of rules, as the nft language has them, and the kernel's expressions to which each is lowered.
 //!
-//! Lowering a statement gives the expressions that `nft` itself sends for it, because `nft list` recognises statements by their
-//! expressions.
+//! Lowering a statement gives expressions that `nft list` shows as this statement. They are mostly those that `nft` itself sends; the
+//! function `tables` in `nft/tests/kernel/listing.rs` has exceptions.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub enum Statement {
     TcpSyn,
     /// `icmp type echo-request`, in an `ip6` table `icmpv6 type echo-request`.
     EchoRequest,
-    /// `ct packets > NUMBER`: the packets of both directions. The kernel counts only in connections that begin after the first rule with
-    /// `ct packets` was added.
+    /// `ct packets > NUMBER`: the packets of both directions. Unless the kernel counted packets before (`net.netfilter.nf_conntrack_acct`),
+    /// it counts only in connections that begin after a rule with `ct packets` was added.
     CtPacketsOver(u64),
     /// `meta mark & MASK == 0` (false) or `!= 0` (true).
     MarkBits {
@@ -53,7 +53,7 @@ pub enum Statement {
     SetMarkBits(u32),
     /// `meta mark set meta mark & ~BITS`.
     ClearMarkBits(u32),
-    /// `FIELD . FIELD vmap @MAP`: follows the verdict of the map's element, goes on when there is no element.
+    /// `FIELD . FIELD vmap @MAP`: follows the verdict of the map's element; does not match when there is no element.
     Vmap(Vec<Field>, Arc<str>),
     /// `dnat ip to FIELD . FIELD map @MAP`: the map gives address and port; does not match when there is no element.
     DnatToMap(Vec<Field>, Arc<str>),
@@ -82,11 +82,11 @@ pub enum Statement {
     },
     /// `counter`.
     Counter,
-    /// `limit rate NUMBER/second burst NUMBER packets`: matches at most this many packets a second, and a burst beyond this rate.
+    /// `limit rate NUMBER/second burst NUMBER packets`: matches on average at most this many packets a second.
     LimitRate {
         /// Packets a second.
         per_second: u64,
-        /// Packets beyond that rate, at once.
+        /// Packets that it matches at once after a pause.
         burst: u32,
     },
     /// `meta nftrace set 1`: the kernel traces the packet from now on.

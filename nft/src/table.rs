@@ -1,6 +1,6 @@
 //! Families, names, and properties of tables.
 //!
-//! Most other modules need a table's name or a family, so this module uses none of them.
+//! This module uses no other module of the crate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -102,6 +102,6 @@ pub struct TableState {
     pub dormant: bool,
     /// Flags that this crate does not know.
     pub unknown_flags: u32,
-    /// The number of chains, sets, flowtables and objects in it.
+    /// The number of chains, sets that are not anonymous, flowtables and objects in it (`NFTA_TABLE_USE`).
     pub objects: u32,
 }

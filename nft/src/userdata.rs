@@ -1,5 +1,5 @@
-//! User data: bytes that the kernel stores with an object and does not interpret; nft does. They are a list of entries. An entry has a type
-//! and a length of one byte each, and a value.
+//! User data: bytes that the kernel stores with an object and does not interpret, but that nft interprets. They are a list of entries. An
+//! entry has a type and a length of one byte each, and a value.
 //!
 //! User data holds comments, and the types of sets that no type number describes: nft cannot load its own listing of a set that was
 //! declared with `typeof` unless the set's user data describes the types. The numbers are those of libnftnl's `udata.h` and of nft's
@@ -57,7 +57,7 @@ fn number(kind: u8, value: u32) -> Vec<u8> {
     entry(kind, &value.to_ne_bytes())
 }
 
-/// A comment's text, shortened to the length that nft reads back, at the end of a character.
+/// A comment's text, shortened to [`Element::MAX_COMMENT`] bytes or a little less, at the end of a character.
 pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(Element::MAX_COMMENT);
     while !text.is_char_boundary(end) {
@@ -73,8 +73,8 @@ pub(crate) fn comment(kind: u8, text: &str) -> Vec<u8> {
     entry(kind, &bytes)
 }
 
-/// The user data of a set, in the order in which nft writes it. Numbers that the kernel keeps in host order, such as marks, need the
-/// entries about byte order: without them, nft would list these numbers with their bytes reversed.
+/// The user data of a set. Numbers that the kernel keeps in host order, such as marks, need the entries about byte order: without them, nft
+/// would list these numbers with their bytes reversed.
 pub(crate) fn of_set(set: &Set) -> Vec<u8> {
     let value_order = set.value.as_ref().map(|value| match value {
         ValueType::Verdict => BYTE_ORDER_INVALID,
@@ -214,7 +214,8 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
     Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-/// The inverse of [`typed_field`]. If several fields have the same user data, returns the field that nft prints.
+/// The inverse of [`typed_field`], except that `th sport` is not read. If several fields have the same user data, returns the field that
+/// nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
     const FIXED: [Field; 8] = [
         Field::IpSaddr,

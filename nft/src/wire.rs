@@ -167,7 +167,7 @@ pub(crate) fn set_len(message: &mut [u8]) {
     message[..4].copy_from_slice(&len.to_ne_bytes());
 }
 
-/// One attribute of a received message.
+/// One attribute of a received message. The methods that read its content give `None` when it is too short.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr<'a> {
     /// Its type, without flags.
@@ -201,7 +201,7 @@ impl<'a> Attr<'a> {
         Some(u64::from_be_bytes(self.payload.get(..8)?.try_into().ok()?))
     }
 
-    /// Text up to the terminating zero.
+    /// Text up to the terminating zero, or to the end; `None` when it is not UTF-8.
     #[must_use]
     pub fn str(&self) -> Option<&'a str> {
         let end = self.payload.iter().position(|b| *b == 0).unwrap_or(self.payload.len());

@@ -1,14 +1,14 @@
 //! Decoding does not panic, whatever the bytes: here every recorded message cut at each length, and with random bits changed.
 //!
-//! `malformed_recorded.bin` holds the answers of Linux 6.18 to dumps of a table: the table, a chain, a rule for each kind of expression,
-//! sets, elements, the generation, an error and the end of a dump.
+//! `malformed_recorded.bin` holds the answers of Linux 6.18 to dumps of a table: the table, a chain, rules, sets, elements, the generation,
+//! an error and the end of a dump.
 
 use nft::Elements;
 use nft::decode::{self, Decoded, Messages};
 
 const RECORDED: &[u8] = include_bytes!("malformed_recorded.bin");
 
-/// Passes the bytes to every function of `nft::decode`.
+/// Passes the bytes to the functions of `nft::decode` for answers and for objects of this crate's own tables.
 fn decode_all(bytes: &[u8]) {
     let _ = (decode::ack(bytes), decode::done(bytes), decode::sequence(bytes), decode::dump_interrupted(bytes));
     let set = nft::Set {

@@ -1,8 +1,8 @@
 //! Reading a table while another program changes tables. Changes of its own tables must not slow the reader down or confuse it; changes
 //! of the table that is read must make it start again.
 //!
-//! These tests are a program of their own, because they compare the processor time of readings, and other tests in the process would change
-//! that time. Each test runs again as a child process in a network namespace, like the tests of `kernel`.
+//! These tests are a program of their own, because they compare the times of readings, which change with the number of tests that run at
+//! the same time. Each test runs again as a child process in a network namespace, like the tests of `kernel`.
 
 #[path = "kernel/support.rs"]
 #[allow(dead_code, reason = "this program uses only a part of the module")]
@@ -22,9 +22,9 @@ use nft::{
 
 use support::{commit, connect, in_namespace, nft};
 
-/// The endpoints of 10,000 Services with 10 endpoints each.
+/// The number of elements of the large table: the endpoints of 10,000 Services with 10 endpoints each.
 const MANY: u32 = 100_000;
-/// Chains, or elements, of a smaller table: the kernel's time for listing chains grows with the square of their number.
+/// Chains, or elements, of a smaller table: the kernel's time for listing chains grows faster than their number.
 const SMALLER: u32 = 20_000;
 /// Time between two transactions of the other program.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -114,7 +114,7 @@ fn read() -> TableDump {
     steady.expect("readable").expect("there is the table")
 }
 
-/// The time that a reading took.
+/// The times that a reading took.
 #[derive(Clone, Copy, Debug)]
 struct Took {
     /// Processor time, including the kernel's for listing, without the time of waiting.
@@ -239,7 +239,7 @@ fn a_walk_over_a_table_that_changes_all_the_time_shows_what_does_not_change() {
             let before = (number > 0).then(|| Command::DeleteElements(table("ours"), endpoints(), port(number - 1)));
             before.into_iter().chain([Command::AddElements(table("ours"), endpoints(), port(number))]).collect()
         };
-        // The other program commits without a pause, so every reading is disturbed by a change.
+        // The other program commits without a pause, so nearly every reading is disturbed by a change.
         let stop = AtomicBool::new(false);
         let walked = thread::scope(|scope| {
             scope.spawn(|| {

@@ -4,16 +4,16 @@
 //! lists the flows of the kernel and ends them.
 //!
 //! A UDP connection has no end: if its flow stayed, the packets of a client that keeps sending would go to a removed endpoint for as long
-//! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered (J12).
-//! Open connections end only where an annotation of the Service asks for it (J13).
+//! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered, because the
+//! client repeats it (J12). Open connections end only where an annotation of the Service asks for it (J13).
 //!
 //! UDP flows are examined only for removed frontends and for Services that changed: the flows of any other Service were checked when that
-//! Service last changed, and its endpoints are still the same. The listed TCP and SCTP flows are examined for all Services, because only
-//! few flows are listed.
+//! Service last changed, and its endpoints are still the same. Listed TCP and SCTP flows are examined for all Services.
 //!
-//! Two differences from upstream kube-proxy. Flows of a service port without serving endpoints are deleted as well, so that the client gets
-//! a refusal and not silence (upstream before 1.37 keeps them, J4). A flow to the number of a node port is deleted only if it goes to an
-//! address of this node; upstream deletes flows of other programs to that port (J6).
+//! Two of the differences from upstream kube-proxy (section J of `tests/BEHAVIOUR.md` has all of them): flows of a service port without
+//! serving endpoints are deleted as well, so that the client gets a refusal and not silence (upstream before 1.37 keeps them, J4). A flow
+//! to the number of a node port is deleted only if it goes to an address of this node; upstream deletes flows of other programs to that
+//! port (J6).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -62,18 +62,18 @@ pub enum Listing {
     Translated,
 }
 
-/// Frontends that were removed since flows were last examined, and the endpoints that they had.
+/// Frontends that were removed since flows were last examined, and endpoints that they may have had.
 #[derive(Debug, Default)]
 pub struct Gone {
-    /// Frontends that no Service has any more: all UDP frontends, and those whose Service has an annotation that asks to close connections
-    /// to them (J13).
+    /// Frontends that no Service has any more: UDP frontends, and TCP and SCTP frontends whose Service asked with an annotation to close
+    /// connections to them (J13).
     pub frontends: HashSet<Frontend>,
-    /// UDP endpoints of these frontends that the [`State`] no longer has.
+    /// The UDP endpoints that these frontends may have had.
     pub endpoints: HashSet<SocketAddr>,
 }
 
 impl Gone {
-    /// Adds the UDP endpoints of a slice that is about to be replaced or deleted.
+    /// Adds the UDP endpoints of a slice.
     pub fn add_endpoints(&mut self, slice: &EndpointSlice) {
         let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Udp);
         let addresses = || slice.endpoints.iter().map(|endpoint| endpoint.address);
@@ -158,8 +158,8 @@ impl<'a> Examiner<'a> {
         Self { state, services, gone, node_addresses, targets: HashMap::new() }
     }
 
-    /// Whether a flow leads nowhere: to a frontend of a Service but to no endpoint that may answer it, from a client that is not in the
-    /// allowed source ranges (UDP), or to a frontend that is gone.
+    /// Whether a flow leads nowhere: it went to a frontend of a Service but not to an endpoint with which it may stay, or (UDP) its client
+    /// is not in the allowed source ranges, or its frontend is gone.
     pub fn is_stale(&mut self, flow: &Flow) -> bool {
         // No endpoint has port 0. A flow to it took the place of a deleted flow so that the client gets a reset. It must not be replaced
         // again: the client may have got the reset already, and may connect from the same port again.
@@ -350,13 +350,15 @@ mod tests {
         assert!(!deleted(&state, flow("203.0.113.5:30053", "203.0.113.5:30053")), "a flow of another host");
     }
 
-    // A flow to a Service that was never translated is older than the rules. It is deleted like a flow to a wrong endpoint (J7).
+    // A flow to a Service that was never translated, such as one that is older than the rules, is deleted like a flow to a wrong endpoint
+    // (J7).
     #[test]
     fn a_flow_that_was_never_translated_is_deleted() {
         assert!(deleted(&dns(&["10.244.0.1"]), flow("10.96.0.10:53", "10.96.0.10:53")));
     }
 
-    // `has_udp_endpoints` is true if a slice of the Service has a UDP port; only then are the Service's flows examined (B15).
+    // `has_udp_endpoints` is true if a slice of the Service has a UDP port. It decides whether a change asks for the UDP flows to be
+    // examined (B15).
     #[test]
     fn a_service_has_udp_endpoints_by_its_slices() {
         let state = dns(&["10.244.0.1"]);

@@ -9,19 +9,21 @@ use crate::command::Command;
 use crate::decode::{Ack, DecodeError};
 use crate::packed::Elements;
 
-/// The number of attempts to read a table. Another attempt follows only if the table changed during the last one.
+/// The number of attempts to read a table, or to repeat one dump of it, before [`ReadError::Unstable`]. Another attempt follows only if
+/// transactions may have disturbed the last one.
 pub(super) const DUMP_TRIES: usize = 10;
-/// How often a table is read for a caller that also accepts an inconsistent result, before a last reading ignores changes. A reading ends
-/// early when a change is noticed.
+/// How often a table is read for a caller that also accepts an inconsistent result, before a last reading ignores changes. A reading that
+/// notices a change begins no further dump.
 pub(super) const FEW_TRIES: usize = 2;
 
-/// Why a batch was not committed. Except after [`CommitError::Unconfirmed`], the kernel changed nothing.
+/// Why a batch was not committed, or may not have been. After [`CommitError::Unconfirmed`], and after a [`CommitError::Socket`] that came
+/// while the answers were received, the kernel may have carried out the commands; otherwise it changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The commands cannot be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The socket failed.
+    /// The socket failed, before or after the kernel had the batch.
     #[error("netlink socket: {0}")]
     Socket(io::Error),
     /// The kernel does not accept a batch of this size, because of its limit or because it has no memory for the batch now.
@@ -67,7 +69,7 @@ pub struct Refusal {
     pub command: Option<usize>,
     /// The index of the element in the command, if the kernel's answer identifies it.
     pub element: Option<usize>,
-    /// The command or element in nft syntax.
+    /// The command in nft syntax, with one of its elements at most; `the batch` when the kernel refused the batch as a whole.
     pub object: String,
     /// The error number, positive.
     pub errno: i32,
@@ -76,7 +78,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the kernel lacks a feature that the command needs.
+    /// Whether the kernel answered `EOPNOTSUPP`: it lacks a feature that the command needs, or does not allow this change of a table's
+    /// flags ([`Command::OwnTable`]).
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP
@@ -106,7 +109,7 @@ impl Refusal {
         matches!(self.errno, libc::EPERM | libc::EACCES)
     }
 
-    /// Whether the reason often goes away by itself: no memory, a signal, or an object in use.
+    /// Whether the reason often goes away by itself, such as no memory, a signal, or an object in use.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self.errno, libc::ENOMEM | libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY)
@@ -129,7 +132,7 @@ pub enum ReadError {
     /// The kernel's answer cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The table changed during every attempt to read it.
+    /// Transactions disturbed every attempt to read the table.
     #[error("the table changed during each of {DUMP_TRIES} attempts to read it")]
     Unstable,
 }

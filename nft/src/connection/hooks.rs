@@ -27,7 +27,7 @@ struct OfChain {
 
 impl Connection {
     /// The base chains of every table of these families, ordered by table and name, with what their rules may do. If another program
-    /// changes its rules meanwhile, the result is a mix of old and new rules.
+    /// changes its rules meanwhile, the result may mix old and new rules.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -71,7 +71,7 @@ impl Connection {
     }
 }
 
-/// The effects of the rules of a chain and of all chains that they lead to.
+/// The effects of the rules of a chain and of all chains that they lead to. A verdict map counts as leading to every chain of the table.
 fn reachable(chains: &BTreeMap<Arc<str>, OfChain>, start: &Arc<str>) -> Effects {
     let (mut effects, mut seen, mut open) = (Effects::default(), BTreeSet::new(), vec![start]);
     while let Some(name) = open.pop() {

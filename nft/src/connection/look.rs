@@ -1,7 +1,7 @@
-//! Reads single objects of any program's tables, without reading a whole table.
+//! Reads objects of any program's tables, without reading whole tables.
 //!
-//! A caller that follows one packet needs some ten chains of a table that may have a hundred thousand. The answers are read at different
-//! moments. They are consistent if [`Connection::generation`] is the same before and after.
+//! A caller that follows one packet needs a few chains of a table that may have very many. The answers are read at different moments. They
+//! are consistent if [`Connection::generation`] is the same before and after.
 
 use std::io;
 
@@ -55,7 +55,8 @@ impl Connection {
     /// # Errors
     /// See [`ReadError`].
     pub fn element(&mut self, table: &TableName, set: &str, key: &Data) -> Result<Option<RawElement>, ReadError> {
-        /// `NFTA_SET_ELEM_LIST_ELEMENTS`, `NFTA_LIST_ELEM`, `NFTA_SET_ELEM_KEY`, `NFTA_DATA_VALUE`.
+        /// `NFTA_SET_ELEM_LIST_ELEMENTS`, `NFTA_LIST_ELEM` and `NFTA_SET_ELEM_KEY`, each within the one before; the key's `NFTA_DATA_VALUE`
+        /// is `VALUE`.
         const NESTS: [u16; 3] = [3, 1, 1];
         const VALUE: u16 = 1;
         let mut writer = Writer::default();

@@ -1,7 +1,6 @@
 //! A connection to nf_tables: commits batches and reads tables.
 //!
-//! Commits [`Command`]s, and reports for each error of the kernel the command and the element that it is about. Reads a table by its name,
-//! with its whole content.
+//! Commits [`Command`]s, and names the commands and elements that the kernel refuses. Reads tables by their names, whole or in part.
 
 mod errors;
 mod hooks;
@@ -39,9 +38,9 @@ const WAITING: usize = 8;
 /// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// The number of its messages.
+    /// The number of its messages ([`Batch::messages`]).
     pub messages: usize,
-    /// The number of bytes of its messages.
+    /// The number of bytes of its messages ([`Batch::bytes`]).
     pub bytes: usize,
 }
 
@@ -150,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Calls `each` for every element of a set that has a counter. The result is no snapshot: the kernel goes on counting, and elements can
-    /// be missed or repeated when a transaction changes the set meanwhile. Does nothing when there is no such set.
+    /// Calls `each` for every element with a counter in a set. The result is no snapshot: the kernel goes on counting, and elements can be
+    /// missed or repeated when a transaction changes the set meanwhile. Does nothing when there is no such set.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -208,7 +207,8 @@ impl Connection {
         Ok(found.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// The generation number of the ruleset. It grows by one with each transaction of any program that changes something.
+    /// The generation number of the ruleset. It grows by one with each transaction, of any program in the network namespace, that changes
+    /// something.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -279,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Dumps the objects of a kind and calls `each` with every one, decoded. `names` select a table, and a set or chain in it.
+    /// Dumps the objects of a kind and calls `each` with every one, decoded. `names` may select a table, and a set or chain in it.
     fn dump(
         &mut self,
         kind: u16,

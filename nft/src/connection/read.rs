@@ -2,21 +2,21 @@
 //!
 //! The kernel lists a table piece by piece and holds no lock from one piece to the next, so a reader must find out whether the pieces are
 //! consistent. The kernel's own sign is too strict: the flag `NLM_F_DUMP_INTR` on a dump only means that the generation grew, which counts
-//! the transactions of all programs. While another program commits fifty times a second, every dump has the flag. Fewer transactions
-//! disturb a list, as `net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18 show. The code for dumps is the same in 5.13, and
-//! tests on 6.18 confirm this:
+//! the transactions of all programs. While another program commits often, nearly every long dump has the flag. Fewer transactions disturb a
+//! list, as `net/netfilter/nf_tables_api.c` and `nft_set_hash.c` of Linux 5.18 show, and as the tests in `nft/tests/readback.rs` confirm:
 //!
 //! - The table itself: it is requested by name, and the kernel answers in one piece.
-//! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was
-//!   asked for, by hash buckets (`nft_hash_walk`), keys, or the lookup array, and counts the elements of this set only. A transaction
-//!   on another table changes neither these lists nor their order. It only changes the bit of the visible generation, which hides or
-//!   shows only objects of that transaction. (While an `rhashtable` is resized, the walk visits some elements twice. Maps of a fixed
-//!   size are no `rhashtable`, and in the others an element that comes twice counts once.)
+//! - Rules and sets: the kernel counts its position within the table that was asked for. Elements: it walks over the set that was asked
+//!   for, by hash buckets (`nft_hash_walk`), keys, or the lookup array, and counts the elements of this set only. A transaction on another
+//!   table changes neither these lists nor their order. It only changes the bit of the visible generation, which hides or shows only
+//!   objects of that transaction. (While an `rhashtable` is resized, the walk may visit elements twice. Maps with a size are no
+//!   `rhashtable`, unless they have time-outs or the flag `dynamic`. An element of another map may be listed twice, so callers have to
+//!   compare elements by their keys.)
 //! - Chains, objects and flowtables: the kernel counts its position over the tables of the whole family. So when another program deletes a
 //!   chain that comes before the wanted table's chains in this list, the next piece leaves out some of the wanted chains; when it adds a
 //!   chain, the next piece repeats some. Every listed object exists. Therefore these lists are read again, and their objects added to those
-//!   found before, until there are as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not anonymous,
-//!   objects and flowtables), or until no transaction happened during two readings.
+//!   found before, until there are, with the sets, as many as the kernel counts in the table (`NFTA_TABLE_USE`: chains, sets that are not
+//!   anonymous, objects and flowtables), or until two readings were without a transaction.
 //!
 //! A transaction on the table itself is the remaining case. The kernel sends a transaction's notifications at the end of the transaction,
 //! before the next one can begin (`nf_tables_commit` holds the commit mutex). An empty batch takes the same mutex, so when it returns, all
@@ -24,8 +24,8 @@
 //! the notifications. If one names the table, or if they overflowed the socket's buffer, the table is read again.
 //!
 //! A transaction that the kernel refuses sends no notification and changes nothing. But if it adds objects to this table while a list is
-//! read, it can shift the position in the list, and the read misses an object. The commands that follow from such a read contain one that
-//! the kernel refuses, and the caller reads again.
+//! read, it can shift the position in the list, and the read misses an object. The commands that follow from such a read add the object
+//! once more; if the kernel refuses them, the caller has to read again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,8 +43,8 @@ use crate::table::{Ownership, Table, TableName};
 use crate::text;
 use crate::wire::kind;
 
-/// After this many readings of the names without a transaction meanwhile, the names are used even if their number differs from the kernel's
-/// count. Otherwise a table would never be readable on a kernel that counts in another way.
+/// After this many readings of the names without a transaction meanwhile, the names are used even if the number of objects differs from the
+/// kernel's count. Otherwise a table would never be readable on a kernel that counts in another way.
 const QUIET_LISTS: usize = 2;
 
 /// A table with its content, as the kernel lists it.
@@ -64,7 +64,7 @@ pub struct TableDump {
     pub sets: BTreeMap<Arc<str>, (Set, Elements)>,
     /// Its named objects and flowtables, without properties. [`Connection::read_flowtables`] gives the properties of flowtables.
     pub objects: Vec<NamedObject>,
-    /// The errors for all other objects in the table, which this crate cannot express.
+    /// The errors for the objects and messages that this crate cannot express.
     pub unreadable: Vec<DecodeError>,
 }
 
@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// As [`Self::read_table`], for a caller that needs the table later: [`Self::unchanged`] gives it. Until then a socket receives the
-    /// notifications of all transactions, which makes each transaction a little slower.
+    /// notifications of all transactions, which makes the transactions slower ([`crate::monitor`]).
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -95,7 +95,8 @@ impl Connection {
         Ok(TableAhead { dump, watch })
     }
 
-    /// A table as [`Self::read_table`] would give it now; `None` if a transaction changed it, or may have, since it was read.
+    /// A table as [`Self::read_table`] would give it now, `Some(None)` when there is no such table; `None` if a transaction changed it, or
+    /// may have, since it was read.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -297,8 +298,8 @@ impl TableDump {
         }
     }
 
-    /// The number of chains, sets, objects and flowtables that the kernel listed, also of those that could not be decoded, to compare with
-    /// the kernel's count (`NFTA_TABLE_USE`). Anonymous sets are left out, as in that count.
+    /// The number of chains, sets, objects and flowtables that the kernel listed, also of chains and sets that could not be decoded, to
+    /// compare with the kernel's count (`NFTA_TABLE_USE`). Anonymous sets are left out, as in that count.
     fn names(&self) -> usize {
         let unreadable = self.unreadable.iter().filter(|error| ["chain", "set"].contains(&error.object)).count();
         let sets = self.sets.values().filter(|(set, _)| !set.flags.anonymous).count();

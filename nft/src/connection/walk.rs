@@ -6,7 +6,7 @@ use crate::object::{RuleDump, Set};
 use crate::table::{TableName, TableState};
 use crate::wire::kind;
 
-/// An object of a table, in the kernel's order. All rules come before all elements.
+/// An object of a table. All rules come before all elements, and both come in the kernel's order.
 #[derive(Debug)]
 pub enum Item<'a> {
     /// A rule.

@@ -122,7 +122,7 @@ impl<'a> ObjectAttrs<'a> {
         self.attrs.find(kind)
     }
 
-    /// The value of an attribute that every object of this kind has; an error if it is missing or `read` gives `None`.
+    /// What `read` gives for an attribute that every object of this kind has; an error if the attribute is missing or `read` gives `None`.
     pub(super) fn need<T>(
         &self,
         kind: u16,
@@ -142,7 +142,7 @@ impl<'a> ObjectAttrs<'a> {
         Ok(TableName::new(family, self.need(kind, "table", |attr| attr.str())?))
     }
 
-    /// The number in an attribute, 0 when the attribute is absent.
+    /// The number in an attribute, 0 when the attribute is absent or too short.
     pub(super) fn number(&self, kind: u16) -> u32 {
         self.find(kind).and_then(|attr| attr.u32()).unwrap_or(0)
     }

@@ -185,13 +185,14 @@ fn dynset(a: Reader<'_>) -> Option<Expr> {
     })
 }
 
-/// Expression `nat`; only DNAT to one address, and to one port or none, is supported. A maximum in another register than the minimum means a range.
+/// Expression `nat`; only DNAT to one address, and to one port or none, is supported. A maximum in another register than the minimum means
+/// a range.
 fn nat(a: Reader<'_>) -> Option<Expr> {
     const DESTINATION: u32 = 1;
     const ADDRESS: u16 = 3;
     const PORT: u16 = 5;
     const FLAGS: u16 = 7;
-    /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`, which the kernel sets when there are an address and a port.
+    /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`: the kernel sets the first for an address, the second for a port.
     const IMPLIED: u32 = 0b11;
     let is_range = |min: u16| a.has(min + 1) && a.number(min + 1) != a.number(min);
     only_if(!is_range(ADDRESS) && !is_range(PORT))?;

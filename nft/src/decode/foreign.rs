@@ -1,6 +1,7 @@
 //! Decodes expressions that only rules of other programs have. They are needed to print these rules and to follow a packet through them.
 //!
-//! An expression that is not decoded here becomes [`crate::Expr::Unknown`]. Numbers are those of `linux/netfilter/nf_tables.h`.
+//! An expression that neither this module nor `exprs` decodes becomes [`crate::Expr::Unknown`]. Numbers are those of
+//! `linux/netfilter/nf_tables.h`.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(super) fn foreign(name: &str, a: Reader<'_>) -> Option<Foreign> {
         "notrack" => Some(Foreign::Notrack),
         "log" | "last" => Some(Foreign::Harmless(name.into())),
         "objref" => counter(a),
-        // It matches each packet.
+        // The match `comment` matches each packet.
         "match" if xt_name(a).as_deref() == Some("comment") => Some(Foreign::Harmless("comment".into())),
         "match" => xt_name(a).map(Foreign::XtMatch),
         "target" if untracks(a.0) => Some(Foreign::Notrack),

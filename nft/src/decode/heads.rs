@@ -2,7 +2,7 @@
 //!
 //! [`super::message`] gives an error for objects that this crate would never make, such as a chain with the policy `drop` or a set with a
 //! type that it does not know, because a caller that compares tables must notice them. A caller that follows a packet must go on in spite
-//! of them. These functions give `None` for a message of another kind.
+//! of them. These functions give `None` for a message of another kind, and for one that lacks a needed attribute.
 
 use std::sync::Arc;
 

@@ -74,7 +74,7 @@ pub fn sequence(bytes: &[u8]) -> Option<u32> {
     Header::read(bytes).map(|header| header.sequence)
 }
 
-/// Whether a message has the flag of an interrupted dump: the kernel's list changed meanwhile, so the dump may miss objects.
+/// Whether a message has the flag of an interrupted dump: what the kernel lists may have changed meanwhile, so the dump may miss objects.
 #[must_use]
 pub fn dump_interrupted(bytes: &[u8]) -> bool {
     Header::read(bytes).is_some_and(|header| header.flags & DUMP_INTERRUPTED != 0)

@@ -1,10 +1,10 @@
 //! Decodes bytes from the kernel: its answers to dumps, requests and batches, and its notifications.
 //!
-//! Takes single netlink messages (split a receive buffer with [`Messages`]) and gives values of this crate. Never panics, whatever
-//! the bytes are. The values are canonical: [`crate::Rule::to_dump`] of a rule that was sent equals the decoded rule, and a set or
-//! a (paired, see [`pair`]) element that was sent equals the decoded one. An expression that this crate cannot express becomes
-//! [`crate::Expr::Unknown`], which equals no expression that this crate sends; any other object that it cannot express is a
-//! [`DecodeError`] for that message only.
+//! Takes single netlink messages (split a receive buffer with [`Messages`]) and gives values of this crate. Never panics, whatever the
+//! bytes are. The values are canonical: [`crate::Rule::to_dump`] of a rule that was sent equals the decoded rule, and a set or a (paired,
+//! see [`pair`]) element that was sent equals the decoded one. An expression that no other variant of [`crate::Expr`] can express becomes
+//! `Foreign` or `Unknown`, which equal no expression that this crate sends; an object that this crate cannot express is a [`DecodeError`]
+//! for that message only.
 
 mod ack;
 mod decoded;
@@ -37,7 +37,7 @@ pub use outline::{
 pub use trace::{Event, Headers, Traced, traced};
 
 /// Appends the elements in a message to a list. They are those that [`message`] gives, but without the fields that only [`RawElement`] has,
-/// and take a quarter of the memory. Use it only for sets whose elements need no [`pair`]. Ignores messages about other objects.
+/// and take less memory. Use it only for sets whose elements need no [`pair`]. Ignores messages about other objects.
 ///
 /// # Errors
 /// As [`message`]; then no element is appended.

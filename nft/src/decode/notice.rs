@@ -7,9 +7,9 @@ use crate::wire::{Attrs, SUBSYSTEM, kind};
 /// The program that sent a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its process id in the initial process namespace.
+    /// The id of its thread that sent the transaction, in the initial PID namespace. The main thread's id is the process id.
     pub pid: u32,
-    /// Its name, at most 15 bytes.
+    /// The name of that thread, at most 15 bytes; by default the program's name.
     pub name: String,
 }
 

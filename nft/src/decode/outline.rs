@@ -252,7 +252,7 @@ mod tests {
         [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], &[family, 0, 0, 0], attrs].concat()
     }
 
-    /// A rule with two expressions that hold a jump: `match`, which this crate does not know, and one with the name `expression`.
+    /// A rule with two expressions that hold a jump: `match`, whose data is no verdict for the kernel, and one with the name `expression`.
     fn rule_message(expression: &str) -> Vec<u8> {
         let mut attrs = Writer::default();
         attrs.str(number::RULE_TABLE, "filter");

@@ -45,7 +45,7 @@ pub enum Event {
 /// The first bytes of a packet, and its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// The first bytes of the IP header: 20 of IPv4, 40 of IPv6.
+    /// The IP header, with IPv4 options or IPv6 extension headers up to 40 bytes in all.
     pub network: Vec<u8>,
     /// The first bytes of the transport header, at most 20.
     pub transport: Vec<u8>,

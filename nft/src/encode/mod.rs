@@ -1,10 +1,10 @@
 //! Encodes commands as netlink messages.
 //!
 //! libnftnl writes tables, chains, rules and sets, through the `nftnl` crate. Attributes that the crate cannot set are set through
-//! `nftnl-sys` on the same objects, or appended to the finished message. Elements, of which there are hundreds of thousands, are
-//! written without libnftnl.
+//! `nftnl-sys` on the same objects, or appended to the finished message. Elements, of which a large cluster has hundreds of thousands,
+//! flowtables and the deletion of objects are written without libnftnl.
 //!
-//! The messages have sequence number 0, which the batch fills in. The batch also decides which messages the kernel acknowledges.
+//! The messages have sequence number 0; the batch writes the real number. The batch also decides which messages the kernel acknowledges.
 
 mod elements;
 mod exprs;

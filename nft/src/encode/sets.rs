@@ -24,10 +24,10 @@ mod flag {
 
 /// `NFT_DATA_VERDICT`: the data type of the values of verdict maps.
 const DATA_VERDICT: u32 = 0xffff_ff00;
-/// The size of the kernel's `struct nft_verdict` in bytes, which nft sends as the length of the values of verdict maps.
+/// The size of the kernel's `struct nft_verdict` in bytes on 64-bit machines: the length of the values of verdict maps.
 const VERDICT_LEN: u32 = 16;
 
-/// A key type for the `nftnl` crate, which asks for one at compile time; [`describe`] sets the real type on the object.
+/// A key type for the `nftnl` crate, which needs one at compile time; [`describe`] sets the real type on the object.
 pub(super) struct AnyKey;
 
 impl SetKey for AnyKey {

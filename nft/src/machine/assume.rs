@@ -22,7 +22,7 @@ pub(super) enum Assumed {
 
 /// The effect of the remaining expressions of a rule; `None` when they do not change where the packet goes.
 pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
-    /// Expressions that only compare, load, or limit a rate, and never change where the packet goes.
+    /// Expressions that compare, load, limit, or add to a set, and do not change where the packet goes.
     const CONDITIONS: [&str; 17] = [
         "bitwise",
         "byteorder",
@@ -42,7 +42,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         "quota",
         "range",
     ];
-    /// Targets of iptables that neither end a rule nor change where the packet goes.
+    /// Targets of iptables behind which the next rule follows, and which do not change where the packet goes.
     const HARMLESS: [&str; 7] = ["AUDIT", "CHECKSUM", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TRACE"];
     rest.iter().find_map(|expr| match expr {
         Expr::ImmediateVerdict(verdict) => Some(Assumed::Verdict(verdict.clone())),
@@ -61,7 +61,7 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         _ => None,
     })
 }
-/// Merges any two branches that differ only in their last assumption: they show that the assumption makes no difference.
+/// Merges any two branches that differ only in their last assumption and in their steps: they show that the assumption makes no difference.
 pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
     if branches.iter().all(|branch| branch.worlds.is_empty()) {
         return;

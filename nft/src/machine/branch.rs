@@ -43,7 +43,7 @@ pub struct Conntrack {
     pub source_done: bool,
 }
 
-/// Status bits of a connection.
+/// Status bits of a connection (`IPS_*` in `nf_conntrack_common.h`).
 pub(super) mod status {
     pub(in super::super) const CONFIRMED: u32 = 1 << 3;
     pub(in super::super) const SOURCE: u32 = 1 << 4;
@@ -79,9 +79,9 @@ pub struct Branch {
     pub worlds: Vec<(usize, bool)>,
     /// How the packet ended; `None` while it goes on.
     pub fate: Option<Fate>,
-    /// The destination that a rule gave it.
+    /// The destination to which a rule, or its connection, translated it; `None` without one.
     pub endpoint: Option<SocketAddr>,
-    /// Whether a rule changed its source address.
+    /// Whether a rule, or its connection, translated its source address.
     pub masqueraded: bool,
     /// The rules that had an effect on it, in order.
     pub steps: Vec<Step>,
@@ -121,7 +121,7 @@ impl Step {
         verdicts.into_iter().any(|target| **target == *chain)
     }
 
-    /// Whether both steps are the same rule with the same effects on the same packet.
+    /// Whether both steps are the same rule with the same effects on an equal packet.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.table, &self.chain, self.index, &self.effects, &self.packet)
             == (&other.table, &other.chain, other.index, &other.effects, &other.packet)
@@ -160,7 +160,8 @@ pub enum Effect {
     Offload,
     /// The policy of a base chain drops the packet.
     Policy,
-    /// The rule is assumed to match, because it cannot be evaluated; with the reason.
+    /// From here on the path is assumed or unknown, most often because the rule cannot be evaluated and is assumed to match; with the
+    /// reason.
     Assumed(String),
 }
 impl Branch {
@@ -178,7 +179,7 @@ impl Branch {
         }
     }
 
-    /// Whether the two branches differ only in their last assumption.
+    /// Whether the two branches differ only in their last assumption and in their steps.
     pub(super) fn is_twin(&self, other: &Self) -> bool {
         let ([mine @ .., (a, x)], [theirs @ .., (b, y)]) = (&self.worlds[..], &other.worlds[..]) else { return false };
         mine == theirs

@@ -12,7 +12,7 @@ use crate::object::Element;
 use crate::packed::ElementRef;
 use crate::table::TableName;
 
-/// The rules of one table, for packets of its family.
+/// The rules of one table that is not dormant, for packets of its family.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed<'a>(pub &'a TableDump);
 
@@ -59,7 +59,7 @@ pub fn among<E: Borrow<Element>>(
 }
 
 /// The key of a set at the start of these bytes, and which of its bytes are unknown, as in [`Ruleset::find`]. `None` when the keys of the
-/// set are longer than [`Data::MAX_LEN`].
+/// set are longer than [`Data::MAX_LEN`] or than `bytes`.
 #[must_use]
 pub fn key_of(head: &SetHead, bytes: &[u8], unknown: u64) -> Option<(Data, u64)> {
     let key = Data::from_bytes(bytes.get(..head.key_len)?)?;

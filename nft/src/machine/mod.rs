@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Takes the rules as the kernel lists them and a [`Packet`]; returns a [`Branch`] for each path that the packet may take. A random number
-//! makes a branch for each of its values, with its share of the probability. An expression that cannot be evaluated makes two branches,
-//! each in a world of its own: in one world the rule matches, in the other it does not. Worlds with the same result are merged at the end
-//! of the base chain, so that a rule without consequences for this packet does not matter.
+//! with a limited number of values makes a branch for each of them, with its share of the probability. An expression that cannot be
+//! evaluated makes two branches if its rule may change where the packet goes, each in a world of its own: in one world the rule matches, in
+//! the other it does not. Worlds with the same result are merged at the end of the base chain, so that a rule without consequences for this
+//! packet does not matter.
 //!
-//! Pure: the caller reads rules, routes and addresses, through [`Ruleset`], [`Routes`] and [`Host`]. Invariant: nothing is guessed; what
-//! the caller does not say of the packet is unknown.
+//! Pure: the caller reads rules, routes and addresses, through [`Ruleset`], [`Routes`] and [`Host`]. Invariant: a value of the packet that
+//! neither the caller gives nor `packet` derives is unknown.
 //!
 //! Follows the semantics of `net/netfilter/nf_tables_core.c` in the kernel, and of the files `nft_*.c` in the same directory.
 
@@ -43,7 +44,7 @@ pub use listed::{Listed, among, key_of};
 pub use packet::{Link, Loaded, Packet, protocol, protocol_name};
 pub use walk::{Known, Next, Routes, Walk, walk};
 
-/// Access to chains, rules and sets.
+/// Access to chains, rules and sets, for packets of one family.
 pub trait Ruleset {
     /// The base chains that see packets of the family, without those of dormant tables.
     ///
@@ -114,8 +115,8 @@ enum Flow {
 const DEPTH: usize = 16;
 /// A random number with more values than this counts as unknown, because each value makes a branch.
 const MOST_VALUES: u32 = 20_000;
-/// A branch may assume the outcome of at most this many rules that cannot be evaluated, because each assumption doubles the branches.
-/// Beyond that the result is unknown.
+/// When a branch has assumed the outcome of this many rules that cannot be evaluated, a further such rule makes the packet's fate unknown
+/// in the world in which it matches, because each assumption doubles the branches.
 const MOST_WORLDS: usize = 6;
 /// The length of all registers in bytes.
 const REGISTERS: usize = 64;
@@ -144,7 +145,7 @@ struct Thread {
     found: Vec<Found>,
     /// The packet when the current rule began.
     before: Packet,
-    /// Whether the packet has left the base chain with a verdict.
+    /// Whether a rule that is assumed to match has taken the packet out of the base chain.
     is_accepted: bool,
 }
 /// Runs branches through base chains.
@@ -423,13 +424,13 @@ fn go_on(holds: bool) -> Flow {
     if holds { Flow::Next } else { Flow::Break }
 }
 impl Thread {
-    /// Leaves the base chain with a verdict.
+    /// Leaves the base chain because of a rule that is assumed to match.
     fn accept(&mut self) {
         self.stack.clear();
         self.is_accepted = true;
     }
 
-    /// Ends the current rule and records its effects as a step.
+    /// Ends the current rule, and records its effects, if it has any, as a step.
     fn end_rule(&mut self, table: &TableName) {
         let (effects, found) = (std::mem::take(&mut self.effects), std::mem::take(&mut self.found));
         let before = std::mem::replace(&mut self.before, self.branch.packet.clone());

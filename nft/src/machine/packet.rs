@@ -1,6 +1,7 @@
 //! A packet, and the values that nftables expressions read from it.
 //!
-//! Pure. Only the values that the user gave are known; an expression that reads anything else gives [`Loaded::Unknown`].
+//! Known are the values that the user gave, and those that belong to the first packet of a connection: TCP's flag SYN, or the type of an
+//! echo request. An expression that reads anything else gives [`Loaded::Unknown`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -109,7 +110,7 @@ impl Packet {
         }
     }
 
-    /// The IP header; `None` for each byte that is not known.
+    /// The IP header without options; `None` for each byte that is not known.
     fn network_header(&self) -> Vec<Option<u8>> {
         const V4: usize = 20;
         const V6: usize = 40;
@@ -131,7 +132,7 @@ impl Packet {
         }
     }
 
-    /// The bytes of the transport header; `None` where the user gave no value.
+    /// The bytes of the transport header; `None` for each byte that is not known.
     fn transport_header(&self) -> Vec<Option<u8>> {
         const LEN: usize = 20;
         const TCP_FLAGS: usize = 13;

@@ -12,7 +12,7 @@ use super::packet::Loaded;
 use super::{Effect, Fate, Flow, MOST_VALUES, Thread, go_on};
 
 impl Thread {
-    /// The first bytes of a register; `None` when one of them is not known.
+    /// The first bytes of a register; `None` when one of them is not known, or when they reach beyond the last register.
     pub(super) fn known(&self, register: Register, len: usize) -> Option<&[u8]> {
         let place = range(register, len);
         let is_known = self.unknown & bits(&place) == 0;

@@ -65,7 +65,7 @@ pub struct Walk {
     pub chains: Vec<ChainHead>,
     /// The base chains of all hooks.
     pub bases: Vec<ChainHead>,
-    /// Destinations without a route, and why.
+    /// Destinations to which this host sends nothing, because it has no route or discards the packets, each with the reason.
     pub unrouted: Vec<(IpAddr, String)>,
     /// The tracked connection that the packet belongs to, if it is not the first packet.
     pub known: Option<Known>,
@@ -216,7 +216,7 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
         self.next(branch).unwrap_or_else(|| self.machine.host.loopback())
     }
 
-    /// Runs everything that is registered at a hook.
+    /// Runs connection tracking and the base chains of a hook.
     fn hook(&mut self, hook: Hook, mut branches: Vec<Branch>) -> Result<Vec<Branch>, ReadError> {
         for unit in self.units(hook) {
             branches = match unit {

@@ -76,7 +76,7 @@ impl DataType {
     }
 }
 
-/// The names of protocols that every nft knows without `/etc/protocols`.
+/// The name of a protocol that is written by name; `None` for the others, which are written as numbers.
 pub(super) fn protocol_name(number: u8) -> Option<&'static str> {
     match number {
         6 => Some("tcp"),

@@ -1,4 +1,4 @@
-//! Writes expressions in the style of `nft --debug=netlink`, for log messages about rules that the kernel listed.
+//! Writes expressions in the style of `nft --debug=netlink`.
 
 use std::fmt;
 

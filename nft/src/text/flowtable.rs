@@ -15,7 +15,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, flowtable: &Flowtable) -> fmt::R
 
 /// The lines of a flowtable's declaration. nft has no syntax for an empty list of interfaces, so the list is left out then.
 pub(super) fn properties(flowtable: &Flowtable) -> Vec<String> {
-    // At the ingress hook nft knows only priority names that are valid at every hook. `Hook::Forward` has only these names.
+    // `Hook::Forward` stands for the ingress hook, because it has no names of priorities of its own.
     let mut lines = vec![format!("hook ingress priority {}", priority_name(flowtable.priority, Hook::Forward))];
     if !flowtable.devices.is_empty() {
         let devices: Vec<String> = flowtable.devices.iter().map(|device| name(device)).collect();

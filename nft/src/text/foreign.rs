@@ -71,7 +71,7 @@ fn states(mask: &Data) -> Option<String> {
     (bits == 0 && !names.is_empty()).then(|| names.join(","))
 }
 
-/// A range of ports, which nft writes as two comparisons.
+/// A range of ports, which nft 1.0.6 sends as two comparisons.
 fn between(first: &Expr, last: &Expr) -> Option<String> {
     let (Expr::Foreign(first), Expr::Foreign(last)) = (first, last) else { return None };
     match (&**first, &**last) {

@@ -4,8 +4,8 @@
 //! `nft --stateless list ruleset` does, [`crate::Command`] prints a line of `nft -f` input, [`crate::Expr`] prints in the style of
 //! `nft --debug=netlink`.
 //!
-//! The names of objects are written as they are, because the caller has chosen valid ones. Comments and names of interfaces come from
-//! outside: whatever characters they have, their text stays between its quotation marks and on its line.
+//! The names of tables, chains, sets and flowtables are written as they are. Comments and names of interfaces may come from anywhere:
+//! whatever characters they have, their text stays between its quotation marks and on its line.
 
 mod chain;
 mod command;
@@ -72,7 +72,7 @@ pub(crate) fn write_chain(
     f.write_str("\t}\n")
 }
 
-/// The rule as nft lists it in an `ip` or `ip6` table.
+/// The rule as nft lists it in an `ip` table.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&Scope::default().rule(self))

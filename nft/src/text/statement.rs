@@ -53,7 +53,7 @@ impl Default for Scope {
     }
 }
 
-/// The statement as nft lists it in an `ip` or `ip6` table.
+/// The statement as nft lists it in an `ip` table.
 impl fmt::Display for Statement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&Scope::default().statement(self))

@@ -9,12 +9,12 @@ pub(super) fn comment(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" comment {}", quoted(text)))
 }
 
-/// A comment between quotation marks, shortened to the length that nft accepts.
+/// A comment between quotation marks, shortened as [`userdata::cut`] does.
 pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", harmless(userdata::cut(text)))
 }
 
-/// Text without the characters that cannot stand between quotation marks. nft has no escapes, so this replaces the characters that
+/// Text without the characters that cannot stand between quotation marks. nft has no escapes for them, so this replaces the characters that
 /// would end the string or the line, and those that change the direction of writing on a terminal.
 fn harmless(text: &str) -> String {
     let turns =

@@ -129,7 +129,7 @@ fn assert_rules(content: &TableContent) {
     let name = &content.table.name;
     let mut rules = dump_rules(name);
     for (_, rule) in &mut rules {
-        // nft adds an expression that converts the byte order of a single byte, which has no effect.
+        // nft adds an expression `byteorder` for a single byte to some rules, which has no effect.
         rule.exprs.retain(|expr| *expr != Expr::Unknown("byteorder".into()));
     }
     let expected: Vec<(Arc<str>, RuleDump)> = content

@@ -9,7 +9,7 @@ use nft::{Chain, Command, Field, Operand, Rule, Ruleset, Statement, TableContent
 use crate::fixtures::{chain, statement_tables};
 use crate::support::{assert_same_text, commands, in_namespace, loadable, nft};
 
-/// The tables of the fixture, with rules for which nft sends other expressions than this crate but prints the same words.
+/// The tables of the fixture, with more rules, for which nft sends other expressions than this crate but prints the same words.
 fn tables() -> Vec<TableContent> {
     let mut tables = statement_tables();
     let aligned = Statement::Match(vec![Field::IpSaddr], Operand::NotInPrefix([10, 244, 0, 0].into(), 16));

@@ -1,4 +1,4 @@
-//! Refusals: the kernel carries out no command of the batch, and each error names the command and the element.
+//! Refusals: the kernel carries out no command of the batch, and the errors name the commands and elements that it refused.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -22,7 +22,7 @@ fn table() -> Command {
     Command::AddTable(Table { name: name(), comment: None })
 }
 
-/// `10.x.y.z` by number.
+/// The element `10.b.c.d`, where b, c and d are the last three bytes of the number.
 fn address(number: u32) -> Element {
     let [_, b, c, d] = number.to_be_bytes();
     Element::new(ip([10, b, c, d]))

@@ -41,7 +41,7 @@ fn say(line: &str) {
 }
 
 /// Returns whether the kernel accepts commands that make `table`, which kernels accept from release `since` on, and deletes the table
-/// again. If the kernel refuses them, prints a line, or panics when the kernel is of that release or a newer one.
+/// again. If an older kernel refuses them, prints a line; if a kernel from that release on refuses them, panics.
 pub(crate) fn kernel_has(what: &str, since: (u32, u32), table: &TableName, commands: &[Command]) -> bool {
     let mut connection = connect();
     match connection.commit(commands) {
@@ -60,9 +60,8 @@ pub(crate) fn kernel_has(what: &str, since: (u32, u32), table: &TableName, comma
     }
 }
 
-/// Returns the tables without the elements that this nft loads with other keys than it lists; prints a line if there are any. nft 1.1.7
-/// puts a key that is only a generated number into network order when it loads it, while kernels and older versions of nft have it in host
-/// order.
+/// Returns the tables without the elements that this nft loads with other keys than it lists, and prints a line if this nft does so. nft
+/// 1.1.7 puts a key that is only a generated number into network order when it loads it, while kernels and nft 1.0.6 have it in host order.
 pub(crate) fn loadable(mut tables: Vec<TableContent>) -> Vec<TableContent> {
     const PROBE: &str =
         "table ip probe { map m { typeof numgen random mod 4 : verdict; elements = { 1 : accept }; }; }";
