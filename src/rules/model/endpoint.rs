@@ -114,7 +114,7 @@ impl Conditions {
     /// All defaults: ready, serving, not terminating.
     pub const READY: Self = Self { ready: true, serving: true, terminating: false };
 
-    /// The endpoint is shutting down but still answers: it is used only when no endpoint is ready (C3, C4).
+    /// The endpoint is shutting down but still answers: unless it is ready, it is used only when no endpoint is (C3, C4).
     #[must_use]
     pub(crate) const fn serving_terminating(self) -> bool {
         self.serving && self.terminating

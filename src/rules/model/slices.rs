@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::endpoint::EndpointSlice;
 use super::names::ObjectName;
 
-/// With more slices than this a tree is faster than a list.
+/// The most slices that are kept in a list. More are kept in a tree, because a search in a list takes time in proportion to its length.
 const FEW: usize = 16;
 
 /// Slices sorted by name.
