@@ -403,7 +403,8 @@ impl Finder {
                 Command::DeleteSet(_, set) => self.found.push(DifferenceKind::SurplusSet(Arc::clone(set))),
                 Command::AddElements(_, set, list) => elements.add(set, list, true),
                 Command::DeleteElements(_, set, list) => elements.add(set, list, false),
-                // The others are about sets that were reported already: the table is right in the dump, and chains without rules stay.
+                // Only commands for sets that were reported already come here: the table in the dump was corrected before, and `comparison`
+                // was told to delete no chains.
                 _ => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Finds the owners (Services) of the objects that a command changes.
+//! Finds the owners (Services, or the node) of the objects that a command changes.
 //!
 //! Takes commands, returns owners. This is needed only after the kernel refused a command and after a repair, so there is no index: each
 //! search goes through all records.

@@ -129,7 +129,7 @@ fn ready_or_terminating(endpoints: &[Entry<'_>], weighing: Weighing<'_>, wanted:
     (Vec::new(), Category::Nothing)
 }
 
-/// The category of one endpoint: `Terminating` if it may be used only when no endpoint is Ready (C8), `Nothing` if it may never be used.
+/// The category of one endpoint: `Terminating` if it may be used only when no endpoint is Ready, `Nothing` if it may never be used (C8).
 pub(super) const fn category(endpoint: &Endpoint) -> Category {
     match endpoint.conditions {
         conditions if conditions.ready => Category::Ready,

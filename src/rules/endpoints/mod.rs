@@ -110,8 +110,8 @@ pub enum Action {
     Drop,
 }
 
-/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection, the causes and the UDP
-/// check.
+/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection, the causes and the question
+/// whether a slice has a UDP port.
 pub struct Gathered<'a> {
     state: &'a State,
     /// `None` when the Service is unknown.

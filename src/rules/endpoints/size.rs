@@ -1,8 +1,8 @@
 //! Computes the size of a Service before its nftables objects are built.
 //!
 //! Takes a Service with its slices ([`Gathered`]), returns a [`PortSize`] for each port and each family with a cluster IP. A small
-//! EndpointSlice can stand for very many endpoints, because each of its addresses has each of its ports. Counting reads each address
-//! once for the Service and each slice once for each of its ports, but not each address for each port.
+//! EndpointSlice can stand for very many endpoints, because each of its addresses has each of its ports. Counting reads each address at
+//! most once for the Service and each slice once for each of its ports, but not each address for each port.
 //!
 //! Invariant: the selection of a port never has more frontends, sources or entries in a list of endpoints than its [`PortSize`].
 

@@ -1,4 +1,4 @@
-//! Describes claims on frontends that lose to another claim.
+//! Describes claims on frontends that their Services do not get.
 //!
 //! Only values: [`claims`](super::claims) makes them, and the log and the events of the API server print them. Invariant: a report on a
 //! frontend lists at most as many Services as its caller asked for, however many claim the frontend.

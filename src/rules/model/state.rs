@@ -56,7 +56,7 @@ pub struct State {
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     /// The Service of the API server itself.
     kubernetes: ObjectName,
-    /// The addresses at which this process reaches the API server.
+    /// The addresses at which this process reaches the API server, or a proxy on the way to it.
     api_server: Vec<SocketAddr>,
     claims: Claims,
     /// A Service with more frontends than this claims none at all.

@@ -109,8 +109,8 @@ fn service_port(comment: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// The meaning of an element's counter; `None` if it has none to report. For elements without a comment, `label_of` looks up the comment of
-/// their frontend.
+/// The meaning of an element's counter; `None` if it is not one of [`Meaning`]. For elements without a comment, `label_of` looks up the
+/// comment of their frontend.
 #[must_use]
 pub fn of_element(
     kind: SetKind,

@@ -148,7 +148,7 @@ pub enum ChainKind {
     ExternalServices,
     /// Drops packets from clients that are not in the source ranges of a load balancer IP.
     Firewall,
-    /// Rejects all packets that other chains send to it: those to frontends without endpoints, and to ports that no Service serves.
+    /// Rejects all packets that come to it: those to frontends without endpoints, and to ports that no Service serves.
     Reject,
     /// Sends packets for which no rule chose an endpoint, because the endpoints just changed, to the first endpoint of their frontend.
     Fallback,

@@ -63,8 +63,8 @@ pub mod set {
     pub const FALLBACK: &str = "fallback";
     /// With `--ruleset-layout=chains`: the first endpoint of each node port whose endpoints have chains.
     pub const NODEPORT_FALLBACK: &str = "nodeport-fallback";
-    /// With `--ruleset-layout=chains`: the prefixes of the maps from numbers to endpoint chains, for all endpoints and for the endpoints on
-    /// this node. Metrics count the elements of all maps with one prefix together.
+    /// With `--ruleset-layout=chains`: the prefixes of the maps from numbers to endpoint chains, for policies Cluster and Local. Metrics count
+    /// the elements of all maps with one prefix together.
     pub const VERDICT_MAPS: [&str; 2] = ["KUBE-SVC", "KUBE-SVL"];
 
     pub(in crate::ruleset) const ENDPOINTS: &str = "endpoints";
@@ -92,7 +92,7 @@ pub mod chain {
     pub const FORWARD: &str = "KUBE-FORWARD";
     /// With `--ruleset-layout=maps`: does the same as [`FORWARD`], with packets from this host.
     pub const OUTPUT: &str = "KUBE-OUTPUT";
-    /// Rejects all packets that other chains send to it: those to frontends without endpoints, and to ports that no Service serves.
+    /// Rejects all packets that come to it: those to frontends without endpoints, and to ports that no Service serves.
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";

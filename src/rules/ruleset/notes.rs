@@ -63,7 +63,7 @@ pub(super) fn element(port: &PortSelection) -> Option<Element> {
 }
 
 /// Parses an element of the map with the health checks' answers: the Service, the health-check port and the number of local endpoints. `None`
-/// if this program never writes such an element.
+/// if one of these cannot be parsed.
 #[must_use]
 pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
     let (namespace, name) = element.comment.as_deref()?.split_once('/')?;
