@@ -82,8 +82,8 @@ pub struct Endpoint {
     pub hints: Option<Box<Hints>>,
 }
 
-/// A zone, as a hash of its name: there are hundreds of thousands of endpoints, and these four bytes fit into padding of [`Endpoint`]. Two
-/// zones have the same hash with a probability of one in four billion; that does little harm, because only weights depend on it.
+/// A zone, as a hash of its name, because a large cluster has very many endpoints, and these four bytes fit into padding of [`Endpoint`].
+/// Two zones have the same hash with a probability of one in four billion; that does little harm, because only weights depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Zone(NonZeroU32);
 
@@ -134,7 +134,7 @@ pub struct Hints {
 mod tests {
     use super::*;
 
-    // A cluster has hundreds of thousands of endpoints, so the field `zone` must not make an endpoint larger.
+    // A large cluster has very many endpoints, so the field `zone` must not make an endpoint larger.
     #[test]
     fn the_zone_takes_no_memory_of_its_own() {
         let parts = size_of::<IpAddr>() + size_of::<Conditions>();

@@ -1,7 +1,7 @@
 //! The EndpointSlices of one Service.
 //!
 //! A map from slice name to slice. Invariants: slices are sorted by name, each name once; finding, adding or removing one takes
-//! logarithmic time at most. Most Services have one or two slices, so these lie in a list without spare capacity.
+//! logarithmic time at most. Most Services have few slices, so these lie in a list whose capacity grows by one at a time.
 
 use std::collections::BTreeMap;
 

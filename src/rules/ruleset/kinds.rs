@@ -154,7 +154,7 @@ pub enum ChainKind {
     Fallback,
     /// Finds the chain that records the client of a new connection (session affinity).
     Affinity,
-    /// Translates pings to addresses of Services to this node.
+    /// Translates pings to addresses of Services, so that they go to an address of this node.
     Pings,
     /// Refuses ports of external IPs and load balancer IPs that no Service has.
     ExternalIps,

@@ -1,8 +1,8 @@
 //! The names of all chains, sets and maps of the tables `kube-proxy`, for all ruleset layouts (`--ruleset-layout`).
 //!
 //! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
-//! Other production code uses these constants and has no such name as text (test `names`), so a name can be changed here alone. (Crate
-//! `node` has the names of iptables mode's chains, some of which are the same.)
+//! Other production code uses these constants, so a name can be changed here alone; the test `names` checks that for names with a hyphen.
+//! (Crate `node` has the names of iptables mode's chains, some of which are the same.)
 //!
 //! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
@@ -96,7 +96,7 @@ pub mod chain {
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";
-    /// Translates pings to addresses of Services to this node.
+    /// Translates pings to addresses of Services, so that they go to an address of this node.
     pub const PINGS: &str = "KUBE-PINGS";
     /// Refuses ports of external IPs and load balancer IPs that no Service has.
     pub const EXTERNAL_IPS: &str = "KUBE-EXTERNAL-IPS";

@@ -28,7 +28,7 @@ use crate::table::{ChainContent, ServiceObjects};
 /// What becomes of pings to addresses of Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pings {
-    /// No rule is about them.
+    /// No rule answers them.
     #[default]
     Ignored,
     /// This address of the node answers them (D25). `None`: the node has no address for it, or it is not known yet.
