@@ -2,8 +2,8 @@
 //! first sync, after a failure, after another program changed it, and about once an hour (G7).
 //!
 //! Some tables cannot be corrected, for example if a set has another type, a base chain has another hook, rules use objects that this proxy
-//! never creates, or the table has the wrong ownership. Such a table is deleted and created in one transaction, so packets see either the
-//! old table or the new one.
+//! never creates, or the table has the wrong ownership. The commands then delete the table and create it again; packets see either the old
+//! table or the new one.
 //!
 //! The first command makes a dormant table active: the kernel registers its base chains again. The kernel accepts no new base chain in that
 //! transaction (`nf_tables_addchain`, `__NFT_TABLE_F_UPDATE`), so a dormant table that lacks a base chain is deleted and created again.

@@ -237,8 +237,8 @@ impl Claims {
         if is_barred {
             return;
         }
-        // The same Service still owns the frontend, but perhaps with another of its ports. Then the port that owned the frontend before
-        // loses it now.
+        // The winner is the same. If it is a Service, perhaps another of its ports has the frontend now; then the port that had it before
+        // loses it.
         let now = now.cloned();
         now.iter().for_each(|now| self.forget(frontend, now));
         let losers = self.losers.get(&frontend);

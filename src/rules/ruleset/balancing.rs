@@ -1,8 +1,8 @@
 //! How an endpoint is chosen: the scheduler, its hashes, and how many map elements it takes.
 //!
 //! The results are the same on every node and after every start: they depend only on the endpoints, the configuration and the
-//! constants of this file. So with schedulers `source-hash` and `maglev`, nodes with the same list of endpoints send a client to the same
-//! endpoint.
+//! constants of this file. So with schedulers `source-hash` and `maglev`, nodes with the same list of endpoints (and the same byte order,
+//! because the kernel's hash depends on it) send a client to the same endpoint.
 
 use nft::{Field, Hashed};
 

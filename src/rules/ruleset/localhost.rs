@@ -1,7 +1,7 @@
 //! Rules that refuse and count connections to node ports on loopback addresses.
 //!
 //! No rule serves them (D20), because by default the kernel does not route a packet between a loopback address and another one. In a family
-//! that the userspace proxy serves with TCP, the rules refuse the other protocols; in a family that it does not serve, they refuse all
+//! in which the userspace proxy serves TCP, the rules refuse the other protocols; in a family that it does not serve, they refuse all
 //! protocols (R5). All ruleset layouts have the same chain and set. The set has an element for each refused node port of a Service.
 
 use nft::statement::CtBit;

@@ -17,7 +17,7 @@ use crate::table::{ChainContent, FIRST_PLACE, SetName};
 /// How a chain chooses one of a frontend's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ruleset) enum Pick {
-    /// A random number from 0 to N - 1, each with the same probability; N is at least 1.
+    /// A random number from 0 to N - 1, each with the same probability.
     Random(usize),
     /// A number from 0 to N - 1 that is computed from a hash of the source.
     Hash { count: usize, with_port: bool },
