@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// Sets a limit: a Service with more frontends than this claims none. An object of some 100 KB can have millions of frontends, because
+    /// Sets a limit: a Service with more frontends than this claims none. A small Service object can stand for very many frontends, because
     /// each of its ports is served at each of its addresses.
     #[must_use]
     pub fn with_frontend_limit(self, frontend_limit: u64) -> Self {
