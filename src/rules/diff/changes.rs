@@ -1,8 +1,8 @@
-//! Computes the commands from the committed records (the objects that the kernel has for each owner, a Service) to the new records,
-//! assuming that the kernel's table equals the committed records.
+//! Computes the commands from the committed records (the objects that the kernel has for each owner) to the new records, assuming that the
+//! kernel's table has the committed records.
 //!
-//! Reads only the records that changed, so the cost does not grow with the table. An element that moves from one owner to another
-//! with the same content needs no command.
+//! Reads only the records that changed, so the cost does not grow with the table, unless a set has become too small and must be created
+//! again. An element that moves from one owner to another with the same content needs no command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -124,7 +124,7 @@ impl Difference {
         }
     }
 
-    /// The sets that must be created again because they are too small, each with the number of its wanted elements.
+    /// The sets with changes that must be created again because they are too small, each with the number of its wanted elements.
     fn outgrown<Owner: Clone + Eq + Hash + Ord>(&self, records: &Records<Owner>) -> BTreeMap<u16, usize> {
         let mut outgrown = BTreeMap::new();
         for (set, changes) in &self.sets {

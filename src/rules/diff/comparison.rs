@@ -1,8 +1,8 @@
 //! Compares all records (each has the wanted objects of one Service, or of the node) with the table that was read from the kernel: at the
-//! start, after a failure, and after another program changed it.
+//! first sync, after a failure, after another program changed it, and about once an hour (G7).
 //!
-//! Some tables cannot be corrected: a set has another type, a base chain has another hook, rules use objects that this proxy never
-//! creates, or the table has the wrong ownership. Such a table is deleted and created in one transaction, so packets see either the old
+//! Some tables cannot be corrected, for example if a set has another type, a base chain has another hook, rules use objects that this proxy
+//! never creates, or the table has the wrong ownership. The commands then delete the table and create it again; packets see either the old
 //! table or the new one.
 //!
 //! The first command makes a dormant table active: the kernel registers its base chains again. The kernel accepts no new base chain in that
@@ -202,11 +202,11 @@ fn detach(plan: &mut Plan<'_>, dump: Option<&TableDump>, outgrown: BTreeMap<&str
 /// The result of a comparison, by the number of the set.
 struct Compared {
     changes: Vec<SetChanges>,
-    /// The number of wanted elements of each set.
+    /// The number of wanted elements of each set of the static rules.
     lens: Vec<usize>,
 }
 
-/// Compares each set of the static rules. Removes wanted elements from `view`, so that the surplus elements are left in it.
+/// Compares each set of the static rules. Takes the wanted elements out of `view`; the elements that are left are surplus, and are deleted.
 fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut ReadView<'_>) -> Compared {
     let count = records.static_rules.sets.len();
     let mut changes = Vec::with_capacity(count);
@@ -267,7 +267,7 @@ fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[Element
     }
 }
 
-/// Whether an element has this value and nothing else. Another program may have added a time-out or a comment.
+/// Whether an element has this value, and neither a range's end nor a time-out nor a comment, which another program may have written.
 fn is_just(element: ElementRef<'_>, value: &[u8]) -> bool {
     let Parts { key: _, key_end, value: present, timeout, comment } = element.parts();
     present == ValueRef::Data(value) && key_end.is_none() && timeout.is_none() && comment.is_none()

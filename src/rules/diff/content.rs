@@ -45,7 +45,8 @@ impl<'a> Objects<'a> {
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
-    /// The whole content of the table: sets with their elements, and chains, each in a fixed order.
+    /// The whole wanted content of the table: sets with their elements, and chains, each in a fixed order. Dynamic sets are empty, because
+    /// rules fill them.
     #[must_use]
     pub fn content(&self) -> TableContent {
         let objects = Objects::of(self);

@@ -3,13 +3,14 @@
 //!
 //! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
 //! Differences of elements and rules come from `comparison` too, so this module and `comparison` agree on when two objects are equal. For
-//! some faults `comparison` would delete and create the whole table (a set of another type, a base chain with another hook, an object of
-//! another program). Here such a fault is one difference, and is then corrected in the dump, so that everything else is still compared.
+//! some faults `comparison` would delete and create the whole table (for example a set of another type, or a base chain with another hook).
+//! Here such a fault is one difference, and is then corrected in the dump, so that everything else is still compared.
 //!
-//! Invariants: there are no differences if and only if `comparison` returns no commands; equal inputs give equal differences.
+//! Invariant: equal inputs give equal differences.
 //!
-//! Not differences: chains on demand (shared chains such as `lb-3`) that no element goes to, chains without rules that wait to be deleted,
-//! clients that session affinity has recorded. But a client that is recorded with an endpoint that its map must not have is a difference.
+//! Not differences: the ownership of the table, chains on demand (shared chains such as `lb-3`) that no element goes to, chains without
+//! rules that wait to be deleted, clients that session affinity has recorded. But a client that is recorded with an endpoint that its map
+//! must not have is a difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -45,7 +46,7 @@ pub enum DifferenceKind {
     Dormant,
     /// The table has another comment, or flags that this program does not know.
     Table(TableState),
-    /// An object of a type that this program never creates.
+    /// An object of a type that this program never creates in this table, such as a flowtable.
     Object(NamedObject),
     /// An object that cannot be decoded, because it has a property that this program never writes.
     Unreadable(DecodeError),
@@ -54,7 +55,7 @@ pub enum DifferenceKind {
     /// A chain that should not exist, with the number of its rules. If it is not a base chain, the correction deletes only its rules; a
     /// later transaction deletes the chain.
     SurplusChain(Chain, usize),
-    /// A chain has another hook, priority or comment.
+    /// A chain has another type, hook, priority or comment.
     OtherChain {
         /// The chain that the table should have.
         wanted: Chain,
@@ -72,14 +73,14 @@ pub enum DifferenceKind {
     NoSet(Arc<Set>),
     /// A set or map that should not exist.
     SurplusSet(Arc<Set>),
-    /// A set or map has another type, other flags, another comment, or is too small for its elements.
+    /// A set or map differs from the wanted one, for example in its type, flags or comment, or it is too small for its wanted elements.
     OtherSet {
         /// The set that the table should have.
         wanted: Arc<Set>,
         /// The set in the kernel.
         present: Arc<Set>,
     },
-    /// An element is missing, should not exist, or has another value.
+    /// An element is missing, should not exist, or has another value or comment.
     Element {
         /// The set or map of the element.
         set: Arc<Set>,
@@ -102,12 +103,13 @@ pub enum DifferenceKind {
 pub struct LedElement {
     /// The element with its key, and its value if it is of a map.
     pub element: Element,
-    /// The comment of the chain that the element's verdict goes to; `None` without such a chain or comment.
+    /// The comment of the chain that the element's verdict goes to; `None` if there is no such chain, or it has no comment.
     pub leads_to: Option<Arc<str>>,
 }
 
 impl DifferenceKind {
-    /// The commands that correct the difference, in an order that the kernel accepts if nothing else is wrong.
+    /// The commands to show for the difference: they add, replace or delete the object that differs. Objects that depend on it (the rules of
+    /// a replaced chain, the content of a deleted table) are not in them; the sync writes these again.
     #[must_use]
     pub fn commands(&self, table: &TableName) -> Vec<Command> {
         let table = || table.clone();
@@ -190,7 +192,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         found.map(|(what, owner)| Difference { owner, what }).collect()
     }
 
-    /// The owner of each difference; `None` if no record has the object.
+    /// The owner of the object of each difference; `None` if no record has the object.
     pub fn owners_of<'a>(&self, whats: impl IntoIterator<Item = &'a DifferenceKind>) -> Vec<Option<Owner>> {
         let whats: Vec<&DifferenceKind> = whats.into_iter().collect();
         let mut owners: Vec<Option<&Owner>> = vec![None; whats.len()];
@@ -255,7 +257,8 @@ impl DifferenceKind {
         }
     }
 
-    /// The name of the chain or set that differs or that has the element.
+    /// The name of the chain or set that differs or that has the element; `None` for the table, for objects of other types, and if the name
+    /// could not be read.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         Some(match self {
@@ -271,7 +274,8 @@ impl DifferenceKind {
         })
     }
 
-    /// The comments of the wanted and of the present object. Most comments have the name of a service port.
+    /// The comments of the wanted and of the present object; for an element, its own comment and that of its set. Most comments of Services'
+    /// objects contain the name of a service port.
     #[must_use]
     pub fn comments(&self) -> Vec<&str> {
         let comments = match self {
@@ -280,7 +284,7 @@ impl DifferenceKind {
             Self::OtherChain { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
             Self::NoSet(set) | Self::SurplusSet(set) | Self::StaleClient { set, .. } => [set.comment.as_deref(), None],
             Self::OtherSet { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
-            // In a map that belongs to one owner, the map has a comment and its elements have none.
+            // In a map that belongs to one service port, the map has its name as a comment, and the elements have no comment.
             Self::Element { set, wanted, present } => {
                 let mut of_element =
                     [wanted, present].into_iter().flatten().map(|held| held.element.comment.as_deref());
@@ -318,7 +322,7 @@ impl Finder {
         }
     }
 
-    /// Finds chains with another hook or comment, and base chains that should not exist.
+    /// Finds chains with another type, hook, priority or comment, and base chains that should not exist.
     fn of_chains<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         let wanted = chains(records);
         dump.chains.retain(|name, (chain, rules)| {
@@ -337,7 +341,8 @@ impl Finder {
         });
     }
 
-    /// Finds sets of another type, sets that are too small, and sets that this program never creates.
+    /// Finds sets that differ from the wanted ones, sets that are too small, and surplus sets that are neither dynamic nor maps from numbers
+    /// to verdicts; [`Self::of_commands`] finds these.
     fn of_sets<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         let lens = records.wanted_lens();
         let of_static = records.static_rules.sets.iter().zip(&lens).map(|(set, len)| (&*set.name, (set, *len)));
@@ -398,7 +403,8 @@ impl Finder {
                 Command::DeleteSet(_, set) => self.found.push(DifferenceKind::SurplusSet(Arc::clone(set))),
                 Command::AddElements(_, set, list) => elements.add(set, list, true),
                 Command::DeleteElements(_, set, list) => elements.add(set, list, false),
-                // No other commands occur here: `of_table` has corrected the table in the dump, and chains without rules stay.
+                // Only commands for sets that were reported already come here: the table in the dump was corrected before, and `comparison`
+                // was told to delete no chains.
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
 //! The state of the kernel's table that neither the static rules nor the records (the objects of each Service and of the node) have: the
 //! size of each set, the chains on demand, and chains without rules that wait to be deleted.
 //!
-//! Updated by each command that the kernel carried out, and built again from each table that is read.
+//! Updated by each command that the kernel carried out, and built again from the table of each comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct KernelState {
     /// The chains on demand (shared chains such as `lb-3`) that exist. They stay when no element goes to them any more, because they are
     /// few and may be needed again.
     on_demand: BTreeSet<Arc<str>>,
-    /// Chains without rules that no record has; the value is true if the chain has been empty for a second.
+    /// Chains without rules that no record has; the value is true if `second_passed` was called since the chain became empty.
     emptied: BTreeMap<Arc<str>, bool>,
 }
 
@@ -39,7 +39,7 @@ impl KernelState {
         Self { sizes: vec![None; static_rules.sets.len()], on_demand: BTreeSet::new(), emptied: BTreeMap::new() }
     }
 
-    /// The size that a set of the static rules has in the kernel.
+    /// The size that a set of the static rules has in the kernel; `None` if it has no size or does not exist.
     pub(super) fn size(&self, set: u16) -> Option<u32> {
         self.sizes[usize::from(set)]
     }
@@ -97,8 +97,8 @@ impl KernelState {
         }
     }
 
-    /// Builds the state again from a table that was read. `emptied` are the chains that no record has; they have no rules, or the
-    /// transaction deleted their rules.
+    /// Builds the state again from a table that was read. `emptied` are its chains that no record has; they have no rules, or the transaction
+    /// deleted their rules.
     pub(super) fn read(&mut self, static_rules: &StaticRules, dump: Option<&TableDump>, emptied: Vec<Arc<str>>) {
         let mut before = std::mem::replace(self, Self::new(static_rules));
         for name in emptied {

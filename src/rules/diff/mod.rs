@@ -1,12 +1,12 @@
-//! Computes the commands that change a table from its present content to the wanted content. They are one transaction, unless they fill
-//! a table that no packet passes yet.
+//! Computes the commands that change a table from its present content to the wanted content. They are for one transaction; only many
+//! commands that fill a table that no packet passes yet are split into several ([`transactions`]).
 //!
-//! [`Records`] keeps a record for each owner (a Service): the objects that the table has for that owner. A committed record is in the
-//! kernel, a new record is not yet. [`Records`] returns commands in an order that the kernel accepts: either from the committed records to
-//! the new ones, or from the table that was read from the kernel to all records. Pure; does not depend on Services.
+//! [`Records`] keeps a record for each owner (a Service, or the node): the objects that the table has for that owner. A committed record
+//! is in the kernel, a new record is not yet. [`Records`] returns commands in an order that the kernel accepts: either from the committed
+//! records to the new ones, or from the table that was read from the kernel to all records. Pure; does not depend on Services.
 //!
-//! Invariants: both kinds of commands lead to the same table; if nothing must change there are no commands; equal inputs give equal
-//! commands.
+//! Invariants: both kinds of commands lead to the objects of the new records; if nothing must change there are no commands; equal inputs
+//! give equal commands.
 
 mod changes;
 mod commit;

@@ -1,7 +1,7 @@
-//! Finds the owners (Services) of the objects that a command changes.
+//! Finds the owners (Services, or the node) of the objects that a command changes.
 //!
-//! Takes commands, returns owners. This is needed only after the kernel refused a command, so there is no index: each search goes
-//! through all records.
+//! Takes commands, returns owners. This is needed only after the kernel refused a command and after a repair, so there is no index: each
+//! search goes through all records.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Adds the objects that a command changes. With `element`, an index, adds only this element of the command, and its set.
+    /// Adds the objects that a command changes. With `element`, the index of one of its elements, adds only this element and its set.
     pub fn add(&mut self, command: &Command, element: Option<usize>) {
         match command {
             Command::AddElements(_, set, elements)
@@ -49,7 +49,7 @@ impl Objects {
             | Command::DeleteRule(_, name, _) => {
                 self.names.insert(Arc::clone(name));
             }
-            // No record has these objects; a flowtable is in a separate table.
+            // No record has objects of these kinds.
             Command::AddTable(_)
             | Command::OwnTable(_)
             | Command::LockTable(_)

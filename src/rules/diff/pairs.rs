@@ -1,5 +1,4 @@
-//! Merges two sorted lists of entries to compare them. An entry is an element, or a group of numbered elements, that a Service's record
-//! has.
+//! Merges two sorted lists of entries to compare them. An entry of a record is an element or a group of numbered elements.
 
 use std::cmp::Ordering;
 

@@ -5,7 +5,8 @@
 //! in memory and holds its lock until the end (`src/decisions/0002-one-transaction.md`), so many objects for a new table are sent in parts.
 //!
 //! Takes the commands of a sync in the order that the kernel accepts, and the names of the tables without base chains; returns
-//! transactions with the same commands. The last one has all commands for other tables and the base chains of the new tables. Pure.
+//! transactions that together have the same effect. The last one has all commands for other tables and the base chains of the new tables.
+//! Pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -13,11 +14,11 @@ use std::sync::Arc;
 
 use nft::{Command, Elements, TableName};
 
-/// The number of objects (including elements) that one transaction may add to tables without base chains before it is split. The kernel
-/// holds its lock for a quarter of a second to add this many.
+/// The largest number of objects (including elements) for tables without base chains that one transaction may have. In our measurement
+/// the kernel held its lock for a second to add four times as many.
 const ONE: usize = 50_000;
 
-/// The number of objects in each part. The kernel takes 80 MB for their notifications.
+/// The largest number of objects in each part. While a program listens to notifications, the kernel takes some 8 kB for each object.
 const PART: usize = 10_000;
 
 /// Splits the commands of a sync into transactions: only one, unless many objects are added to tables that no packet passes (`unseen`).

@@ -1,7 +1,7 @@
 //! Builds a transaction: collects commands by kind, and puts them into order at the end.
 //!
-//! Every supported kernel accepts this order: sets, chains without rules, rules, deletions of elements, additions of elements, and last
-//! deletions of sets and chains that nothing refers to any more.
+//! Every supported kernel accepts this order: the table, deletions of sets that are created again, sets, chains without rules, rules,
+//! deletions of elements, additions of elements, and last deletions of sets and chains that nothing refers to any more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) enum Present {
     Nothing,
 }
 
-/// Elements to delete and to add in one set. An element in both lists changes its value.
+/// Elements to delete and to add in one set. An element whose key is in both lists is replaced.
 #[derive(Default)]
 pub(super) struct SetChanges {
     pub(super) delete: Elements,

@@ -1,7 +1,5 @@
 //! Indexes the elements that were read from the kernel by key. Elements whose keys differ only in the number at the end (the slot) form a
-//! group, as in the records of Services.
-//!
-//! The elements stay packed, as they were read: an index of a million elements takes 30 MB.
+//! group, as in the records of Services. The elements stay packed, as they were read.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -15,7 +13,8 @@ use super::records::Records;
 use super::wanted::elements_of;
 use crate::table::{FIRST_PLACE, fit};
 
-/// The elements of each set of the static rules, by the set's number; empty sets if the table must be deleted and created again.
+/// The elements of each set of the static rules, by the set's number; empty sets if there is no table, or if it must be deleted and created
+/// again.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 
 #[derive(Default)]
@@ -35,7 +34,7 @@ pub(super) struct Groups<'a> {
 }
 
 /// The elements of a group, sorted by number. A list and not an array by number, because another program may have added an element with
-/// a very large number.
+/// a large number.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Slotted<'v, 'a>(pub(super) &'v [ElementRef<'a>]);
 
@@ -138,14 +137,15 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The key of a numbered element without its number; `None` if the number is too large for a slot (a position of a Maglev table).
+/// The key of a numbered element without its number; `None` if the element is not one of a group, for example because its number is a
+/// position of a Maglev table.
 fn prefix(element: ElementRef<'_>) -> Option<&[u8]> {
     let (prefix, slot) = element.key().split_last_chunk::<4>()?;
     let is_slot = u32::from_ne_bytes(*slot) < FIRST_PLACE && prefix.len().is_multiple_of(4);
     (is_slot && element.has_data()).then_some(prefix)
 }
 
-/// The number at the end of an element's key.
+/// The number at the end of an element's key; the largest number if the key is too short for one.
 pub(super) fn slot_of(element: ElementRef<'_>) -> usize {
     let slot = match element.key().last_chunk::<4>() {
         Some(slot) => u32::from_ne_bytes(*slot),

@@ -1,4 +1,4 @@
-//! The objects that a table has for one Service, packed to save memory, because there is a record for each Service.
+//! The objects that a table has for one owner (a Service, or the node), packed to save memory, because there is a record for each Service.
 //!
 //! Takes a [`ServiceObjects`]; returns its entries sorted by set and key. An entry is an element, or a group of numbered elements
 //! ([`Slots`](crate::table::Slots)) with its values sorted by number. Invariant: a record has one entry for each key of a set, and one
@@ -14,7 +14,7 @@ use super::slot_key;
 use super::slots::arranged;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, VerdictMap, fit};
 
-/// The packed objects of one Service in a table.
+/// The packed objects of one owner in a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The entries, one after the other: each has a head ([`HEAD`]), then an element as [`pack`] writes it, or a group.
@@ -22,7 +22,7 @@ pub struct Record {
     own: Option<Box<Own>>,
 }
 
-/// Sets and chains that belong to one Service only, each list sorted by name.
+/// Sets and chains that belong to one owner only, each list sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) dynamic_sets: Vec<DynamicSet>,
@@ -41,7 +41,7 @@ pub struct Entry<'a> {
 /// What an entry stands for in its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// One element, whose key has no number at its end.
+    /// One element that is not in a group.
     Element(ElementRef<'a>),
     /// A group of numbered elements.
     Group(Group<'a>),
@@ -216,7 +216,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 impl Record {
-    /// Packs the objects of a Service. The values of a group get numbers in the order of the list.
+    /// Packs the objects of an owner. The values of a group get numbers in the order of the list.
     pub(super) fn new(objects: ServiceObjects, set_number: impl Fn(&str) -> u16) -> Self {
         let count = objects.elements.len() + objects.slots.len();
         let bytes = Vec::with_capacity(count * ROOM_PER_ENTRY + objects.slots.len() * ROOM_PER_GROUP);
@@ -285,7 +285,7 @@ impl Record {
         self.own.as_ref().map_or(&[], |own| &own.chains)
     }
 
-    /// Gives values and verdicts the numbers that they have in another record, where possible.
+    /// Gives values and verdicts the numbers that they have in another record, where possible, unless their numbers are fixed.
     pub(super) fn arranged_like(self, other: &Self) -> Self {
         let mut entries = other.entries();
         let mut next = entries.next();
@@ -303,9 +303,9 @@ impl Record {
         self.arranged(slots, verdict_map).unwrap_or(self)
     }
 
-    /// Returns this record with values and verdicts under their present numbers, where possible; `None` if nothing changes. `slots` returns
-    /// the present values of a group by number, and `verdict_map` the present verdicts of a map by number; both return `None` if there are
-    /// none, and `slots` also if the present values equal the wanted ones.
+    /// Returns this record with values and verdicts under their present numbers, where possible, unless their numbers are fixed; `None` if
+    /// nothing changes. `slots` returns the present values of a group by number, and `verdict_map` the present verdicts of a map by number;
+    /// both return `None` if there are none, and `slots` may do so if the present values equal the wanted ones.
     pub(super) fn arranged<'a>(
         &self,
         mut slots: impl FnMut(u16, Group<'_>) -> Option<Vec<Option<&'a [u8]>>>,

@@ -4,9 +4,10 @@
 //! committed records, and [`Records::comparison`] compares all records with the table that was read from the kernel. After the
 //! kernel has carried out the commands, [`Records::committed`] turns the new records into committed ones.
 //!
-//! Invariants: after a commit the table has the objects of the static rules and of the committed records, and no other objects except
-//! chains on demand (shared chains such as `lb-3`) and chains without rules that wait to be deleted; two records have the same key of a set
-//! only if the set is shared ([`StaticRules::shared`]).
+//! Invariants: unless another program writes to it, after a commit the table has the objects of the static rules and of the committed
+//! records, and no other objects except chains on demand (shared chains such as `lb-3`), elements that rules add to dynamic sets, and
+//! chains without rules that wait to be deleted; two records have the same key of a set only if the set is shared
+//! ([`StaticRules::shared`]).
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -79,7 +80,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.put_record(owner, record);
     }
 
-    /// Makes the record for the objects of an owner. Values keep the numbers that they have in the committed record where possible.
+    /// Makes the record for the objects of an owner. Values and verdicts whose numbers are not fixed keep, where possible, the numbers that
+    /// they have in the committed record.
     ///
     /// # Panics
     /// When the objects name a set that the static rules do not have.
@@ -110,7 +112,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The wanted record of an owner.
+    /// The wanted record of an owner; empty if it has none.
     #[must_use]
     pub fn record(&self, owner: &Owner) -> Record {
         self.latest(owner).cloned().unwrap_or_default()
@@ -128,9 +130,9 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.remove(owner);
     }
 
-    /// Removes from the records of `owners` every key that the record of another owner has too, except keys of shared sets. `owners` are
-    /// Services that are held back and keep their old elements: another Service may have taken over a frontend, and the table can have only
-    /// one element for each key.
+    /// Removes from the records of `owners` every key that the record of an owner outside `owners` has too, except keys of shared sets.
+    /// `owners` are Services that are held back and keep their old elements: another Service may have taken over a frontend, and the table
+    /// can have only one element for each key.
     pub fn give_way<'a>(&mut self, owners: impl Iterator<Item = &'a Owner>)
     where
         Owner: 'a,
@@ -166,7 +168,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
     }
 
-    /// The number of a set: its index in the static rules.
+    /// The number of a set: its index in the static rules. Panics if they do not have the set.
     fn number(&self, name: &str) -> u16 {
         *self.numbers.get(name).unwrap_or_else(|| panic!("no set is called {name}"))
     }
@@ -181,8 +183,9 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.iter().chain(unchanged)
     }
 
-    /// The wanted records, sorted by their entries, so that equal inputs give equal transactions. Comparing bytes is faster than comparing
-    /// the names of owners, which are behind pointers. Records with equal entries have the same elements, so their order does not matter.
+    /// The wanted records, sorted by the bytes of their entries, so that equal inputs give equal transactions. Comparing bytes is faster than
+    /// comparing the names of owners, which are behind pointers. Records with equal entries have the same elements in the static sets, so
+    /// their order does not matter for these.
     pub(super) fn wanted_in_order(&self) -> impl Iterator<Item = &Record> {
         let mut records: Vec<([u8; Record::BEGINNING], &Record)> = Vec::new();
         for (_, record) in self.wanted() {
@@ -220,7 +223,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.kernel.has_emptied()
     }
 
-    /// All dynamic sets (filled by rules, for session affinity), each with its owner.
+    /// All wanted dynamic sets (filled by rules, for session affinity), each with its owner.
     pub fn dynamic_sets(&self) -> impl Iterator<Item = (&Owner, &DynamicSet)> {
         self.wanted().flat_map(|(owner, record)| record.dynamic_sets().iter().map(move |map| (owner, map)))
     }

@@ -11,7 +11,7 @@ use super::record::{Entry, Group};
 use super::records::Records;
 use super::slot_number;
 
-/// Adds the deletions and additions that change the entry `before` into the entry `now`, which have the same key.
+/// Adds the deletions and additions that change the entry `before` into the entry `now`, which has the same key. `None`: there is no entry.
 pub(super) fn change(changes: &mut SetChanges, before: Option<Entry<'_>>, now: Option<Entry<'_>>) {
     if let Some(element) = before.and_then(Entry::element) {
         changes.delete.push_packed(element);

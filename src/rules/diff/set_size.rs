@@ -1,11 +1,11 @@
 //! Chooses the `size` of a set: the number of elements that the kernel reserves room for.
 //!
 //! The kernel keeps a set with a `size` in a hash table of fixed size, which is smaller than a table that grows, and faster to fill
-//! (measured: 1.6 times). But `size` cannot be changed, so a set that becomes too small is deleted and created again, within the
-//! transaction that needs more room. Pure.
+//! (measured: 1.6 times, `src/decisions/0001-maps-and-chains.md`). The number of buckets stays as long as the set exists
+//! (`nft_hash_init`), so a set that becomes too small is deleted and created again, within the transaction that needs more room. Pure.
 //!
 //! The kernel rounds four thirds of `size` up to a power of two, and allocates that many pointers (`nft_hash_buckets` in
-//! `net/netfilter/nft_set_hash.c`). So only a `size` of three times a power of two wastes no pointers.
+//! `net/netfilter/nft_set_hash.c`). With a `size` of three times a power of two nothing has to be rounded up.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use nft::Set;
 /// The smallest size; costs the kernel 8 KiB.
 const LEAST: usize = 3 << 8;
 
-/// Whether this module chooses the size of this set: only this proxy fills it (not rules), and its keys are not ranges. A set that has a
-/// size already keeps it.
+/// Whether this module chooses the size of this set: it has no size yet, only this proxy fills it (not rules), its elements have no
+/// time-outs, and its keys are not ranges.
 pub(super) fn applies(set: &Set) -> bool {
     let by_ranges_or_rules = set.flags.interval || set.flags.dynamic || set.flags.timeout;
     set.size.is_none() && !by_ranges_or_rules && !set.flags.anonymous
 }
 
-/// The set with a size for this many elements and an eighth more.
+/// The set with a size for at least this many elements and an eighth more; unchanged if [`applies`] is false for it.
 pub(super) fn with_capacity(set: &Arc<Set>, count: usize) -> Arc<Set> {
     if !applies(set) {
         return Arc::clone(set);
@@ -32,7 +32,7 @@ pub(super) fn with_capacity(set: &Arc<Set>, count: usize) -> Arc<Set> {
     Arc::new(Set { size: Some(size), ..Set::clone(set) })
 }
 
-/// Whether a present set equals the wanted one except for its size.
+/// Whether a present set equals the wanted one, except for a size that this module chose.
 pub(super) fn is_same_kind(wanted: &Set, present: &Set) -> bool {
     if !applies(wanted) || present.size.is_none() {
         return wanted == present;
@@ -40,7 +40,8 @@ pub(super) fn is_same_kind(wanted: &Set, present: &Set) -> bool {
     *wanted == Set { size: wanted.size, ..present.clone() }
 }
 
-/// Whether an existing set with this size must be created again to have room for this many elements.
+/// Whether an existing set with this size must be created again to have room for this many elements. A set without a size always must, if
+/// this module chooses its size.
 pub(super) fn needs_resize(wanted: &Set, size: Option<u32>, count: usize) -> bool {
     let has_room = size.is_some_and(|size| usize::try_from(size).is_ok_and(|size| count <= size));
     applies(wanted) && !has_room

@@ -5,9 +5,9 @@ use std::hash::Hash;
 
 use foldhash::{HashMap, HashMapExt as _};
 
-/// Returns the wanted values sorted by their new slot, 0 to n-1. A value stays in the slots that it has now, in as many of them as it is
-/// wanted times; the other values fill the free slots in the order of `wanted`. `present` gives the present value of each slot; `None` is
-/// an empty slot.
+/// Returns the n wanted values sorted by their new slot, 0 to n-1. A value stays in those of these slots that it has now, at most in as
+/// many as it is wanted times; the other values fill the free slots in the order of `wanted`. `present` gives the present value of each
+/// slot; `None` is an empty slot.
 pub(super) fn arranged<T: Copy + Eq + Hash>(present: impl Iterator<Item = Option<T>>, wanted: &[T]) -> Vec<T> {
     let mut missing: HashMap<T, usize> = HashMap::with_capacity(wanted.len());
     wanted.iter().for_each(|value| *missing.entry(*value).or_default() += 1);

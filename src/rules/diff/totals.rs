@@ -1,8 +1,8 @@
 //! Sums over the committed records of a table (the objects that the kernel has for each owner, a Service or the node): the number of
 //! elements in each set, and of owners for each key of a shared set.
 //!
-//! Takes an owner's old and new record at each change. Invariant: each sum counts exactly the present records. If a sum turns
-//! out to be wrong, [`Totals::slipped`] is true: then the sums are computed again and the kernel's table is compared, instead of a panic.
+//! Takes an owner's old and new record at each change. Invariant: each sum counts exactly the committed records. If a sum turns out to be
+//! wrong, [`Totals::slipped`] is true: then the sums are computed again and the kernel's table is compared, instead of a panic.
 
 use foldhash::HashMap;
 
@@ -182,7 +182,7 @@ mod tests {
             commit(&mut records);
             assert!(!records.take_slip());
             slip(&mut records.totals);
-            // The wrong sum is noticed when this owner is removed, or when a later one is.
+            // Removes one owner after the other until the wrong sum is noticed.
             let noticed = (0..3).any(|owner| {
                 records.put(owner, ServiceObjects::default());
                 commit(&mut records);

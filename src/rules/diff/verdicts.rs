@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nft::packed::Parts;
 use nft::{DataType, ElementRef, Elements, Set, Value, ValueType, Verdict};
 
-/// Whether a set has the type of a map from numbers to verdicts.
+/// Whether a set has the type of a map from numbers to verdicts, and is neither anonymous nor dynamic.
 pub(super) fn can_be_verdict_map(set: &Set) -> bool {
     let is_number = matches!(set.key.data_types()[..], [DataType::Integer]);
     is_number && set.value == Some(ValueType::Verdict) && !set.flags.anonymous && !set.flags.dynamic
@@ -32,8 +32,8 @@ fn numbered_verdict(element: ElementRef<'_>) -> Option<(usize, Verdict)> {
     Some((usize::try_from(number).ok()?, verdict))
 }
 
-/// The elements of a map from numbers to verdicts that this proxy never writes. The elements that it writes have only a key and a verdict,
-/// and the numbers 0 to n-1.
+/// The keys of those elements of a map from numbers to verdicts that this proxy never writes. The n elements that it writes have the
+/// numbers 0 to n-1, and only a key and a verdict.
 pub(super) fn not_of_a_verdict_map(elements: &Elements) -> Elements {
     let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
     for element in elements {

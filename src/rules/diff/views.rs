@@ -1,8 +1,7 @@
-//! Shows the changes between committed and new records to the code that records the history of changes and to the code that deletes UDP
-//! flows.
+//! Shows the changes between committed and new records to the code that records the history of changes and to the code that deletes flows.
 //!
 //! Takes the records of a table; returns the committed and the new record of each owner that changed, to compare entry by entry.
-//! A record is what the table holds for one owner (a Service). Only reads: nothing here affects the commands for the kernel.
+//! A record is what the table holds for one owner (a Service, or the node). Only reads: nothing here affects the commands for the kernel.
 
 use std::hash::Hash;
 

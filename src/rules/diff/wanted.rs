@@ -1,5 +1,5 @@
-//! The chains and sets of a table that the static rules and the records of all Services want, by name, and the comparison with the chains
-//! and sets that were read.
+//! The wanted chains and sets of a table, from the static rules and all records, by name; and the comparison with the chains and sets that
+//! were read.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl<'a> Wanted<'a> {
         dump.chains.values().filter(|(chain, _)| self.is_unwanted(chain))
     }
 
-    /// Whether the table can be corrected with this set in it. A set of a removed owner can be deleted, and so can a map from a time when
-    /// the endpoints were in another number of maps. But a set with a wanted name and another type cannot be changed.
+    /// Whether the table can be corrected with this set in it. A set of a removed owner can be deleted, and so can a set that the table had
+    /// with other settings ([`StaticRules::former`]). But a set with a wanted name that differs in more than its size cannot be changed.
     pub(super) fn fits_set(&self, present: &Set) -> bool {
         match self.sets.get(&*present.name) {
             Some(wanted) => set_size::is_same_kind(wanted, present),
@@ -83,7 +83,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Deletes the rules of surplus chains, and surplus sets. Tells the plan which chains exist, so that it keeps chains on demand.
+    /// Deletes the rules of surplus chains, and surplus sets. Makes the plan check the chains on demand (such as `lb-3`) that exist.
     pub(super) fn remove_surplus(&self, plan: &mut Plan<'_>, dump: &TableDump) {
         for (chain, rules) in dump.chains.values() {
             if self.chains.contains_key(&*chain.name) {
@@ -92,7 +92,7 @@ impl<'a> Wanted<'a> {
             if self.is_unwanted(chain) && !rules.is_empty() {
                 plan.empty_chain(&chain.name);
             }
-            // An existing chain on demand (such as `lb-3`) is kept, and its rules are checked, even if no element goes to it now.
+            // An existing chain on demand is kept, and its rules are checked, even if no element goes to it now.
             plan.target(&chain.name);
         }
         for (set, _) in dump.sets.values() {

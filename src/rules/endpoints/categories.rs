@@ -1,8 +1,8 @@
 //! Computes the endpoint lists of a service port.
 //!
-//! Takes the port's slices; returns the endpoints for traffic policy Cluster, the endpoints for policy Local, the endpoints that may
-//! connect to themselves, and whether there is any usable endpoint. Invariant: the lists are sorted, and have each endpoint once, or
-//! with weights as often as [`super::weights`] says.
+//! Takes the port's slices; returns the endpoints for traffic policy Cluster, the endpoints for policy Local, those of both that run on
+//! this node, and whether there is any usable endpoint. Invariant: the lists are sorted, and have each endpoint once, or with weights as
+//! often as [`super::weights`] says.
 
 use std::net::SocketAddr;
 
@@ -58,7 +58,7 @@ impl Uses {
 pub enum Category {
     /// The endpoints that are Ready.
     Ready,
-    /// The endpoints that serve while they terminate, because no endpoint is Ready.
+    /// The endpoints that serve while they terminate, because none that the list may have is Ready.
     Terminating,
     /// No endpoint, because none is usable.
     Nothing,
@@ -70,7 +70,7 @@ pub(super) struct Lists {
     pub(super) cluster: Vec<SocketAddr>,
     /// The endpoints on this node, for traffic policy Local (C4).
     pub(super) local: Vec<SocketAddr>,
-    /// The endpoints in `cluster` or `local` that run on this node and may connect to themselves (C7, D10).
+    /// The endpoints in `cluster` or `local` that run on this node: a pod that is one may connect to itself through the Service (C7, D10).
     pub(super) hairpin: Vec<SocketAddr>,
     /// Whether any endpoint on any node is usable (C6).
     pub(super) has_any: bool,
@@ -129,7 +129,7 @@ fn ready_or_terminating(endpoints: &[Entry<'_>], weighing: Weighing<'_>, wanted:
     (Vec::new(), Category::Nothing)
 }
 
-/// The category of one endpoint: `Terminating` if it may be used only when no endpoint is Ready (C8), `Nothing` if it may never be used.
+/// The category of one endpoint: `Terminating` if it may be used only when no endpoint is Ready, `Nothing` if it may never be used (C8).
 pub(super) const fn category(endpoint: &Endpoint) -> Category {
     match endpoint.conditions {
         conditions if conditions.ready => Category::Ready,

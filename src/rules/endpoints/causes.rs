@@ -4,7 +4,7 @@
 //! Takes a Service with its slices ([`Gathered`]), returns a [`PortCause`] for each port and each family with a cluster IP. The lists and
 //! the reasons come from `Lists`. The selection uses `Lists` too, so the causes always agree with it.
 //!
-//! Invariant: the time is bounded by `MOST_WORK`, whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
+//! Invariant: the work is bounded by `MOST_WORK`, whatever the slices hold; what does not fit is left out, and [`Causes::is_complete`] says
 //! so.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::topology::{NodeTopology, Topology};
 use super::weights::{Entry, Weighing, different};
 use super::{Gathered, label};
 
-/// The most endpoints that are looked at for one Service, over all its ports; more than any real Service has.
+/// The most work for one Service, over all its ports and both families, counted in endpoints that are looked at.
 pub(super) const MOST_WORK: usize = 200_000;
 /// The work that each port adds to the work for its endpoints, counted in endpoints.
 pub(super) const PORT_WORK: usize = 200;
@@ -45,13 +45,13 @@ pub struct Causes {
 pub struct PortCause {
     /// The IP family of the endpoints.
     pub family: Family,
-    /// `namespace/name:port`, or `namespace/name` when the port has no name.
+    /// The name of the service port: `namespace/name:port`, or `namespace/name` when the port has no name.
     pub label: Arc<str>,
     /// The name of the port; empty when it has none.
     pub port: Arc<str>,
     /// The transport protocol of the port.
     pub protocol: Protocol,
-    /// The endpoints of all slices of the Service, whatever their ports are.
+    /// The endpoints of all slices of the Service in this family, whatever their ports are; each address counts once.
     pub pods: Counts,
     /// The endpoints in slices with this port.
     pub endpoints: Counts,
@@ -59,7 +59,7 @@ pub struct PortCause {
     pub here: Counts,
     /// The traffic policy of the cluster IP (`spec.internalTrafficPolicy`).
     pub internal: TrafficPolicy,
-    /// The traffic policy of all other frontends (`spec.externalTrafficPolicy`); `None` if the Service has none.
+    /// The traffic policy of the port's other frontends (`spec.externalTrafficPolicy`); `None` if the port has no others (A14).
     pub external: Option<TrafficPolicy>,
     /// The endpoints for traffic policy Cluster, and how hints restrict them; `None` when no frontend uses them (A15).
     pub cluster: Option<(Taken, Topology)>,
@@ -83,7 +83,7 @@ pub struct Counts {
 pub struct Taken {
     /// Whether these endpoints are Ready or terminating, or whether there are none.
     pub category: Category,
-    /// The number of endpoints.
+    /// The number of endpoints, whatever their weights are.
     pub count: usize,
 }
 

@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(checks(&["172.30.0.1"], slices), [(Family::V4, 30000, 2)]);
     }
 
-    // Each family has its own number, because a health-check node port may have one listener for each family (K2).
+    // Each family has a number of its own, which counts only endpoints of this family (K2).
     #[test]
     fn each_family_of_the_service_counts_its_own() {
         let slices = vec![http("ns/a", &["10.0.0.1 @here", "10.0.0.2 @here"]), http("ns/b", &["fd00::1 @here"])];
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(checks(&["fd30::1"], slices), [(Family::V6, 30000, 1)]);
     }
 
-    // The health-check node port belongs to the Service, so it has an answer even if the Service has no ports (K2).
+    // The health-check node port belongs to the Service, so it has an answer even if the Service has no other ports (K2).
     #[test]
     fn a_service_without_ports_has_its_health_check() {
         let mut web = service(SERVICE, &["172.30.0.1"]);

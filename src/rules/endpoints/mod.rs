@@ -81,7 +81,7 @@ pub struct PortSelection {
 pub struct FrontendSelection {
     /// The address or node port that the client connects to.
     pub frontend: Frontend,
-    /// The kind of the frontend; the first kind, when the Service lists its address as several kinds.
+    /// The kind of the frontend; when the Service lists its address as several kinds, the first in the order of [`FrontendKind`].
     pub kind: FrontendKind,
     /// The traffic policy that applies to the frontend.
     pub policy: TrafficPolicy,
@@ -101,8 +101,8 @@ pub enum Action {
     },
     /// Send it to an endpoint of [`PortSelection::local`], which is not empty (D1).
     Local,
-    /// External policy Local (D6): if it comes from a pod or this host, send it to an endpoint of [`PortSelection::cluster`], otherwise of
-    /// [`PortSelection::local`]; drop it if that list is empty (D3).
+    /// External policy Local (D6): if it comes from a local pod or this host, send it to an endpoint of [`PortSelection::cluster`], otherwise
+    /// to one of [`PortSelection::local`], or drop it if `local` is empty (D3).
     ByOrigin,
     /// Reject it: there is no usable endpoint on any node (D2, D3).
     Reject,
@@ -110,8 +110,8 @@ pub enum Action {
     Drop,
 }
 
-/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection, the causes and the UDP
-/// check.
+/// A Service with the slices of each of its ports, gathered once and then used for the size, the selection, the causes and the question
+/// whether a slice has a UDP port.
 pub struct Gathered<'a> {
     state: &'a State,
     /// `None` when the Service is unknown.
@@ -200,8 +200,8 @@ fn select_port(
     }
 }
 
-/// Whether source ranges apply to a frontend (D17): its address is a load balancer IP, also when it is the cluster IP too. An address that
-/// is listed both as a load balancer IP and as an external IP has kind `LoadBalancerIp`.
+/// Whether source ranges apply to a frontend (D17): its address is a load balancer IP, also when it is the cluster IP too. (An address that
+/// is listed both as a load balancer IP and as an external IP has kind `LoadBalancerIp`.)
 fn counts_as_load_balancer(service: &Service, kind: FrontendKind, frontend: &Frontend) -> bool {
     match (kind, frontend.destination) {
         (FrontendKind::LoadBalancerIp, _) => true,

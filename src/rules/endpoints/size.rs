@@ -1,10 +1,10 @@
 //! Computes the size of a Service before its nftables objects are built.
 //!
-//! Takes a Service with its slices ([`Gathered`]), returns a [`PortSize`] for each port and each family with a cluster IP. An object
-//! of some 100 KB can have millions of endpoints, because each endpoint of a slice has each of the slice's ports. Counting takes time
-//! and memory in proportion to ports and slices, not to the number of these endpoints.
+//! Takes a Service with its slices ([`Gathered`]), returns a [`PortSize`] for each port and each family with a cluster IP. A small
+//! EndpointSlice can stand for very many endpoints, because each of its addresses has each of its ports. Counting reads each address at
+//! most once for the Service and each slice once for each of its ports, but not each address for each port.
 //!
-//! Invariant: the selection of a port never has more frontends, sources or cluster endpoints than its [`PortSize`].
+//! Invariant: the selection of a port never has more frontends, sources or entries in a list of endpoints than its [`PortSize`].
 
 use std::collections::BTreeSet;
 
@@ -21,13 +21,13 @@ use super::weights::{Weighing, most_slots};
 pub struct PortSize {
     /// Frontends that the port claims, including frontends that another Service owns.
     pub frontends: u64,
-    /// Pairs of a load balancer IP and a source range that may connect to it.
+    /// The most pairs of a load balancer IP and a source range that may connect to it.
     pub sources: u64,
-    /// Endpoints in all slices, ready or not; duplicates count each time.
+    /// Endpoints in all slices with this port, ready or not; duplicates count each time.
     pub endpoints: u64,
     /// The most entries that these endpoints have in a list: one for each, or with weights several (E15).
     pub slots: u64,
-    /// Different port numbers on the endpoints: nearly always one. Counted only with session affinity, otherwise 0.
+    /// Different port numbers on the endpoints. Counted only with session affinity, otherwise 0.
     pub targets: u64,
     /// Whether the Service has session affinity (A11).
     pub affinity: bool,
@@ -57,7 +57,7 @@ fn sums<'a>(state: &'a State, service: &Service) -> Sums<'a> {
     sums.map(|(slice, sum)| (&slice.name, sum)).collect()
 }
 
-/// The counts that are the same for each port of a Service.
+/// The counts that are the same for each port of a Service, in one family.
 #[derive(Clone, Copy)]
 struct Addresses {
     frontends: u64,
@@ -97,7 +97,7 @@ impl Addresses {
     }
 }
 
-/// The most entries that the endpoints of a Service have in a list of one of its ports (E15).
+/// The most entries that the endpoints of a Service in a family have in a list of one of its ports (E15).
 pub(crate) fn slots(state: &State, service: &Service, family: Family) -> u64 {
     let weighing = Weighing::of(service, NodeTopology::of(state));
     let slices = state.slices_of(&service.name).filter(|slice| slice.family == family);

@@ -14,8 +14,8 @@ use crate::model::{Endpoint, EndpointSlice, Service, Weights, Zone};
 
 use super::topology::NodeTopology;
 
-/// A weighted list may always have this many entries. A longer list is shortened in proportion, so that no Service is left out as too large
-/// because of its weights. 100 endpoints with weights of at most 100 never need more.
+/// A weighted list may always have this many entries. A longer list is shortened in proportion, so that weights take a bounded amount of
+/// memory. 100 endpoints with weights of at most 100 never need more.
 const ENOUGH: u64 = 10_000;
 /// A weighted list may have this many entries for each endpoint, if that is more than [`ENOUGH`] in all.
 const ENOUGH_FOR_EACH: u64 = 8;
@@ -35,7 +35,7 @@ pub(super) struct Entry<'a> {
 pub(super) struct Weighing<'a> {
     pub(super) node: NodeTopology<'a>,
     weights: Weights,
-    /// This node's zone, if a weight depends on it.
+    /// This node's zone; `None` if it is not known, or if no weight depends on it.
     zone: Option<Zone>,
 }
 

@@ -1,7 +1,7 @@
 //! Describes the change that an event made in the state.
 //!
-//! [`State::apply`](super::State::apply) compares each event once with the object that it has, and returns a [`Change`]. The log, the
-//! metrics and the deletion of flows take the old object from the [`Change`], and need no comparison of their own.
+//! [`State::apply`](super::State::apply) compares each event once with the object that it has, and returns a [`Change`] if they differ.
+//! Others, such as the history of changes and the deletion of flows, learn from the [`Change`] what changed, and take the old object from it.
 
 use super::endpoint::EndpointSlice;
 use super::names::ObjectName;

@@ -4,15 +4,16 @@
 //! gained or lost a frontend, and the conflicts that arose.
 //!
 //! A namespace user may write any address into `spec.externalIPs`. So the kind of a frontend counts more than the age of its Service:
-//! cluster IPs, which the API server hands out, come first, then load balancer IPs, which only controllers write, then external IPs,
-//! then node ports. No external IP gets a frontend that is an endpoint of the API server, or an address that is reserved for cluster IPs.
+//! cluster IPs, which the API server assigns, come first, then load balancer IPs, which controllers write into the status, then external
+//! IPs, then node ports (A16). No external IP gets a frontend that is an endpoint of the API server, or an address that is reserved for
+//! cluster IPs (A17).
 //!
 //! A user may also create any number of Services that claim one frontend. So adding or removing a claim takes at most logarithmic time
 //! in the number of claims on its frontend. If the winner changes, all conflicts of the frontend are new; they are recorded as one entry.
 //!
 //! Invariants: a frontend is owned by the smallest of its claims in the order (rank, creation time, Service name, port index),
 //! whatever the order in which the claims came; `losers` has an entry exactly for each frontend with more than one claim; `external` has
-//! the frontends whose owner claims them as an external IP; `lost` is the number of Services' claims that do not get their frontend; each
+//! the frontends whose smallest claim is an external IP; `lost` is the number of Services' claims that do not get their frontend; each
 //! claim in `arisen` loses its frontend.
 
 use std::collections::hash_map::Entry;
@@ -90,16 +91,15 @@ enum NewConflicts {
     Some(BTreeSet<Claim>),
 }
 
-/// All claims of all Services.
+/// All claims of all Services and of the API server.
 ///
 /// Nearly every frontend has one claim, so owners have a map of their own and only contested frontends have a set of losers.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     owners: HashMap<Frontend, Claim>,
     losers: HashMap<Frontend, BTreeSet<Claim>>,
-    /// The frontends whose owner claims them as an external IP, sorted, so that the frontends in a range can be found. The value is true
-    /// if the frontend is barred: its address is reserved for cluster IPs, so the owner does not get it. Otherwise the owner would take the
-    /// traffic of the next Service that gets the address as its cluster IP.
+    /// The frontends whose smallest claim is an external IP, sorted, so that the frontends in a range can be found. The value is true if the
+    /// frontend is barred: its address is reserved for cluster IPs, so no claim gets it.
     external: BTreeMap<Frontend, bool>,
     /// The frontends that are endpoints of the API server, each with the number of times that it is listed.
     api_server: HashMap<Frontend, usize>,
@@ -112,7 +112,8 @@ pub(super) struct Claims {
 impl Claims {
     /// Replaces the claims of the `old` content of a Service by the claims of its `new` content; `None` means that it does not exist.
     ///
-    /// Returns the Services that gained or lost a frontend. A name may come more than once, and may be that of the Service itself.
+    /// Returns the other Services that gained or lost a frontend. A name may come more than once; the name of the Service itself may be among
+    /// them.
     pub(super) fn replace(&mut self, old: Option<&Service>, new: Option<&Service>) -> Vec<ObjectName> {
         let (old, new) = (claims_of(old), claims_of(new));
         let gone: Vec<_> = old.iter().filter(|claim| new.binary_search(claim).is_err()).cloned().collect();
@@ -176,7 +177,7 @@ impl Claims {
         affected
     }
 
-    /// The frontends that an external IP owns and whose address is in a range.
+    /// The frontends of `external` whose address is in a range.
     fn external_in(&self, range: &IpNet) -> impl Iterator<Item = Frontend> {
         let frontend = |ip, protocol, port| Frontend { destination: Destination::Address(ip), protocol, port };
         let (first, last) = (range.network(), range.broadcast());
@@ -185,8 +186,8 @@ impl Claims {
         frontends.map(|(frontend, _)| *frontend)
     }
 
-    /// Removes the claims in `gone`, which are sorted, and adds the claims in `entered`. Returns the Services that gained or lost a
-    /// frontend.
+    /// Removes the claims in `gone` and adds the claims in `entered`. Those of a Service in `gone` are sorted. Returns the Services that gained
+    /// or lost a frontend.
     fn exchange(&mut self, gone: &[(Frontend, Claim)], entered: Vec<(Frontend, Claim)>) -> Vec<ObjectName> {
         let mut touched: Vec<Frontend> = gone.iter().chain(&entered).map(|(frontend, _)| *frontend).collect();
         touched.sort_unstable();
@@ -236,8 +237,8 @@ impl Claims {
         if is_barred {
             return;
         }
-        // The same Service still owns the frontend, but perhaps with another of its ports. Then the port that owned the frontend before
-        // loses it now.
+        // The winner is the same. If it is a Service, perhaps another of its ports has the frontend now; then the port that had it before
+        // loses it.
         let now = now.cloned();
         now.iter().for_each(|now| self.forget(frontend, now));
         let losers = self.losers.get(&frontend);
@@ -275,7 +276,7 @@ impl Claims {
         }
     }
 
-    /// Removes the recorded conflict of a claim that does not lose any more.
+    /// Removes the recorded conflict of a claim that goes, or that does not lose any more.
     fn forget(&mut self, frontend: Frontend, claim: &Claim) {
         if let Some(NewConflicts::Some(claims)) = self.arisen.get_mut(&frontend) {
             claims.remove(claim);
@@ -311,7 +312,7 @@ impl Claims {
         (!is_barred).then_some((&owner.service, owner.port as usize))
     }
 
-    /// Whether another Service than this one, or the API server, owns a frontend.
+    /// Whether the smallest claim on a frontend is that of another Service than this one, or of the API server.
     pub(super) fn is_anothers(&self, service: &ObjectName, frontend: &Frontend) -> bool {
         self.owners.get(frontend).is_some_and(|owner| owner.service != *service)
     }
@@ -322,8 +323,8 @@ impl Claims {
         arisen.into_iter().filter_map(|(frontend, news)| self.contest(frontend, &news, most)).collect()
     }
 
-    /// All conflicts that exist now, whenever they arose, sorted by frontend, at most `most` for each frontend. Takes time in proportion to
-    /// the number of contested frontends and of external IPs.
+    /// All conflicts that exist now, whenever they arose, sorted by frontend, at most `most` for each frontend. The time grows with the number
+    /// of contested frontends and of external IPs.
     pub(super) fn standing(&self, most: usize) -> Vec<Contest> {
         let barred = self.external.iter().filter(|(_, is_barred)| **is_barred).map(|(frontend, _)| *frontend);
         let mut frontends: Vec<Frontend> = self.losers.keys().copied().chain(barred).collect();

@@ -1,6 +1,6 @@
-//! Describes claims on frontends that lose to another claim.
+//! Describes claims on frontends that their Services do not get.
 //!
-//! Only values: [`Claims`](super::claims) makes them, and the log and the events of the API server print them. Invariant: a report on a
+//! Only values: [`claims`](super::claims) makes them, and the log and the events of the API server print them. Invariant: a report on a
 //! frontend lists at most as many Services as its caller asked for, however many claim the frontend.
 
 use std::fmt;
@@ -29,18 +29,18 @@ pub enum Winner {
     Service(ObjectName, FrontendKind),
     /// The frontend is an endpoint of the API server.
     ApiServer,
-    /// No Service gets the frontend: its address is in a ServiceCIDR, and no Service has it as its cluster IP.
+    /// No Service gets the frontend: its address is in a ServiceCIDR, and the first claim on it is an external IP.
     None,
 }
 
-/// The new conflicts at one frontend that several claims want or that no Service may have.
+/// Conflicts at one frontend that several claims want or that no Service may have: those that arose lately, or all that exist now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contest {
-    /// The first new conflicts, at least one, in the order in which the losers would get the frontend; one for each Service.
+    /// The first of the conflicts, at least one, in the order in which the losers would get the frontend.
     pub conflicts: Vec<Conflict>,
-    /// The number of other new claims that lose and are not listed in `conflicts`.
+    /// The number of further claims with a conflict, beyond those for `conflicts`.
     pub more: usize,
-    /// The number of all claims on the frontend, new or old, winning or losing.
+    /// The number of all Services' claims on the frontend, winning or losing, whenever they came.
     pub claims: usize,
 }
 

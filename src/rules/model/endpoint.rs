@@ -82,8 +82,8 @@ pub struct Endpoint {
     pub hints: Option<Box<Hints>>,
 }
 
-/// A zone, as a hash of its name: there are hundreds of thousands of endpoints, and these four bytes fit into padding of [`Endpoint`]. Two
-/// zones have the same hash with a probability of one in four billion; that does little harm, because only weights depend on it.
+/// A zone, as a hash of its name, because a large cluster has very many endpoints, and these four bytes fit into padding of [`Endpoint`].
+/// Two zones have the same hash with a probability of one in four billion; that does little harm, because only weights depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Zone(NonZeroU32);
 
@@ -114,7 +114,7 @@ impl Conditions {
     /// All defaults: ready, serving, not terminating.
     pub const READY: Self = Self { ready: true, serving: true, terminating: false };
 
-    /// The endpoint is shutting down but still answers: it is used only when no endpoint is ready (C3, C4).
+    /// The endpoint is shutting down but still answers: unless it is ready, it is used only when no endpoint is (C3, C4).
     #[must_use]
     pub(crate) const fn serving_terminating(self) -> bool {
         self.serving && self.terminating
@@ -134,7 +134,7 @@ pub struct Hints {
 mod tests {
     use super::*;
 
-    // A cluster has hundreds of thousands of endpoints, so the field `zone` must not make an endpoint larger.
+    // A large cluster has very many endpoints, so the field `zone` must not make an endpoint larger.
     #[test]
     fn the_zone_takes_no_memory_of_its_own() {
         let parts = size_of::<IpAddr>() + size_of::<Conditions>();

@@ -19,7 +19,7 @@ pub enum Event {
     ServiceDeleted(ObjectName),
     /// An EndpointSlice exists with this content.
     SliceApplied(EndpointSlice),
-    /// The EndpointSlice with this name was deleted, or cannot be used (B1 to B3).
+    /// The EndpointSlice with this name was deleted, or this proxy cannot use it (B1 to B3).
     SliceDeleted(ObjectName),
     /// A Node exists with this content. Sources may send all nodes; the model keeps only this node.
     NodeApplied(Node),
@@ -29,7 +29,7 @@ pub enum Event {
     ServiceCidrApplied(Arc<str>, Vec<IpNet>),
     /// The ServiceCIDR with this name was deleted.
     ServiceCidrDeleted(Arc<str>),
-    /// This process reaches the API server at these addresses, and at no others.
+    /// This process reaches the API server, or a proxy on the way to it, at these addresses, and at no others.
     ApiServerAt(Vec<SocketAddr>),
     /// Every object that existed when the source started has been sent (G1, C10).
     InitialListDone,

@@ -12,8 +12,8 @@ use foldhash::HashSet;
 use super::names::{Destination, Family, Frontend};
 use super::service::{Service, ServicePort};
 
-/// The kind of a frontend. The order of the variants decides which kind counts when one address is listed as several kinds, and which of
-/// two Services gets a frontend that both claim.
+/// The kind of a frontend. The variants are in the order of precedence (A16): the first kind counts when a Service lists one address as
+/// several kinds, and when several Services claim one frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// The Service's cluster IP (A4).
@@ -27,7 +27,7 @@ pub enum FrontendKind {
 }
 
 impl FrontendKind {
-    /// The kind in words, with the article: `a cluster IP`.
+    /// The kind in words, with an article: `a cluster IP`.
     pub(super) const fn one(self) -> &'static str {
         match self {
             Self::ClusterIp => "a cluster IP",
@@ -78,7 +78,7 @@ impl Service {
         Family::BOTH.into_iter().map(in_family).sum()
     }
 
-    /// Whether a port has a frontend other than the cluster IP in a family: node port, load balancer IP or external IP (A14).
+    /// Whether there is a node port for a port, or a load balancer IP or external IP of a family (A14).
     #[must_use]
     pub(crate) fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {
         port.node_port.is_some()

@@ -11,10 +11,11 @@ pub use foldhash::quality::RandomState;
 
 /// Namespace and name of a namespaced object; printed as `namespace/name`. Clones share the text.
 ///
-/// Names are ordered by namespace, then by name, bytewise. This order decides between two Services of the same age that claim one frontend.
+/// Names are ordered by namespace, then by name, bytewise. This order decides between two Services of the same age that claim one frontend
+/// as the same kind.
 ///
 /// The hash is computed once, because each change of an object looks its name up in many maps, and in a large cluster the text is rarely
-/// in a CPU cache. It is seeded at random for each process, so that no tenant can choose names with equal hashes.
+/// in a CPU cache. It is seeded at random for each process, so that a tenant cannot easily choose names with equal hashes.
 #[derive(Clone)]
 pub struct ObjectName {
     hash: u64,
@@ -144,7 +145,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol with this name, in upper or lower case.
+    /// The protocol with this name, in upper or lower case; `None` for any other name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|protocol| protocol.api_name().eq_ignore_ascii_case(name))

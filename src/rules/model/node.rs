@@ -15,7 +15,7 @@ pub struct Node {
     /// Label `topology.kubernetes.io/zone`; `None` when absent or empty (C2, C9).
     pub zone: Option<Arc<str>>,
     /// The node's IPs: the first InternalIP or, if there is none, the first ExternalIP; then the first address of the other family, chosen
-    /// in the same way (M4). `bindAddress` is not applied yet.
+    /// in the same way (M4). [`Node::with_bind_address`] applies `bindAddress`.
     pub ips: Vec<IpAddr>,
     /// `spec.podCIDRs`: the address ranges of the pods on this node.
     pub pod_cidrs: Vec<IpNet>,

@@ -1,7 +1,7 @@
 //! An index of a Service's slices by service port.
 //!
 //! Takes the slices of a Service; returns for a service port and a family the slices that have this port, each with the port number on
-//! its endpoints. Both a Service and a slice may have thousands of ports, so an index avoids a search of all slices for each port.
+//! its endpoints. Both a Service and a slice may have many ports, so an index avoids a search of all slices for each port.
 //!
 //! Invariant: the slices that are returned for a port keep the order of the input.
 

@@ -1,7 +1,7 @@
 //! A multiset of address ranges (CIDRs) that can tell whether an address is in one of them.
 //!
-//! Counts how often each range was added; ignores host bits. Invariant: a lookup takes one hash lookup for each
-//! prefix length in use, at most 33 for IPv4 and 129 for IPv6, however many ranges there are.
+//! Counts how often each range was added; ignores host bits. Invariant: a lookup takes at most one hash lookup for each prefix length in
+//! use, so at most 33 for IPv4 and 129 for IPv6, however many ranges there are.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;

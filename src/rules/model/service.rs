@@ -87,12 +87,14 @@ pub enum TrafficPolicy {
 /// How one of several endpoints is chosen for a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheduler {
-    /// At random, each endpoint with the same probability.
+    /// At random, each endpoint with the same probability, or with weights with a probability in proportion to its weight.
     #[default]
     Random,
-    /// By a hash of the client's address: a client gets the same endpoint as long as the set of endpoints does not change.
+    /// By a hash of the client's address (if so configured, also of its port): a client gets the same endpoint as long as the list of
+    /// endpoints does not change.
     SourceHash,
-    /// By a Maglev table and a hash of the client's address: few clients get another endpoint when endpoints are added or removed.
+    /// By a Maglev table and hashes of the client's address (if so configured, also of its port): few clients get another endpoint when
+    /// endpoints are added or removed.
     Maglev,
 }
 
@@ -109,9 +111,9 @@ pub enum CloseConnections {
 /// The weights of endpoints by where they run, from 1 to [`MOST_WEIGHT`]. An endpoint that runs elsewhere has weight 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Weights {
-    /// The weight of an endpoint on this node; if it is not set, such an endpoint has the weight `zone`.
+    /// The weight of an endpoint on this node; if it is not set, such an endpoint counts as one in this node's zone.
     pub local: Option<u8>,
-    /// The weight of an endpoint in this node's zone.
+    /// The weight of an endpoint in this node's zone; 1 if it is not set.
     pub zone: Option<u8>,
 }
 

@@ -1,14 +1,14 @@
 //! The EndpointSlices of one Service.
 //!
 //! A map from slice name to slice. Invariants: slices are sorted by name, each name once; finding, adding or removing one takes
-//! logarithmic time at most. Most Services have one or two slices, so these lie in a list without spare capacity.
+//! logarithmic time at most. Most Services have few slices, so these lie in a list whose capacity grows by one at a time.
 
 use std::collections::BTreeMap;
 
 use super::endpoint::EndpointSlice;
 use super::names::ObjectName;
 
-/// With more slices than this a tree is faster than a list.
+/// The most slices that are kept in a list. More are kept in a tree, because a search in a list takes time in proportion to its length.
 const FEW: usize = 16;
 
 /// Slices sorted by name.

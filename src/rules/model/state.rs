@@ -56,14 +56,14 @@ pub struct State {
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     /// The Service of the API server itself.
     kubernetes: ObjectName,
-    /// The addresses at which this process reaches the API server.
+    /// The addresses at which this process reaches the API server, or a proxy on the way to it.
     api_server: Vec<SocketAddr>,
     claims: Claims,
     /// A Service with more frontends than this claims none at all.
     frontend_limit: u64,
     complete: bool,
     dirty: Dirty,
-    /// The number of calls of [`State::take_dirty`], from 1.
+    /// The number of calls of [`State::take_dirty`], plus 1.
     round: u32,
     /// Whether an entry of `known` became empty since the last call of [`State::take_dirty`].
     has_gone: bool,
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// Sets a limit: a Service with more frontends than this claims none. An object of some 100 KB can have millions of frontends, because
+    /// Sets a limit: a Service with more frontends than this claims none. A small Service object can stand for very many frontends, because
     /// each of its ports is served at each of its addresses.
     #[must_use]
     pub fn with_frontend_limit(self, frontend_limit: u64) -> Self {
@@ -135,8 +135,8 @@ impl State {
     /// Returns everything that became dirty since the last call, and clears it.
     pub fn take_dirty(&mut self) -> Dirty {
         let dirty = std::mem::take(&mut self.dirty);
-        // A new round number lets every name become dirty again. The number repeats after 2^32 rounds, about 130 years of syncs; only then
-        // could a change be missed.
+        // A new round number lets every name become dirty again. The number repeats after 2^32 rounds; a change could be missed only for a
+        // Service that last became dirty exactly so many rounds before.
         self.round = self.round.wrapping_add(1);
         if std::mem::take(&mut self.has_gone) {
             for name in &dirty.services {
@@ -160,8 +160,8 @@ impl State {
         self.claims.take_conflicts(most)
     }
 
-    /// The frontends with conflicts that exist now, whenever they arose, sorted, with at most `most` conflicts for each frontend. Takes
-    /// time in proportion to the number of contested frontends and of external IPs.
+    /// The frontends with conflicts that exist now, whenever they arose, sorted, with at most `most` conflicts for each frontend. The time
+    /// grows with the number of contested frontends and of external IPs.
     #[must_use]
     pub fn standing_conflicts(&self, most: usize) -> Vec<Contest> {
         self.claims.standing(most)
@@ -244,8 +244,8 @@ impl State {
         self.claims.owns(service, port_index, frontend)
     }
 
-    /// The frontends of a Service that no other Service owns: all frontends of its first `most` ports, and the node ports of the others.
-    /// Also lists the frontends of a Service with too many of them, although such a Service owns none.
+    /// The frontends of a Service on which neither another Service nor the API server has a stronger claim. Of the ports after the first
+    /// `most` it lists only the node ports. Also lists the frontends of a Service with too many of them, although such a Service owns none.
     pub fn unshared_frontends<'a>(&'a self, service: &'a Service, most: usize) -> impl Iterator<Item = Frontend> + 'a {
         let of_port = move |(index, port)| {
             let frontends = Family::BOTH.into_iter().flat_map(move |family| service.frontends(port, family));
@@ -257,7 +257,7 @@ impl State {
         frontends.filter(|frontend| !self.claims.is_anothers(&service.name, frontend))
     }
 
-    /// The Service that owns a frontend, and the index of its port.
+    /// The Service that owns a frontend, and the index of its port; `None` if no Service owns it.
     #[must_use]
     pub(crate) fn owner(&self, frontend: &Frontend) -> Option<(&Service, usize)> {
         let (name, port_index) = self.claims.owner(frontend)?;
@@ -339,7 +339,7 @@ impl State {
         true
     }
 
-    /// Updates the addresses of the API server: the endpoints of its Service, and the addresses by which this process reaches it.
+    /// Updates the frontends that are endpoints of the API server: those of its Service, or the addresses at which this process reaches it.
     fn change_api_server(&mut self, gone: Vec<Frontend>, came: Vec<Frontend>) {
         if !gone.is_empty() || !came.is_empty() {
             let others = self.claims.change_api_server(&self.kubernetes, gone.into_iter(), came.into_iter());
@@ -371,7 +371,7 @@ impl State {
         self.node = Some(node);
         self.dirty.node = true;
         if zone_changed {
-            // Zone hints select other endpoints now (C9).
+            // Zone hints, and weights for zones, may select other endpoints now (C9).
             self.set_dirty_where(|known| !known.slices.is_empty());
         }
         if ips_changed {

@@ -1,4 +1,4 @@
-//! Helpers that build model objects from short texts, for the unit tests of all modules.
+//! Helpers that build model objects from short texts, for the unit tests of several crates.
 
 use ipnet::IpNet;
 
@@ -118,7 +118,7 @@ pub fn node(zone: Option<&str>) -> Node {
     Node { name: NODE.into(), zone: zone.map(Into::into), eligible: true, ..Node::default() }
 }
 
-/// Parses the ranges of a ServiceCIDR.
+/// Parses ranges such as `10.96.0.0/16`.
 pub fn ranges(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }

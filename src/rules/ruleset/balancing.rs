@@ -1,7 +1,8 @@
 //! How an endpoint is chosen: the scheduler, its hashes, and how many map elements it takes.
 //!
 //! The results are the same on every node and after every start: they depend only on the endpoints, the configuration and the
-//! constants of this file. So nodes with the same endpoints send a client to the same endpoint.
+//! constants of this file. So with schedulers `source-hash` and `maglev`, nodes with the same list of endpoints (and the same byte order,
+//! because the kernel's hash depends on it) send a client to the same endpoint.
 
 use nft::{Field, Hashed};
 
@@ -24,15 +25,14 @@ impl Default for Balancing {
     }
 }
 
-/// The default number of positions in a Maglev table: with up to 34 endpoints each endpoint takes 15 positions. Measured: removing one of
-/// 10 endpoints moves 1.06 times as many clients as that endpoint had.
+/// The default number of positions in a Maglev table: with up to 34 endpoints each endpoint takes 15 positions.
 const DEFAULT_TABLE_SIZE: u32 = 1021;
 /// A Maglev table has at least this many positions for each position that one endpoint takes. So with two endpoints about one position in
-/// 32 is taken, and a client needs 32 hashes on average to find an endpoint. See `deploy/SCHEDULERS.md` for the measurements.
+/// 32 is taken, and a client needs about 32 hashes on average to find an endpoint. See `deploy/SCHEDULERS.md` for the measurements.
 const PLACES_A_SHARE: u32 = 64;
 /// The seed of the hash of scheduler `source-hash` and of the first hash of `maglev`.
 const SEED: u32 = 0x6b70_6e66;
-/// The difference between the seeds of two successive hashes of `maglev`; it is large so that the hashes are independent.
+/// The difference between the seeds of two successive hashes of `maglev`.
 const SEED_STEP: u32 = 0x9e37_79b9;
 
 impl Balancing {
@@ -41,7 +41,8 @@ impl Balancing {
         if endpoints < 2 { Scheduler::Random } else { named.unwrap_or(self.scheduler) }
     }
 
-    /// The number of positions in the Maglev table for this many endpoints: as configured, or more if there are not two for each endpoint.
+    /// The number of positions in the Maglev table for this many endpoints: as configured, or a larger prime number if there are not two
+    /// positions for each endpoint.
     pub(super) fn places(self, endpoints: usize) -> u32 {
         let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX / 8);
         let mut places = self.table_size;
@@ -51,8 +52,8 @@ impl Balancing {
         places
     }
 
-    /// The number of map elements that a frontend with this many endpoints needs. With `maglev`, one of them is the endpoint for clients
-    /// that find only empty positions.
+    /// The number of map elements that a frontend with this many entries in its list of endpoints needs. With `maglev`, one of them is the
+    /// endpoint for clients that find only empty positions.
     pub(super) fn elements(self, named: Option<Scheduler>, endpoints: u64) -> u64 {
         let count = usize::try_from(endpoints).unwrap_or(usize::MAX);
         match self.scheduler(named, count) {
@@ -62,8 +63,8 @@ impl Balancing {
     }
 }
 
-/// The number of positions in a Maglev table that each of this many endpoints takes. All endpoints together take at most half of the
-/// positions, because with a full table a change moves clients that need not move.
+/// The number of positions that each of this many endpoints takes in a Maglev table, which has at least two for each endpoint. All
+/// endpoints together take at most half of the positions: see module `maglev`.
 pub(super) fn places_of_one(places: u32, endpoints: usize) -> u32 {
     let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX).max(1);
     (places / PLACES_A_SHARE).min(places / 2 / endpoints).max(1)

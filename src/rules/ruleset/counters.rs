@@ -49,8 +49,7 @@ pub enum Meaning {
     UnusedAddress,
 }
 
-/// The sets with counters whose elements have a service port's name in their comment, for all ruleset layouts. [`sets`] adds the maps of
-/// endpoints.
+/// The sets with counters whose elements stand for frontends, for all ruleset layouts. [`sets`] adds the maps of endpoints.
 const NAMED: [&str; 12] = [
     set::SERVICES,
     set::NODEPORTS,
@@ -66,12 +65,12 @@ const NAMED: [&str; 12] = [
     set::RESTRICTED,
 ];
 
-/// The names of the sets that have counters, those of endpoints too if `of_endpoints`, if each map of endpoints is split into `maps` maps.
-/// Sets whose elements have a service port's name in their comment come first.
+/// The names of the sets that have counters, with those of the maps of endpoints at the end if `of_endpoints`; each of these is split into
+/// `maps` maps.
 #[must_use]
 pub fn sets(of_endpoints: bool, maps: u8) -> Vec<SetName> {
     let mut names: Vec<SetName> = NAMED.map(SetName::Borrowed).into();
-    // These have most of the elements of a table, so they are left out where none has a counter.
+    // The maps of endpoints have most of the elements of a table, so a caller leaves them out where they have no counters.
     if of_endpoints {
         for (frontend_type, list) in ENDPOINT_MAPS {
             names.extend(endpoint_maps(frontend_type, list, maps));
@@ -80,7 +79,7 @@ pub fn sets(of_endpoints: bool, maps: u8) -> Vec<SetName> {
     names
 }
 
-/// The lowest setting of [`Counters`] with which the sets of a kind have counters; `None` if they never have.
+/// The lowest setting of [`Counters`] with which the sets of a kind have counters; `None` if no setting gives them counters.
 const fn least(kind: SetKind) -> Option<Counters> {
     match kind {
         SetKind::Dispatch(_)
@@ -110,7 +109,8 @@ fn service_port(comment: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// The meaning of an element's counter. For elements without a comment, `label_of` looks up the comment of their frontend.
+/// The meaning of an element's counter; `None` if it is not one of [`Meaning`]. For elements without a comment, `label_of` looks up the
+/// comment of their frontend.
 #[must_use]
 pub fn of_element(
     kind: SetKind,
@@ -147,7 +147,7 @@ fn leads_to_policy(value: &Value) -> bool {
     matches!(chain, Some(ChainKind::ExternalLocal(_)))
 }
 
-/// The meaning of a rule's counter.
+/// The meaning of a rule's counter; `None` if it is not one of [`Meaning`].
 #[must_use]
 pub fn of_rule(chain: &str, rule: &RuleDump) -> Option<Meaning> {
     if looks_up(rule, set::CLUSTER_IPS) && leads_to(rule, chain::REJECT) {

@@ -1,4 +1,5 @@
-//! The table for `--flowtable`: it hands established connections of Services to a flowtable, so that their packets bypass all other hooks.
+//! The table for `--flowtable`: it hands established connections of Services to a flowtable, so that their packets bypass all hooks after
+//! `ingress`.
 //!
 //! It is a separate table, so that a failure with flowtables cannot affect the Services' tables. It does not depend on the ruleset layout.
 
@@ -16,8 +17,8 @@ pub const TABLE: &str = "kube-proxy-flowtable";
 const FLOWTABLE: &str = "fastpath";
 const CHAIN: &str = "established";
 
-/// A connection is handed over after this many packets in both directions together. Most connections end before the fast path would pay
-/// off, and no handshake is that long.
+/// A connection is handed over after this many packets in both directions together, because a short connection gains little by the fast
+/// path.
 const PACKETS: u64 = 16;
 
 /// The family and name of the table.
@@ -45,8 +46,8 @@ pub fn flowtable(devices: Vec<Arc<str>>) -> Flowtable {
     Flowtable { name: FLOWTABLE.into(), priority: priority::FILTER, devices }
 }
 
-/// A rule that hands over established connections with DNAT. These are the connections of Services, and those that other programs
-/// translate. The kernel does not offload connections that a flowtable cannot forward.
+/// A rule that hands over established connections with DNAT. These are the connections of Services, and those whose destination other
+/// programs translate. The kernel does not offload connections that a flowtable cannot forward.
 fn rule(protocol: Protocol) -> Rule {
     Rule::new([
         Statement::CtBit(CtBit::StatusDnat),

@@ -8,7 +8,7 @@
 //! invalid for that reason, pass. The set `hairpin` has these endpoints already, each as source and destination of a packet to itself, so
 //! the rule looks up the source address twice and needs no set of its own.
 //!
-//! Takes the settings, adds to the chains. Invariant: the chain has a single rule, whose counter is the metric.
+//! Takes the settings, adds to the chains. Invariant: the chain has a single rule; a metric reports its counter.
 
 use nft::statement::CtBit;
 use nft::{Field, Operand, Rule, Statement, Verdict};

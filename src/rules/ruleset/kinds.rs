@@ -1,6 +1,6 @@
 //! Finds the use of a chain, set or map of this program's tables by its name: the inverse of [`names`](super::names). Pure.
 //!
-//! Code that explains, counts or verifies the tables matches on these kinds and not on names.
+//! Code that explains, counts or verifies the tables can match on these kinds in place of names.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum SetKind {
     NodePortAddresses,
     /// The ranges of the ServiceCIDRs.
     ServiceCidrs,
-    /// Endpoints on this node, each as source and destination of a packet to itself.
+    /// Reachable endpoints on this node (C7), each as source and destination of a packet to itself.
     Hairpin,
     /// The numbers of local endpoints that the health-check node ports report.
     HealthChecks,
@@ -29,7 +29,7 @@ pub enum SetKind {
     LocalhostNodePorts,
     /// Frontends with the verdict for their packets.
     Dispatch(FrontendType),
-    /// Frontends with external policy Local, with the verdict for packets from pods and from this host.
+    /// Frontends with external policy Local, with the verdict for packets from local pods and from this host.
     ClusterPolicy(FrontendType),
     /// Frontends with external policy Local, with the verdict for packets from other clients.
     LocalPolicy(FrontendType),
@@ -41,7 +41,7 @@ pub enum SetKind {
     Sources,
     /// The endpoints of frontends, by frontend and number.
     Endpoints(FrontendType, List),
-    /// The first endpoint of each frontend, for packets that arrive during a change.
+    /// The first endpoint of each frontend, for packets for which no other rule chose one, because the endpoints just changed.
     Fallback(FrontendType),
     /// Frontends with session affinity, with the chain that records their clients.
     Affinity(FrontendType, Protocol),
@@ -101,7 +101,7 @@ impl SetKind {
         }
     }
 
-    /// How elements of this kind decide what happens to a frontend's packets; `None` if they do not.
+    /// How elements of this kind decide what happens to a frontend's packets; `None` if they have none of these roles.
     #[must_use]
     pub const fn role(self) -> Option<Role> {
         match self {
@@ -116,15 +116,15 @@ impl SetKind {
 /// How an element whose key is a frontend decides what happens to the frontend's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Its verdict applies to all packets to the frontend.
+    /// Its verdict applies to the packets to the frontend that no rule dropped before.
     Dispatch,
-    /// Its verdict applies to packets from clients outside the cluster, after the `Dispatch` verdict.
+    /// Its verdict applies, after the `Dispatch` verdict, to packets that come neither from a local pod nor from this host.
     FromOutside,
-    /// Refuses packets to the frontend, whatever the `Dispatch` verdict is.
+    /// Refuses the packets to the frontend that no rule dropped before.
     Refuse,
 }
 
-/// What the rules of a chain do. Chains with the same use may have different names in the two ruleset layouts.
+/// What the rules of a chain do. Many kinds of chains are in one of the two ruleset layouts only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainKind {
     /// Looks up the frontend of a packet.
@@ -135,26 +135,26 @@ pub enum ChainKind {
     MarkMasq,
     /// Masquerades marked packets.
     Postrouting,
-    /// Refuses packets to this host if the frontend has no endpoints.
+    /// Refuses packets to this host if their frontend has no endpoints.
     Input,
-    /// With `--ruleset-layout=maps`: refuses forwarded packets whose frontend has no endpoints. With `chains`: drops forwarded packets in
-    /// conntrack state `invalid` (D22).
+    /// With `--ruleset-layout=maps`: refuses or drops forwarded packets to frontends without endpoints and to addresses and ports of Services
+    /// that nothing serves. With `chains`: drops forwarded packets in conntrack state `invalid` (D22).
     Forward,
-    /// Refuses packets from this host if the frontend has no endpoints.
+    /// Does the same as `Forward` of `--ruleset-layout=maps`, with packets from this host.
     Output,
-    /// Refuses forwarded packets and packets from this host if the frontend has no endpoints.
+    /// With `--ruleset-layout=chains`: does what `Forward` and `Output` do with `maps`.
     ServicesFilter,
     /// Refuses packets to external IPs and load balancer IPs without endpoints.
     ExternalServices,
     /// Drops packets from clients that are not in the source ranges of a load balancer IP.
     Firewall,
-    /// Rejects packets to frontends without endpoints, and to ports of cluster IPs that no Service serves.
+    /// Rejects all packets that come to it: those to frontends without endpoints, and to ports that no Service serves.
     Reject,
     /// Sends packets for which no rule chose an endpoint, because the endpoints just changed, to the first endpoint of their frontend.
     Fallback,
     /// Finds the chain that records the client of a new connection (session affinity).
     Affinity,
-    /// Translates pings to addresses of Services to this node.
+    /// Translates pings to addresses of Services, so that they go to an address of this node.
     Pings,
     /// Refuses ports of external IPs and load balancer IPs that no Service has.
     ExternalIps,
@@ -162,9 +162,9 @@ pub enum ChainKind {
     Invalid,
     /// Refuses node ports on loopback addresses.
     Localhost,
-    /// External policy Local: uses all endpoints or only those on this node, by the origin of the packet.
+    /// External policy Local: uses the endpoints for policy Cluster or those on this node, by the origin of the packet.
     ExternalLocal(FrontendType),
-    /// External policy Local: masquerades packets that this host sends, and uses all endpoints for them.
+    /// External policy Local: marks packets that this host sends for masquerading, and uses the endpoints for policy Cluster for them.
     ExternalLocalHost(FrontendType),
     /// Chooses an endpoint of a frontend.
     Balancer {
@@ -190,9 +190,9 @@ pub enum ChainKind {
     ServicePort(List),
     /// For external traffic to a service port: marks it for masquerading, or chooses the list of endpoints by its origin.
     External,
-    /// Accepts only clients in the source ranges of a service port.
+    /// Lets only clients in the source ranges of a service port go on to its other chains.
     SourceRanges {
-        /// Whether accepted packets go to the chain for cluster IPs, because the address is a cluster IP too.
+        /// Whether their packets go to a chain for the cluster IP, because the address is a cluster IP too.
         is_internal: bool,
     },
     /// Translates packets to one endpoint (DNAT).
@@ -206,7 +206,7 @@ impl ChainKind {
         Self::split(name).map(|(kind, _)| kind)
     }
 
-    /// The kind of a chain, and the rest of its name after the prefix that all chains of this kind have.
+    /// The kind of a chain, and the rest of its name after the prefix that all chains of this kind have; `None` as for [`Self::of`].
     pub(super) fn split(name: &str) -> Option<(Self, &str)> {
         let kind = match name {
             chain::SERVICES => Self::Services,
@@ -231,7 +231,7 @@ impl ChainKind {
         Some((kind, ""))
     }
 
-    /// The kind of a chain that all frontends of a service port share, or of an endpoint's chain.
+    /// The kind of a chain that the frontends of a service port share, or of an endpoint's chain.
     fn of_service_port(name: &str) -> Option<(Self, &str)> {
         const PREFIXES: [(&str, ChainKind); 7] = [
             (chain::CLUSTER, ChainKind::ServicePort(List::Cluster)),

@@ -1,9 +1,8 @@
 //! Rules that refuse and count connections to node ports on loopback addresses.
 //!
-//! No rule can serve them, because the kernel does not route a packet between a loopback address and another one. If the userspace proxy
-//! serves TCP, the rules refuse the other protocols; if it could serve TCP but does not, they refuse all protocols (R5). All ruleset
-//! layouts have the same chain and set. The set has an element for each refused node port of a Service; the element is removed with the
-//! Service.
+//! No rule serves them (D20), because by default the kernel does not route a packet between a loopback address and another one. In a family
+//! in which the userspace proxy serves TCP, the rules refuse the other protocols; in a family that it does not serve, they refuse all
+//! protocols (R5). All ruleset layouts have the same chain and set. The set has an element for each refused node port of a Service.
 
 use nft::statement::CtBit;
 use nft::{Data, DataType, Element, Field, Operand, Rule, Set, Statement, Types};
@@ -15,7 +14,7 @@ use crate::endpoints::PortSelection;
 use crate::model::{Destination, Protocol};
 use crate::table::{ChainContent, ServiceObjects};
 
-/// How node ports on loopback addresses are treated.
+/// How node ports on the loopback addresses of a family are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Localhost {
     /// No rules for node ports on loopback addresses (R1).
@@ -43,8 +42,8 @@ pub(super) fn entry(settings: &Settings) -> Option<Rule> {
     (settings.localhost != Localhost::Ignored).then(|| Rule::new(statements))
 }
 
-/// The chain that refuses new connections to node ports on loopback addresses, with one rule for each protocol, so that each protocol has
-/// its own counter.
+/// The chain that refuses new connections to the node ports in its set, with one rule for each protocol, so that each protocol has its own
+/// counter.
 pub(super) fn chain(settings: &Settings) -> Option<ChainContent> {
     let rule = |protocol: Protocol| {
         let is_refused = Statement::Match(

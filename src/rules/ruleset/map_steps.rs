@@ -1,11 +1,11 @@
-//! Chooses how many maps share the endpoints of each kind, if `nftables.endpointMaps` leaves that to this program. A kind is for one type
-//! of frontend (address or node port) and one traffic policy (Cluster or Local).
+//! Chooses over how many maps each map of endpoints is split, if `nftables.endpointMaps` leaves that to this program. There are four kinds of
+//! maps of endpoints: for each type of frontend (address or node port) and each traffic policy (Cluster or Local).
 //!
 //! The kernel lists a map in a time that grows with the square of its size (`endpoint_sets`), and each further map needs rules of its own,
 //! so the number of maps grows with the table, in few [`Steps`]. Takes numbers of elements, or a table that was read; returns numbers of
 //! maps. Pure.
 //!
-//! Invariant: a table with a number of maps that is one of the steps never gets fewer maps, so a restart rewrites nothing.
+//! Invariant: a table whose number of maps is one of the steps never gets fewer maps, so a restart does not join them again.
 
 use std::convert::Infallible;
 
@@ -20,9 +20,9 @@ use crate::model::{Family, Service, State};
 
 /// The numbers of maps, each with the largest number of elements that so many maps of one kind (such as `endpoints`) hold together.
 ///
-/// Measured on kernel 6.18: a map of 100,000 elements takes 0.3 s to list, one of a million takes half a minute; the part that grows with
-/// the square of the size is about 25 ps for each pair of elements. With these steps, to list all maps of one kind never takes more than a
-/// quarter of a second up to 400,000 elements, and 0.4 s at a million.
+/// Measured on kernel 6.18: a map of 100,000 elements takes 0.3 s to list, one of a million takes half a minute. With these steps, to list
+/// all maps of one kind takes at most a quarter of a second up to 400,000 elements, and 0.4 s at a million
+/// (`src/decisions/0006-number-of-maps.md`).
 const STEPS: [(u8, usize); 3] = [(1, 50_000), (16, 8 * 50_000), (MOST, usize::MAX)];
 
 /// The most maps of endpoints of one kind that a table can have.
@@ -46,7 +46,8 @@ impl Steps {
         Self([(one, first), (some, first.saturating_mul(8)), last])
     }
 
-    /// The number of maps for this many elements of one kind of map, in a table that was found with `found` maps, if there was one.
+    /// The number of maps for this many elements of one kind of map. `found` is the number of maps that the table has already; `None` if there
+    /// is no table. A number that is none of the steps is ignored.
     #[must_use]
     pub fn choose(&self, found: Option<u8>, elements: usize) -> u8 {
         let fitting = self.0.iter().find(|(_, most)| elements <= *most);
@@ -61,17 +62,17 @@ impl Steps {
         most.saturating_add(1)
     }
 
-    /// The number of maps for a table that does not exist yet: as many as the endpoints of all Services need, ready or not, without the
-    /// Services of more than `limit` elements, which are left out.
+    /// The number of maps for a table that does not exist yet: as many as the endpoints of all Services need, ready or not. Services that need
+    /// more than `limit` elements do not count, because they are left out.
     #[must_use]
     pub fn for_state(&self, state: &State, layout: Layout, balancing: Balancing, limit: u64) -> u8 {
-        // In this layout endpoints have chains, and no elements.
+        // In this layout endpoints have chains. Only those of Services with scheduler `maglev` are elements, and these are not counted here.
         let elements = if layout == Layout::Chains { 0 } else { self.wanted(state, balancing, limit) };
         self.choose(None, elements)
     }
 
-    /// An upper limit of the number of elements that all Services need in the largest kind of map. Stops counting once the choice is
-    /// certain.
+    /// The number of elements that all Services need at most in the largest kind of map. Stops counting once the choice is certain, and then
+    /// returns a smaller number.
     fn wanted(&self, state: &State, balancing: Balancing, limit: u64) -> usize {
         let enough = u64::try_from(self.enough()).unwrap_or(u64::MAX);
         let mut sums = [[0_u64; 2]; 2];
@@ -113,7 +114,8 @@ pub fn largest<'a>(lens: impl Iterator<Item = (&'a str, usize)>) -> usize {
     sums.into_iter().max().unwrap_or(0)
 }
 
-/// The number of maps of endpoints of each kind in a table that has the sets for which `has` is true; `None` if it has no such maps.
+/// The number of maps of endpoints of each kind in a table that has the sets for which `has` is true; `None` if it has no such maps. Looks
+/// only at the maps for addresses and policy Cluster.
 ///
 /// # Errors
 /// Those of `has`.

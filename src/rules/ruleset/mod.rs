@@ -1,5 +1,5 @@
 //! Computes the content of this program's nftables tables from the selected endpoints and the configuration. There is one module for each
-//! ruleset layout (`--ruleset-layout`).
+//! ruleset layout (`--ruleset-layout`): `maps` and `chains`.
 //!
 //! Takes [`Settings`] and returns the [`StaticRules`] of a table; takes the [`ServiceSelection`] of one Service and returns its
 //! [`ServiceObjects`]. Pure. Does not know what the kernel holds, what it held before, or in which order changes are made.
@@ -41,7 +41,7 @@ pub use counters::Counters;
 pub use localhost::Localhost;
 pub use service_ips::Pings;
 
-/// Everything that decides the static rules (the chains, rules and sets that do not depend on Services) of the table of one IP family.
+/// The settings for the table of one IP family. They decide its static rules: the chains, rules and sets that do not depend on Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The IP family of the table; all its addresses are of this family.
@@ -58,7 +58,7 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// Whether to drop invalid packets of endpoints on this node (D27).
     pub guard_endpoints: bool,
-    /// Whether pings to addresses of Services are answered.
+    /// Whether pings to addresses of Services are answered, and by which address (D25).
     pub pings: Pings,
     /// Whether ports of external IPs and load balancer IPs that no Service has are refused (D26).
     pub refuse_unused: bool,
@@ -74,7 +74,7 @@ pub struct Settings {
     pub owned: bool,
 }
 
-/// How a packet from a pod of this node is recognised (I1 to I3).
+/// How a packet from a local pod is recognised (I1 to I3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalTraffic {
     /// Its source address is in this range.
@@ -116,7 +116,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// All ruleset layouts.
+    /// All ruleset layouts, those of `--ruleset-layout=chains` last.
     pub const ALL: [Self; 3] = [Self::Maps, Self::Chains, Self::ServiceChains];
 
     /// The chains, rules and sets of a table that do not depend on Services.

@@ -1,8 +1,8 @@
-//! The names of all chains, sets and maps of this program's tables, for all ruleset layouts (`--ruleset-layout`).
+//! The names of all chains, sets and maps of the tables `kube-proxy`, for all ruleset layouts (`--ruleset-layout`).
 //!
 //! Modules `maps` and `chains` write these names; [`SetKind`](super::kinds::SetKind) and [`ChainKind`](super::kinds::ChainKind) parse them.
-//! No other file has the names of this program's objects as text, so renaming one here cannot break code that recognises it. (Crate `node`
-//! has the names of iptables mode's chains, some of which are the same.)
+//! Other production code uses these constants, so a name can be changed here alone; the test `names` checks that for names with a hyphen.
+//! (Crate `node` has the names of iptables mode's chains, some of which are the same.)
 //!
 //! A chain and a map may have the same name, because chains and maps have separate namespaces in nftables.
 
@@ -23,7 +23,7 @@ pub mod set {
     pub const NODEPORT_ADDRESSES: &str = "nodeport-addresses";
     /// The ranges of the ServiceCIDRs.
     pub const SERVICE_CIDRS: &str = "service-cidrs";
-    /// Endpoints on this node, which may connect to themselves through a Service.
+    /// Reachable endpoints on this node (C7), which may connect to themselves through a Service.
     pub const HAIRPIN: &str = "hairpin";
     /// The numbers of local endpoints that the health-check node ports report.
     pub const HEALTH_CHECKS: &str = "health-check-nodeports";
@@ -41,11 +41,12 @@ pub mod set {
     pub const SERVICES: &str = "services";
     /// With `--ruleset-layout=maps`: node ports, and the verdict for their packets.
     pub const NODEPORTS: &str = "nodeports";
-    /// With `--ruleset-layout=maps`: frontends with external policy Local, and the verdict for packets from pods and from this host.
+    /// With `--ruleset-layout=maps`: frontends with an address and external policy Local, and the verdict for packets from local pods and from
+    /// this host.
     pub const CLUSTER_POLICY: &str = "cluster-policy";
-    /// With `--ruleset-layout=maps`: node ports with external policy Local, and the verdict for packets from pods and from this host.
+    /// With `--ruleset-layout=maps`: node ports with external policy Local, and the verdict for packets from local pods and from this host.
     pub const NODEPORT_CLUSTER_POLICY: &str = "nodeport-cluster-policy";
-    /// With `--ruleset-layout=maps`: frontends with external policy Local, and the verdict for packets from other clients.
+    /// With `--ruleset-layout=maps`: frontends with an address and external policy Local, and the verdict for packets from other clients.
     pub const LOCAL_POLICY: &str = "local-policy";
     /// With `--ruleset-layout=maps`: node ports with external policy Local, and the verdict for packets from other clients.
     pub const NODEPORT_LOCAL_POLICY: &str = "nodeport-local-policy";
@@ -54,16 +55,16 @@ pub mod set {
     /// With `--ruleset-layout=maps`: the source ranges of the frontends in `lb-restricted`.
     pub const SOURCES: &str = "lb-sources";
 
-    /// With `--ruleset-layout=chains`: frontends with an address, and the chains of their service ports.
+    /// With `--ruleset-layout=chains`: frontends with an address, and the verdict for their packets (a chain of their service port, or drop).
     pub const CHAINS_SERVICES: &str = super::chain::SERVICES;
-    /// With `--ruleset-layout=chains`: node ports, and the chains of their service ports.
+    /// With `--ruleset-layout=chains`: node ports, and the verdict for their packets (a chain of their service port, or drop).
     pub const CHAINS_NODEPORTS: &str = super::chain::NODEPORTS;
-    /// With `--ruleset-layout=chains`: the first endpoint of each frontend with an address.
+    /// With `--ruleset-layout=chains`: the first endpoint of each frontend with an address whose endpoints have chains.
     pub const FALLBACK: &str = "fallback";
-    /// With `--ruleset-layout=chains`: the first endpoint of each node port.
+    /// With `--ruleset-layout=chains`: the first endpoint of each node port whose endpoints have chains.
     pub const NODEPORT_FALLBACK: &str = "nodeport-fallback";
-    /// With `--ruleset-layout=chains`: the prefixes of the maps from numbers to endpoint chains, for all endpoints and for the endpoints on
-    /// this node. Metrics count the elements of all maps with one prefix together.
+    /// With `--ruleset-layout=chains`: the prefixes of the maps from numbers to endpoint chains, for policies Cluster and Local. Metrics count
+    /// the elements of all maps with one prefix together.
     pub const VERDICT_MAPS: [&str; 2] = ["KUBE-SVC", "KUBE-SVL"];
 
     pub(in crate::ruleset) const ENDPOINTS: &str = "endpoints";
@@ -84,18 +85,18 @@ pub mod chain {
     pub const MARK_MASQ: &str = "KUBE-MARK-MASQ";
     /// Masquerades marked packets.
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
-    /// Refuses packets to this host if the frontend has no endpoints.
+    /// Refuses packets to this host if their frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// With `--ruleset-layout=maps`: refuses forwarded packets whose frontend has no endpoints. With `chains`: drops forwarded packets in
-    /// conntrack state `invalid` (D22).
+    /// With `--ruleset-layout=maps`: refuses or drops forwarded packets to frontends without endpoints and to addresses and ports of Services
+    /// that nothing serves. With `chains`: drops forwarded packets in conntrack state `invalid` (D22).
     pub const FORWARD: &str = "KUBE-FORWARD";
-    /// With `--ruleset-layout=maps`: refuses packets from this host if the frontend has no endpoints.
+    /// With `--ruleset-layout=maps`: does the same as [`FORWARD`], with packets from this host.
     pub const OUTPUT: &str = "KUBE-OUTPUT";
-    /// Rejects packets to frontends without endpoints, and to ports of cluster IPs that no Service serves.
+    /// Rejects all packets that come to it: those to frontends without endpoints, and to ports that no Service serves.
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
     pub const AFFINITY: &str = "KUBE-AFFINITY";
-    /// Translates pings to addresses of Services to this node.
+    /// Translates pings to addresses of Services, so that they go to an address of this node.
     pub const PINGS: &str = "KUBE-PINGS";
     /// Refuses ports of external IPs and load balancer IPs that no Service has.
     pub const EXTERNAL_IPS: &str = "KUBE-EXTERNAL-IPS";
@@ -132,7 +133,7 @@ pub mod chain {
     /// The base chain that records the clients of endpoints in the host's network namespace (session affinity).
     pub const AFFINITY_INPUT: &str = "nat-affinity-input";
 
-    /// The prefix of the names of all chains that iptables mode has too.
+    /// The prefix of the names of all chains of iptables mode. Some chains that only this program has begin with it too.
     pub const OF_IPTABLES_MODE: &str = "KUBE-";
 
     pub(in crate::ruleset) const EXTERNAL_LOCAL: &str = "external-local";
@@ -220,7 +221,8 @@ pub const fn dispatch(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The map from a frontend with external policy Local to its verdict for packets from pods and from this host.
+/// The map from a frontend with external policy Local to its verdict for packets from local pods and from this host, with
+/// `--ruleset-layout=maps`.
 #[must_use]
 pub const fn cluster_policy(frontend_type: FrontendType) -> &'static str {
     match frontend_type {
@@ -229,7 +231,7 @@ pub const fn cluster_policy(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The map from a frontend with external policy Local to its verdict for packets from other clients.
+/// The map from a frontend with external policy Local to its verdict for packets from other clients, with `--ruleset-layout=maps`.
 #[must_use]
 pub const fn local_policy(frontend_type: FrontendType) -> &'static str {
     match frontend_type {
@@ -259,7 +261,7 @@ pub const fn endpoints(frontend_type: FrontendType, list: List) -> &'static str 
 }
 
 /// The name of the map from a connection's original destination to the chain that records its client. There is one map for each protocol,
-/// because nft cannot put the protocol into the key.
+/// and the protocol is not part of its keys.
 #[must_use]
 pub fn affinity_map(frontend_type: FrontendType, protocol: Protocol) -> String {
     match frontend_type {

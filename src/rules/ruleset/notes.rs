@@ -1,5 +1,5 @@
-//! Notes that this process keeps in the table for the process that replaces it after a restart: a map with the health checks' answers,
-//! which no rule uses, and notes in the comments of frontends.
+//! Notes in the table that no rule needs: a map with the health checks' answers, for the process that runs after a restart, and notes in the
+//! comments of frontends, for the commands that show the tables.
 //!
 //! The kernel keeps the map with the rules. So a process that starts while no API server answers can read the map and answer on the
 //! health-check node ports, and load balancers keep the node in service. The map is separate, because the number of local endpoints changes
@@ -16,8 +16,8 @@ use super::shared::{Fields, comment, commented};
 use crate::endpoints::{Action, FrontendSelection, PortSelection};
 use crate::model::{Destination, Family, FrontendKind, ObjectName, TrafficPolicy};
 
-/// A note that follows the name in the comment of a frontend whose address is in `spec.externalIPs`. Rules treat it like a load balancer
-/// IP.
+/// A note that follows the name in the comment of a frontend of kind external IP. Its elements and rules are otherwise like those of a load
+/// balancer IP without source ranges.
 pub const EXTERNAL_IP: &str = "(external IP)";
 /// A note that follows the name in the comment of a frontend without endpoints whose traffic policy is Local. The rules refuse its packets
 /// as with policy Cluster, so only this note shows the policy.
@@ -48,8 +48,8 @@ pub(super) fn set(family: Family) -> Set {
     commented(set, "Health-check node port . cluster IP . service port : local endpoints; for the next process")
 }
 
-/// The element with the answer of the Service's health-check node port. `None` for any port but the first, for a Service whose cluster IP
-/// another Service owns, and for a Service name that is too long for a comment (the API accepts no such name).
+/// The element with the answer of the Service's health-check node port. `None` if the Service has no such port, for any port but the first,
+/// if the Service does not own the frontend of its cluster IP, and for a Service name that is too long for a comment (the API accepts none).
 pub(super) fn element(port: &PortSelection) -> Option<Element> {
     let check = port.health_check?;
     let frontend = port.frontends.iter().find(|frontend| frontend.kind == FrontendKind::ClusterIp)?.frontend;
@@ -62,7 +62,8 @@ pub(super) fn element(port: &PortSelection) -> Option<Element> {
     Some(Element { comment: Some(Arc::from(service)), ..element })
 }
 
-/// Parses an element of the map with the health checks' answers: the Service, the health-check port and the number of local endpoints.
+/// Parses an element of the map with the health checks' answers: the Service, the health-check port and the number of local endpoints. `None`
+/// if one of these cannot be parsed.
 #[must_use]
 pub fn health_check(element: &Element) -> Option<(ObjectName, u16, usize)> {
     let (namespace, name) = element.comment.as_deref()?.split_once('/')?;

@@ -50,7 +50,7 @@ impl Key {
     }
 }
 
-/// Parses a key of a set of this kind; `None` if this program never writes such a key. Also parses the end of an interval.
+/// Parses a key of a set of this kind, or the end of an interval; `None` if it is too short, or has an unknown protocol.
 #[must_use]
 pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
     let mut fields = Fields { family, rest: key };
@@ -80,13 +80,14 @@ pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
     })
 }
 
-/// The frontend in a key of a set of this kind.
+/// The frontend in a key of a set of this kind; `None` if the key cannot be parsed or has no frontend.
 #[must_use]
 pub fn frontend(kind: SetKind, family: Family, key: &[u8]) -> Option<Frontend> {
     self::key(kind, family, key).and_then(Key::frontend)
 }
 
-/// The first and the last address of an element that is a range: a ServiceCIDR, or a source range of a frontend.
+/// The first and the last address of an element that is a range: a ServiceCIDR, or a source range of a frontend. `None` if its key cannot be
+/// parsed.
 #[must_use]
 pub fn range(kind: SetKind, family: Family, element: &Element) -> Option<(IpAddr, IpAddr)> {
     let end_of = |bytes: &[u8]| match key(kind, family, bytes)? {
@@ -104,7 +105,7 @@ pub const fn is_place(number: u32) -> bool {
     number >= FIRST_PLACE
 }
 
-/// Parses the endpoint in the value of an element of a map of endpoints.
+/// Parses the endpoint in the value of an element of a map of endpoints; `None` if the value is too short.
 #[must_use]
 pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     let mut fields = Fields { family, rest: value };
@@ -121,7 +122,7 @@ pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The protocol with this IANA number.
+/// The protocol with this IANA number; `None` for one that Services cannot use.
 #[must_use]
 pub fn protocol(number: u8) -> Option<Protocol> {
     Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
@@ -180,7 +181,7 @@ impl Fields<'_> {
     }
 }
 
-/// A set whose keys are frontends.
+/// A set whose keys are frontends, or begin with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendSet {
     /// How its elements decide what happens to packets.
@@ -188,14 +189,14 @@ pub struct FrontendSet {
     kind: SetKind,
 }
 
-/// The set with this name, for every ruleset layout; `None` if its elements do not decide what happens to a frontend's packets.
+/// The set with this name, for every ruleset layout; `None` if its elements have no [`Role`].
 #[must_use]
 pub fn frontend_set(name: &str) -> Option<FrontendSet> {
     let kind = SetKind::of(name)?;
     Some(FrontendSet { role: kind.role()?, kind })
 }
 
-/// The map of endpoints with this name, as a set of frontends; `None` for any other set.
+/// The map of endpoints with this name, as a set of frontends with role [`Role::Dispatch`]; `None` for any other set.
 #[must_use]
 pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
     match SetKind::of(set)? {
@@ -205,7 +206,7 @@ pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
 }
 
 impl FrontendSet {
-    /// The frontend in a key of this set; `None` if this program never writes such a key.
+    /// The frontend in a key of this set; `None` if the key is too short, or has an unknown protocol.
     #[must_use]
     pub fn frontend(self, family: Family, key: &[u8]) -> Option<Frontend> {
         frontend(self.kind, family, key)
@@ -225,7 +226,8 @@ pub fn takes_long(set: &str, elements: usize) -> bool {
     elements > 300_000 && is_endpoint_map(set)
 }
 
-/// Whether an element with this value drops packets; `chains` are the chains of its Service, sorted by name.
+/// Whether an element with this value drops packets, or leads to a chain in which a rule does; `chains` are the chains of its Service, sorted
+/// by name.
 #[must_use]
 pub fn drops(value: ValueRef<'_>, chains: &[ChainContent]) -> bool {
     match value {
@@ -235,7 +237,7 @@ pub fn drops(value: ValueRef<'_>, chains: &[ChainContent]) -> bool {
     }
 }
 
-/// Whether a chain, or a chain that it goes to in at most `steps` steps, has a rule that drops packets.
+/// Whether one of `chains`, or another of them that it leads to in at most `steps` steps, has a rule that drops packets.
 fn chain_drops(name: &str, chains: &[ChainContent], steps: usize) -> bool {
     let Ok(index) = chains.binary_search_by(|content| (*content.chain.name).cmp(name)) else { return false };
     has_drop(&chains[index])
@@ -249,7 +251,7 @@ pub fn has_drop(content: &ChainContent) -> bool {
     statements.any(|statement| matches!(statement, Statement::Verdict(Verdict::Drop)))
 }
 
-/// The endpoint that a chain translates to, if it is the chain of an endpoint.
+/// The endpoint that a rule of a chain translates to (DNAT), if the rule has it as a constant: the chain of an endpoint has such a rule.
 #[must_use]
 pub fn chain_endpoint(content: &ChainContent) -> Option<SocketAddr> {
     let statements = content.rules.iter().flat_map(|rule| &rule.statements);
@@ -276,7 +278,8 @@ pub fn rule_endpoint(rule: &RuleDump) -> Option<SocketAddr> {
     Some(SocketAddr::new(address(constant(address_register)?.as_slice())?, u16::from_be_bytes(port)))
 }
 
-/// The network that a rule compares the source address with. The rule loads the whole address from the IP header, or only its first bytes.
+/// The network that a rule compares the source address with; `None` if it does not. The rule loads the whole address from the IP header, or
+/// only its first bytes.
 #[must_use]
 pub fn rule_source(rule: &RuleDump) -> Option<IpNet> {
     const V4: (u32, usize) = (12, 4);
@@ -305,7 +308,7 @@ fn ones(mask: &Data) -> u32 {
     mask.as_slice().iter().map(|byte| byte.count_ones()).sum()
 }
 
-/// The protocol that a rule compares the packet's protocol with.
+/// The protocol in a rule's first comparison, for rules that compare the packet's protocol first.
 #[must_use]
 pub fn rule_protocol(rule: &RuleDump) -> Option<Protocol> {
     let number = rule.exprs.iter().find_map(|expr| match expr {

@@ -1,15 +1,15 @@
 //! The set and rules for addresses of Services as a whole: the node answers pings to them (`nftables.answerPings`), and refuses ports of
 //! external IPs and load balancer IPs that no Service has (`nftables.refuseUnusedPorts`).
 //!
-//! Without these rules such a packet follows the routes of the node. They lead it back to the router that sent it, which sends it here
+//! Without these rules such a packet follows the routes of the node. They may lead it back to the router that sent it, which sends it here
 //! again, until its TTL ends.
 //!
-//! No interface has the address of a Service, so the kernel does not answer an echo request to it. The rules translate the request to an
-//! address of the node. The kernel answers it, and connection tracking translates the answer back. `redirect` would not do: it takes an
+//! Normally no interface has the address of a Service, so the kernel does not answer an echo request to it. The rules translate the request
+//! to an address of the node. The kernel answers it, and connection tracking translates the answer back. `redirect` would not do: it takes an
 //! address of the interface at which the request arrives, and drops the request where a pod's interface has none.
 //!
-//! Takes the settings and the addresses of a Service; adds to the chains and objects of either layout. All layouts have the same rules.
-//! Invariant: without the two fields nothing is added but the cluster IPs in use.
+//! Takes the settings and the addresses of a Service; adds to the chains and objects of any layout. All layouts have the same rules.
+//! Invariant: with both settings off nothing is added but the cluster IPs in use.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use crate::table::{ChainContent, ServiceObjects};
 /// What becomes of pings to addresses of Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pings {
-    /// No rule is about them.
+    /// No rule answers them.
     #[default]
     Ignored,
     /// This address of the node answers them (D25). `None`: the node has no address for it, or it is not known yet.
@@ -62,7 +62,7 @@ pub(super) fn write(settings: &Settings, selection: &ServiceSelection, objects: 
             _ => None,
         }
     });
-    // Each port of the Service has its addresses.
+    // A set, because the Service's addresses come again for each of its ports.
     let external: BTreeSet<_> = external.collect();
     objects.extend(set::EXTERNAL_IPS, external.into_iter().map(|ip| Element::new(ip.into())));
 }
@@ -92,7 +92,8 @@ pub(super) fn refusal(settings: &Settings) -> Option<Rule> {
     settings.refuse_unused.then(|| Rule::new([is_external, jump(chain::EXTERNAL_IPS)]))
 }
 
-/// An address of this host is served by its programs, and a translated connection goes to an endpoint that happens to have the address.
+/// The rules that refuse a packet to an external IP or load balancer IP, with two exceptions: programs of this host serve an address of this
+/// host, and a translated connection goes to an endpoint that has the address.
 fn refuse() -> Vec<Rule> {
     vec![
         not_to_this_host(),

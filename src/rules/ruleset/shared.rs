@@ -89,7 +89,7 @@ pub(super) fn base(
     ChainContent { chain: Chain { name: name.into(), base, comment: Some(comment.into()) }, rules }
 }
 
-/// A regular chain: rules and map elements jump to it.
+/// A regular chain: packets come to it from rules and map elements of other chains.
 pub(super) fn regular(name: &str, text: &str, rules: Vec<Rule>) -> ChainContent {
     let comment = Some(comment(&text.into()));
     ChainContent { chain: Chain { name: name.into(), base: None, comment }, rules }
@@ -115,7 +115,7 @@ pub(super) mod purpose {
     pub(in crate::ruleset) const REJECT: &str = "Nothing serves this port";
 }
 
-/// Matches packets from pods of this node, or if `is_local` is false, all other packets (I1 to I3).
+/// Matches packets from local pods, or if `is_local` is false, all other packets (I1 to I3).
 pub(super) fn local_pod(fields: &Fields, local: &LocalTraffic, is_local: bool) -> Statement {
     match local {
         LocalTraffic::Source(range) => {
@@ -165,7 +165,7 @@ fn match_destination(settings: &Settings, operand: Operand) -> Statement {
     Statement::Match(vec![Fields::of(settings.family).destination], operand)
 }
 
-/// An interface name as `iifname` loads it: sixteen bytes, padded with zeros.
+/// An interface name as `iifname` loads it: sixteen bytes, padded with zeros, of which a name has at most fifteen.
 fn interface(name: &str) -> nft::Data {
     let mut bytes = [0; 16];
     let len = name.len().min(15);
@@ -180,7 +180,7 @@ pub(super) fn node(settings: &Settings, facts: &NodeFacts) -> ServiceObjects {
     let addresses = facts.node_port_addresses.iter().filter(|ip| of_family(ip));
     objects.extend(set::NODEPORT_ADDRESSES, addresses.map(|ip| Element::new((*ip).into())));
     let ranges: Vec<IpNet> = facts.service_cidrs.iter().copied().filter(|range| of_family(&range.addr())).collect();
-    // Aggregated, because the kernel refuses overlapping ranges and lists adjacent ranges as one.
+    // Aggregated, because the kernel refuses overlapping ranges in one set.
     objects.extend(set::SERVICE_CIDRS, IpNet::aggregate(&ranges).iter().map(range));
     objects
 }

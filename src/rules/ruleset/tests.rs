@@ -335,8 +335,8 @@ fn send_elsewhere(table: &Table, state: &State) -> TestCaseResult {
     Ok(())
 }
 
-/// Events that give many Services endpoints: no deletions, and each slice once for each Service. Removes the second of two service ports
-/// with the same name and protocol, as the conversion of API objects does.
+/// The events in place of one, so that many Services have endpoints: none for the deletion of a Service or slice, and for a slice one slice
+/// for each Service. Removes the second of two service ports with the same name and protocol, as the conversion of API objects does.
 fn with_endpoints(mut event: Event) -> Vec<Event> {
     match &mut event {
         Event::ServiceDeleted(_) | Event::SliceDeleted(_) => return Vec::new(),

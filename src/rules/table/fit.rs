@@ -1,9 +1,8 @@
-//! Converts numbers to smaller integer types.
+//! Converts numbers to other integer types.
 
 use std::fmt::Display;
 
-/// Converts a length or number, such as a key's length, to a smaller type that the limits of nftables and of Services guarantee to be
-/// large enough.
+/// Converts a length or number, such as a key's length, to a type that is large enough because of the limits of nftables and of Services.
 ///
 /// # Panics
 /// When the number does not fit, which is a bug in this program.

@@ -1,7 +1,8 @@
 //! The content of an nftables table as values: the part that does not depend on Services ([`StaticRules`]), and the objects of one Service
 //! ([`ServiceObjects`]).
 //!
-//! `ruleset` makes these values, and `diff` compares them with the kernel's table. They do not depend on Kubernetes types.
+//! `ruleset` makes these values, and `diff` computes the commands that bring the kernel's table to them. They do not depend on Kubernetes
+//! types.
 //!
 //! The values of [`Slots`] and of a [`VerdictMap`] have numbers as keys. Unless the numbers are fixed, `diff` chooses the number of each
 //! value, so that as few elements as possible change.
@@ -27,7 +28,7 @@ pub struct StaticRules {
     pub table: Table,
     /// Whether only this process may change the table while it runs.
     pub owned: bool,
-    /// Every set and map.
+    /// Every set and map that does not belong to one Service.
     pub sets: Vec<Arc<Set>>,
     /// Maps whose keys end with a slot number: see [`Slots`].
     pub slotted: Vec<SetName>,
@@ -38,8 +39,9 @@ pub struct StaticRules {
     /// Makes the content of a chain on demand from its name, such as `lb-3`. `diff` adds the chain when a rule or an element first goes to
     /// it.
     pub on_demand: fn(&str) -> Option<ChainContent>,
-    /// Whether a set with this name, which is none of `sets`, is from a time when the table had another number of endpoint maps (F10). Such
-    /// a set is deleted, together with the rules that use it. A table with any other unknown set is deleted and created again.
+    /// Whether the table has, with other settings (such as another number of endpoint maps, F10), a set with this name, which is none of
+    /// `sets`. Such a set is deleted, and so are the rules that use it. Another unknown set is deleted too if it could belong to a Service
+    /// that is gone; otherwise the whole table is deleted and created again.
     pub former: fn(&str) -> bool,
     /// The prefixes of the names of [`ServiceObjects::verdict_maps`]: metrics sum up the elements of all maps with one prefix.
     pub kinds: &'static [&'static str],
@@ -97,8 +99,8 @@ pub struct DynamicSet {
 }
 
 impl DynamicSet {
-    /// Returns the elements whose value is not allowed, sorted by key, each once: the kernel may list an element twice while the map
-    /// grows or shrinks.
+    /// Returns the elements whose value is not allowed, sorted by key; none if every value is allowed. Returns each once: the kernel may list
+    /// an element twice while the map grows or shrinks.
     #[must_use]
     pub fn not_allowed(&self, elements: Vec<Element>) -> Vec<Element> {
         let Some(allowed) = &self.allowed else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! A packed list of map values, such as the endpoints of a frontend: a cluster has hundreds of thousands of values, about ten in each list.
+//! A packed list of map values, such as the endpoints of a frontend. It saves memory, because a large cluster has very many short lists.
 //!
 //! Built from [`Data`], read as bytes. Invariant: all values of a list have the same length, which is not 0.
 
@@ -41,7 +41,7 @@ impl Values {
 /// Collects the values in this order.
 ///
 /// # Panics
-/// When they differ in length, or are empty.
+/// When they differ in length, or one is empty.
 impl FromIterator<Data> for Values {
     fn from_iter<I: IntoIterator<Item = Data>>(values: I) -> Self {
         let mut list = Self::default();

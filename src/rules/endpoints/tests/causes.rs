@@ -1,4 +1,4 @@
-//! Tests of why a service port has the endpoints that it has. Endpoints are written as in the [other tests](super).
+//! Tests of [`Causes`]. Endpoints are written as in the [other tests](super).
 
 use super::{CLUSTER, LOCAL, exposed, selection, web, with_endpoints};
 use crate::endpoints::causes::{Causes, Counts, MOST_WORK, PORT_WORK, PortCause, Taken};
@@ -33,7 +33,7 @@ fn an_unknown_service_has_no_causes() {
 
 #[test]
 fn the_counts_tell_the_causes_apart() {
-    // The counts show whether there is no pod, none that is Ready, none with this port, or none on this node (C3, C4, C5, C8).
+    // The counts show whether there is no pod, none that is Ready, none on this node, or only terminating ones (C3, C4, C5, C8).
     use Category::{Nothing, Ready, Terminating};
     type Case = (&'static str, &'static [&'static str], [Counts; 2], Taken, Taken);
     let cases: [Case; 7] = [
@@ -109,7 +109,7 @@ fn pods_without_the_port_are_counted_apart() {
 
 #[test]
 fn hints_that_are_not_used_have_a_reason() {
-    // Hints apply only if each Ready endpoint has some and one is for this node or zone (C2, C9).
+    // Hints for nodes or for zones apply only if each Ready endpoint has some and one is for this node or zone (C2, C9).
     use Topology::Used;
     let ignored = Topology::Ignored;
     let missing = |hint, without| ignored(Ignored::Missing { hint, without });

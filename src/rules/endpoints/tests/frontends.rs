@@ -61,7 +61,7 @@ fn policies_and_endpoints_decide() {
 
 #[test]
 fn internal_local_without_external_access_sees_endpoints_elsewhere() {
-    // No frontend uses endpoints of other nodes, but another node has a usable endpoint: traffic is dropped, not rejected (C6).
+    // No frontend uses endpoints of other nodes. If another node has a usable endpoint, traffic is dropped, and otherwise rejected (C6).
     let internal_local = || Service { internal_policy: LOCAL, ..web() };
     for (endpoints, action) in [
         (&["1 @there"][..], Action::Drop),

@@ -28,7 +28,7 @@ fn slices_are_merged() {
 
 #[test]
 fn lists_are_sorted_by_address_not_by_text() {
-    // Endpoints are sorted by numeric address, unlike upstream: `diff` chooses the map keys, so the order only has to be stable (B11).
+    // Endpoints are sorted by address as a number, and not as text as upstream does (B11).
     let state = state([
         Event::ServiceApplied(web()),
         Event::SliceApplied(http_slice("default/web-1", &["10.244.0.10", "10.244.0.2", "10.244.0.2"])),
@@ -56,7 +56,7 @@ fn a_named_port_may_have_another_number_in_each_slice() {
 
 #[test]
 fn of_duplicates_the_running_and_then_the_later_wins() {
-    // The duplicates differ in their node, so the list of endpoints on this node shows which duplicate was used (B10).
+    // The duplicates differ in node or condition, so the two lists show which duplicate was used (B10).
     let cases: [(&str, &str, &str, [&str; 2]); 6] = [
         ("the later wins", "@there", "@here", ["1", "1"]),
         ("the later wins, local first", "@here", "@there", ["1", ""]),

@@ -1,5 +1,5 @@
-//! Tests of the selection, as tables of cases. Endpoints are written as for [`endpoint`](crate::model::testing::endpoint), but with only
-//! the last byte of their address 10.244.0.x. A list of endpoints is written as the last bytes, such as `1 2`.
+//! Tests of the selection, as tables of cases. Endpoints are written as for [`endpoint`](crate::model::testing::endpoint); [`with_endpoints`]
+//! takes only the last byte of their address 10.244.0.x. A list of endpoints is written as the last bytes, such as `1 2`.
 
 mod causes;
 mod frontends;

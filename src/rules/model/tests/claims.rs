@@ -230,8 +230,8 @@ fn permutations(events: &[Event]) -> Vec<Vec<Event>> {
     permutations(others).into_iter().flat_map(insert).collect()
 }
 
-/// Four claims on 192.0.2.1 port 80/tcp, one of each kind. The kinds that take precedence are on younger Services, so that age alone would
-/// choose otherwise.
+/// Four Services that claim 192.0.2.1 port 80/tcp: as a cluster IP, as a load balancer IP, and two as an external IP. A Service with a kind
+/// that takes precedence is younger, so that age alone would choose otherwise.
 fn every_kind() -> [Service; 4] {
     [
         aged("default/cluster", 40, "192.0.2.1"),
@@ -308,7 +308,7 @@ fn an_endpoint_of_the_api_server_is_not_an_external_ip_in_any_order_of_events() 
             let text = "Service default/a does not get 192.0.2.1 port 80/tcp as an external IP, because it is an endpoint of the \
                         API server";
             assert_eq!(take_conflicts(&mut state).iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
-            // Claims on other ports of the address are not affected.
+            // An API server at another port of the address, and at another address, leaves the frontend to the Service.
             elsewhere.iter().for_each(|event| {
                 state.apply(event.clone());
             });
@@ -344,7 +344,7 @@ fn an_address_of_a_service_cidr_is_not_an_external_ip_in_any_order_of_events() {
         assert_eq!((owner(&state), state.lost_claims()), ("default/b".to_owned(), 1));
         state.apply(ranges(&["192.0.0.0/16"]));
         assert_eq!((owner(&state), state.lost_claims()), (String::new(), 2));
-        // A Service that has the address as its cluster IP or load balancer IP keeps it.
+        // A Service that has the address as its cluster IP or load balancer IP gets the frontend all the same.
         for stronger in [&balanced, &cluster] {
             state.apply(applied(stronger));
             assert_eq!(owner(&state), stronger.name.to_string());

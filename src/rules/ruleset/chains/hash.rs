@@ -1,4 +1,4 @@
-//! The hash in the chain names of service ports and endpoints. It is computed as in iptables mode, so both modes use the same chain names.
+//! The hash in the chain names of service ports and endpoints. It is computed as in iptables mode, so that the names are the same (F5).
 
 use std::net::SocketAddr;
 

@@ -24,8 +24,9 @@
 //!
 //! A Service with scheduler `maglev` always has the second form: the kernel would validate all verdicts of a Maglev table at each change.
 //!
-//! While a packet passes these look-ups, a change may remove the number that it looks for, or the chain's rules may not exist yet. Then the
-//! packet returns to the base chain, and `KUBE-FALLBACK` sends it to the first endpoint of its frontend, so the reject rules do not see it.
+//! While a packet passes these look-ups, a change may remove the number that it looks for, or the rules of a chain. If endpoints have chains,
+//! the packet then returns to the base chain, and `KUBE-FALLBACK` sends it to the first endpoint of its frontend; otherwise the last rule of
+//! `lb-N` sends it to number 0. So the reject rules do not see it.
 
 mod hash;
 mod port;

@@ -142,8 +142,8 @@ impl Rules<'_> {
         chains
     }
 
-    /// The base chains. Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule,
-    /// or after two in the forward chain.
+    /// The base chains. Only the first packet of a connection passes the nat chains. Each rule of the filter chains first matches the state of
+    /// the connection, so packets of established connections go to no other chain.
     fn base_chains(&self) -> Vec<ChainContent> {
         let nat = |name, hook, priority, purpose, rules| base(name, ChainType::Nat, hook, priority, purpose, rules);
         let services = || {
@@ -231,8 +231,8 @@ impl Rules<'_> {
         ]
     }
 
-    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and rejects unused
-    /// ports of external IPs (D26).
+    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and, if configured,
+    /// rejects unused ports of external and load balancer IPs (D26).
     fn services_filter(&self) -> Vec<Rule> {
         let mut unused_port = vec![self.to(set::CLUSTER_IPS), goto(chain::REJECT)];
         if self.settings.counters > Counters::Off {
@@ -261,7 +261,7 @@ pub(super) fn masqueraded_in_cluster(settings: &Settings) -> Option<Vec<Statemen
     settings.local_traffic.as_ref().map(from_elsewhere)
 }
 
-/// Matches packets from pods of this node; `None` if the configuration does not say how to recognise them (D6, D7).
+/// Matches packets from local pods; `None` if the configuration does not say how to recognise them (D6, D7).
 pub(super) fn from_local_pod(settings: &Settings) -> Option<Statement> {
     let fields = Fields::of(settings.family);
     settings.local_traffic.as_ref().map(|local| local_pod(&fields, local, true))

@@ -1,4 +1,5 @@
-//! Session affinity: each service port with affinity has a map from client to endpoint, however many endpoints there are.
+//! Session affinity, unless endpoints have chains: each service port with affinity has a map from client to endpoint, however many endpoints
+//! there are.
 //!
 //! ```text
 //!  the chain of service port X (--ruleset-layout=maps: affinity-X, chains: KUBE-SVC-H):
@@ -18,8 +19,8 @@
 //! tenant could fill a shared map for all others, and the whole map would have to be read whenever an endpoint is removed. Therefore these
 //! objects count towards the Service's element limit ([`weight`]).
 //!
-//! A map holds addresses only, and there is one map for each port number of the endpoints (nearly always one), because nft 1.0.6 cannot
-//! load a rule that stores an IPv6 address together with a port.
+//! A map holds addresses only, and there is one map for each port number that the endpoints have, because nft 1.0.6 cannot load a rule that
+//! stores an IPv6 address together with a port.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -42,8 +43,7 @@ use crate::ruleset::shared::{Fields, base, comment, is_protocol, jump, regular};
 use crate::ruleset::stable_hash::fnv1a;
 use crate::table::{ChainContent, DynamicSet, ServiceObjects, SetName};
 
-/// The largest number of clients that one map or set records (E7). It bounds the kernel memory that the clients of one service port can
-/// fill.
+/// The largest number of clients that one map or set records (E7). It bounds the kernel memory that clients can fill.
 pub(in crate::ruleset) const MAX_CLIENTS: u32 = 65_536;
 /// The priority of the chains that record clients: before this program and others masquerade, because after source NAT the kernel skips the
 /// other nat chains of the hook.
@@ -200,7 +200,7 @@ impl<'a> Affinity<'a> {
             value: vec![fields.destination],
             timeout: Some(self.timeout),
         };
-        // The hairpin set holds exactly the endpoints on this node, each address twice: as source and as destination.
+        // The hairpin set has the reachable endpoints on this node (C7), each address twice: as source and as destination.
         let endpoint_twice = vec![fields.destination, fields.destination, Field::L4Proto, Field::ThDport];
         let is_local = Statement::Match(endpoint_twice, Operand::InSet(set::HAIRPIN.into()));
         match list {

@@ -1,5 +1,6 @@
-//! The small chains that choose one of N endpoints, such as `lb-N`: all frontends of one type (address or node port) with N endpoints share
-//! one chain. With scheduler `maglev` the chain depends on the size of the Maglev table and not on N: see module `maglev`.
+//! The small chains that choose one of N endpoints, such as `lb-N`: frontends of one type (address or node port) with N endpoints share one
+//! chain if their policy, scheduler and map of endpoints are the same. With scheduler `maglev` the chain depends on the size of the Maglev
+//! table and not on N: see module `maglev`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::table::{ChainContent, FIRST_PLACE, SetName};
 /// How a chain chooses one of a frontend's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ruleset) enum Pick {
-    /// A random number from 0 to N - 1, each with the same probability; N is at least 1.
+    /// A random number from 0 to N - 1, each with the same probability.
     Random(usize),
     /// A number from 0 to N - 1 that is computed from a hash of the source.
     Hash { count: usize, with_port: bool },
@@ -24,8 +25,8 @@ pub(in crate::ruleset) enum Pick {
     Table { places: u32, with_port: bool },
 }
 
-/// The number of positions of a Maglev table that a client tries. In a table of two endpoints one position in 34 is taken, so one client
-/// in 300 finds only empty positions.
+/// The number of positions of a Maglev table that a client tries. In a table of the default size with two endpoints one position in 34 is
+/// taken, so about one client in 300 finds only empty positions.
 pub(super) const TRIES: u32 = 192;
 
 /// A chain that chooses one of a frontend's endpoints.
@@ -74,8 +75,8 @@ impl Balancer {
     /// The rules that a packet tries one after the other. Each looks up a number and sends the packet to its endpoint, if there is one.
     fn choices(self, family: Family) -> Vec<Rule> {
         // Between the look-up of a packet's verdict and the look-up of its endpoint, the frontend may lose its highest number, or get
-        // another scheduler. Number 0 exists as long as the frontend has any endpoint. So the last rule tries it, and a change never lets a
-        // packet reach the reject rules.
+        // another scheduler. Number 0 exists as long as the frontend has any endpoint. So the last rule tries it, to keep such packets from
+        // the reject rules.
         let first = Field::NumgenRandom(1);
         let numbers = self.pick.numbers(family).into_iter().filter(|number| *number != first).chain([first]);
         let fields = Fields::of(family).of_type(self.frontend_type);

@@ -1,9 +1,11 @@
-//! Computes the Maglev table of scheduler `maglev`: the endpoint at each position of the table. Most positions ("places") stay empty.
+//! Computes the Maglev table of scheduler `maglev`: the endpoint at each position of the table. At least half of the positions ("places")
+//! stay empty.
 //!
 //! For each client the rules (`balancer`) compute a sequence of positions from hashes of its source, and use the first position that has
-//! an endpoint. All endpoints have the same number of positions, so each gets the same share of the clients. When an endpoint is removed,
-//! only its clients move to their next position; a new endpoint takes clients from all others. In a full table the first look-up would
-//! always succeed, but each change of the endpoints would also move other clients, and the table would need many times the elements.
+//! an endpoint. All endpoints of the same weight have the same number of positions, so each gets the same share of the clients. When an
+//! endpoint is removed, its clients move to their next position, and few others move; a new endpoint takes clients from all others. In a
+//! full table the first look-up would always succeed, but a change of the endpoints would move more of the other clients, and the table would
+//! need many times the elements.
 //!
 //! As in Maglev, each endpoint has its own permutation of all positions (that is why their number is prime), and takes the first ones.
 //! If two endpoints want one position, a hash decides, whatever the order in which they ask, so the table depends only on the endpoints.

@@ -1,4 +1,4 @@
-//! Endpoints as elements of maps, and the rules that choose one of them: the same in every ruleset layout.
+//! Endpoints as elements of maps, and the rules that choose one of them: the same in every ruleset layout in which endpoints have no chains.
 //!
 //! ```text
 //!  @endpoints (frontend . slot : endpoint): slots (numbers) 0 to N - 1 of a frontend hold its endpoints
@@ -10,10 +10,11 @@
 //! Takes the selection of a service port, and adds to its objects: the endpoints of a frontend ([`fill`]), the endpoints on this node
 //! ([`of_port`]), and the maps and chains of session affinity ([`Affinity`]). [`Balancer`] makes the rules that choose an endpoint. Pure.
 //!
-//! No chain, rule or set exists for an endpoint, so replacing an endpoint changes one element, whatever the size of the table.
+//! No chain, rule or set exists for an endpoint, so replacing an endpoint changes only elements (with scheduler `random` one for each
+//! frontend), whatever the size of the table.
 //!
-//! In a large table ([`map_steps`](super::map_steps)) each map is split into several (`endpoints.0` and so on), and each service port has its
-//! endpoints in one of them (`part_of`). The kernel lists a map in pieces of 32 KiB and walks from its first element to each piece
+//! In a large table ([`map_steps`](super::map_steps)) each map is split into several (`endpoints.0` and so on), and a service port has its
+//! endpoints in one of these (`part_of`). The kernel lists a map in pieces of 32 KiB and walks from its first element to each piece
 //! (`nft_hash_walk` in `net/netfilter/nft_set_hash.c`), so the time to read a map grows with the square of its size.
 
 mod affinity;
@@ -116,7 +117,7 @@ fn is_former(set: &str, is_split: bool) -> bool {
     }
 }
 
-/// The set of endpoints on this node.
+/// The set of reachable endpoints on this node (C7).
 pub(super) fn hairpin_set(fields: &Fields) -> Set {
     let pair = vec![fields.address, fields.address, DataType::InetProto, DataType::InetService];
     commented(Set::new(set::HAIRPIN, Types::Named(pair)), "Local endpoints that may reach themselves")
@@ -162,7 +163,7 @@ pub(super) fn only(frontend: &Frontend, endpoint: &SocketAddr) -> Element {
     Element::mapping(key(frontend), Value::Data(endpoint_data(endpoint)))
 }
 
-/// The balancer that chooses an endpoint of a list, for one type of frontend.
+/// The balancer that chooses an endpoint of a list, for one type of frontend. It does not mark packets for masquerading.
 pub(super) fn balancer(settings: &Settings, port: &PortSelection, frontend_type: FrontendType, list: List) -> Balancer {
     let (count, balancing) = (list.of(port).len(), settings.balancing);
     let Balancing { with_port, .. } = balancing;

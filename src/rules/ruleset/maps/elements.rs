@@ -72,8 +72,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds the allowed source ranges: each is an interval of keys, from the frontend with the range's first address to the frontend with
-    /// its last address (D17).
+    /// Adds a frontend with source ranges, and the ranges: each is an interval of keys, from the frontend with the range's first address to
+    /// the frontend with its last address (D17).
     fn restrict(&mut self, frontend: &Frontend, sources: &[IpNet]) {
         let key = key(frontend);
         self.objects.extend(set::RESTRICTED, [Element::new(key)]);
@@ -84,7 +84,8 @@ impl Writer<'_> {
         self.objects.extend(set::SOURCES, ranges);
     }
 
-    /// External policy Local: pods and this host use all endpoints; other clients use the endpoints on this node, or are dropped (D6).
+    /// External policy Local: local pods and this host use the endpoints for policy Cluster; other clients use the endpoints on this node, or
+    /// are dropped (D6).
     fn by_origin(&mut self, frontend: &Frontend) {
         let (frontend_type, key) = (FrontendType::of(frontend), key(frontend));
         self.verdict(

@@ -11,9 +11,9 @@
 //! `lb-maglev-P` tries positions of a sparse Maglev table, one after the other. The map `@endpoints` holds the Maglev table too, under
 //! higher numbers.
 //!
-//! No chain, rule or set exists for a Service: a Service is only elements of maps. A frontend has one verdict, which depends on the number
-//! of its endpoints, and one element for each endpoint. Replacing an endpoint changes one element; adding or removing one changes one
-//! element and the verdict.
+//! No chain, rule or set exists for a Service: a Service is only elements of sets and maps. With traffic policy Cluster and scheduler
+//! `random`, a frontend has one verdict, which depends on the number of its endpoints, and one element for each endpoint. Replacing an
+//! endpoint changes one element of each frontend; adding or removing one also changes the verdict.
 //!
 //! Session affinity is the exception: a service port with affinity has a map of clients and a few chains.
 

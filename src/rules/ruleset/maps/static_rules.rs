@@ -129,7 +129,8 @@ impl Rules<'_> {
         chains
     }
 
-    /// The base chains. Only the first packet of a connection passes the nat chains; later packets leave the filter chains after one rule.
+    /// The base chains. Only the first packet of a connection passes the nat chains. Each rule of the filter chains first matches the state of
+    /// the connection, so packets of established connections go to no other chain.
     fn base_chains(&self) -> Vec<ChainContent> {
         let call = |target| vec![Rule::new([jump(target)])];
         let new_only = |target| vec![Rule::new([Statement::CtBit(CtBit::StateNew), jump(target)])];
@@ -232,8 +233,8 @@ impl Rules<'_> {
         vec![Rule::new(node_ports), self.vmap(FrontendType::Address, set::NO_ENDPOINTS)]
     }
 
-    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and rejects unused
-    /// ports of external IPs (D26).
+    /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and, if configured,
+    /// rejects unused ports of external and load balancer IPs (D26).
     fn forward(&self) -> Vec<Rule> {
         let unallocated = self.match_destination(Operand::InSet(set::SERVICE_CIDRS.into()));
         let counter = self.counts().then_some(Statement::Counter);

@@ -15,7 +15,7 @@ use crate::model::{
     Conflict, Destination, Dirty, Event, Family, Frontend, FrontendKind, Node, ObjectName, State, Winner,
 };
 
-/// Everything that callers can read from a [`State`].
+/// What the tests compare of a [`State`].
 #[derive(Debug, PartialEq)]
 struct View {
     selections: Selections,
@@ -50,7 +50,7 @@ fn select_all(state: &State) -> Selections {
     state.services().map(|service| (service.name.clone(), select(state, &service.name).unwrap())).collect()
 }
 
-/// The endpoints that are taken from endpoints with these counts, if hints do not restrict them.
+/// What is taken from endpoints with these counts, if hints do not restrict them.
 fn taken(from: Counts) -> Taken {
     match from {
         Counts { ready: 0, terminating: 0, .. } => Taken { category: Category::Nothing, count: 0 },

@@ -16,10 +16,10 @@ pub(crate) const SERVICES: [&str; 3] = ["default/a", "default/b", "prod/a"];
 const SLICES: [&str; 4] = ["default/s1", "default/s2", "default/s3", "prod/s1"];
 const API_SERVER: &str = "default/kubernetes";
 const ADDRESSES: [&str; 4] = ["192.0.2.1", "192.0.2.2", "10.96.0.1", "2001:db8::1"];
-/// Ranges of clients; a Service may have two of them.
+/// Ranges of clients; a Service has at most two of them.
 const RANGES: [&str; 4] = ["203.0.113.0/24", "10.244.0.0/30", "2001:db8:1::/64", "192.0.2.0/24"];
 
-/// Any sequence of events.
+/// A sequence of random events; it may be empty.
 pub(crate) fn history() -> impl Strategy<Value = Vec<Event>> {
     vec(event(), 0..24)
 }
