@@ -215,7 +215,7 @@ fn zsh(script: &str) -> Result<String, String> {
     Ok(replaced(functions, &ZSH_WORDS) + ZSH_NAMES + LAST + last)
 }
 
-/// The man page of the program, followed by the help text of each command.
+/// The man page of the program, followed by the help text of each command that is not hidden.
 ///
 /// # Errors
 /// None in practice: the page is written to memory.

@@ -1,8 +1,9 @@
-//! The tables of all flags, one flag a line, with upstream's names, in the order of the help text.
+//! The tables of all flags but `--help` and `--version`, one flag a line. The flags of a heading have the order of the help text.
 //!
 //! A flag in [`FLAGS`] sets a field of the configuration, and has the default of this field
 //! ([`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration)); a flag in [`OPTIONS`] sets no field. To add a flag, add a
-//! line. The help text, the man page, `deploy/REFERENCE.md` and the warnings about flags without effect are generated from these tables.
+//! line. The help text, the man page, the tables of upstream's flags in `deploy/REFERENCE.md` and the warnings about flags without effect
+//! are generated from these tables.
 
 use super::field::Field::{
     self, Address, Bool, Counts, Duration, Float, Gates, Hashes, Int, Interfaces, Layout, Level, List, Ownership,

@@ -1,7 +1,7 @@
 //! Validates a decoded configuration and converts it to a [`Config`].
 //!
 //! Returns the [`Config`], or an error for each invalid field, with the field's path. Does no I/O: the caller passes in the function that
-//! reads the host name. Invariant: a `Config` exists only if every field is valid.
+//! reads the host name. Invariant: no [`Config`] is returned after an error.
 
 mod addresses;
 mod features;
@@ -67,7 +67,7 @@ impl Diagnostics {
 
 /// Validates a configuration.
 ///
-/// `hostname` reads the host name, and is called only if no name is configured. `warnings` are the warnings of decoding.
+/// `hostname` reads the host name, and is called only if no name is configured. `warnings` are those of decoding and of the command line.
 ///
 /// # Errors
 /// Returns the errors of all invalid fields.
@@ -290,8 +290,8 @@ fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &m
     Client { kubeconfig, master, accept: accept(section, diagnostics) }
 }
 
-/// Returns the `Accept` header: `acceptContentTypes` or, if that is empty, `contentType`, as in client-go. If `contentType` is protobuf,
-/// adds JSON for servers that do not support protobuf.
+/// Returns the `Accept` header: the types in `acceptContentTypes` or, if that is empty, in `contentType`, as in client-go, without those
+/// that this program cannot read. If `contentType` is protobuf, adds JSON for servers that do not support protobuf.
 fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const JSON: &str = "application/json";
