@@ -15,7 +15,7 @@ pub struct Connection {
     pub status: u32,
     /// Whether the connection is unanswered, open or ended.
     pub phase: Phase,
-    /// The connection mark (`CONFIG_NF_CONNTRACK_MARK`); `None` if it is 0 or the kernel has no connection marks.
+    /// The connection mark (`CONFIG_NF_CONNTRACK_MARK`); `None` if the kernel reports none.
     pub mark: Option<u32>,
     /// The kernel's id for the connection, which never changes.
     pub id: u32,

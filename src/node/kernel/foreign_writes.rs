@@ -161,7 +161,8 @@ impl Detector {
     /// other programs cannot write to them; then the result tells only whether our tables were without an owner since the last call.
     ///
     /// # Errors
-    /// Fails when a socket fails; then the next call returns [`ForeignWrites::Unknown`].
+    /// Fails when a socket fails. If it is the socket of the subscription, the next call takes the transactions that were missed for
+    /// unknown ones.
     pub(super) fn foreign_writes(
         &mut self,
         connection: &mut Connection,

@@ -101,8 +101,9 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Where a list of flows is filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because it has a bug: it lists
-    /// the flows that do not match.
+    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because
+    /// `ctnetlink_filter_match_tuple` in `net/netfilter/nf_conntrack_netlink.c` compares such addresses the wrong way round: it lists the
+    /// flows that do not match.
     Kernel,
     /// In this module. Kernels before 5.8 have no filter: some ignore the attribute, others refuse the request.
     Here,
@@ -224,10 +225,10 @@ struct Deletions {
 /// Deletes flows and returns how many of them still existed. Continues after a flow that cannot be deleted. Calls `release`, which removes
 /// all flows from the flowtable, if the kernel refuses to delete a flow because it is in a flowtable.
 ///
-/// `reset_at` is an address of this node. If it is given, each open TCP connection is replaced by a flow that makes this node reset the
-/// connection. Both requests are in the same send, so that hardly any packet arrives between them: the rules would send such a packet to
-/// another endpoint, whose reset would end the connection, and the new flow would then reset the client's next connection from the same
-/// port.
+/// `reset_at` is an address of this node. If it is given, each open TCP connection that is in no conntrack zone is replaced by a flow that
+/// makes this node reset the connection. Both requests are in the same send, so that hardly any packet arrives between them: the rules
+/// would send such a packet to another endpoint, whose reset would end the connection, and the new flow would then reset the client's next
+/// connection from the same port.
 ///
 /// # Errors
 /// Returns the first error that the kernel reports, other than that a flow does not exist; or the error of `release`.

@@ -3,8 +3,8 @@
 //!
 //! The clean-up returns a [`Report`]. It talks to the kernel directly and runs no program. Objects of other programs stay unchanged; a
 //! chain of kube-proxy that another program uses is emptied and stays. The clean-up continues after an error. A running proxy cleans up
-//! only after its first sync, because until then the rules of the other mode serve the node; it cleans up one table at a time
-//! ([`CleanUp`]), so that syncs are not delayed.
+//! only after its first sync, because until then the rules of the other mode serve the node; it cleans up in steps ([`CleanUp`]), between
+//! which syncs can run.
 
 mod ipset;
 mod ipvs;
