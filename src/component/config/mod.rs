@@ -47,7 +47,7 @@ pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
 pub enum Invocation {
     /// Run the proxy.
     Run(Config),
-    /// Print the ruleset for the manifests, and change nothing.
+    /// Print the ruleset for the manifests or, with `--diff`, how it would change. Change nothing.
     Render {
         /// The configuration.
         config: Config,

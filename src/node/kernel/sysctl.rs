@@ -20,7 +20,7 @@ use component::config::Conntrack;
 const MAX: u64 = 1 << 20;
 const LIMIT: &str = "nf_conntrack_max";
 
-/// Why a sysctl could not be set. Ends the start of the proxy (N4).
+/// Why a sysctl could not be set. Ends the start of the proxy, unless it reads manifests (N4).
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// The kernel has no such sysctl.

@@ -122,7 +122,7 @@ end
 complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_names frontends)"
 "#;
 
-/// The arguments whose value is a file or a directory.
+/// The arguments for whose values the shell completes names of files and directories.
 const FILES: [&str; 7] =
     ["boot-id-file", "config", "diff", "kubeconfig", "machine-id-file", "manifests", "write-config-to"];
 /// The values to complete for flags whose type does not list its values.

@@ -115,8 +115,8 @@ pub struct RenderArgs {
     pub output: Option<String>,
 }
 
-/// The arguments of a command that looks at manifests and not at the kernel: these, and the flags of the proxy that such a command needs.
-/// The command must also have an argument `healthz_address`, which asks a running proxy and so contradicts manifests.
+/// The arguments of a command that can look at manifests in place of the kernel: the manifests, and the flags of the proxy on which their
+/// rules depend. The command must also have an argument `healthz_address`, which contradicts manifests, because it asks a running proxy.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ManifestArgs {
     /// Look at what `render` prints for a directory, a file or standard input (-), and not at the kernel
@@ -179,7 +179,7 @@ impl From<String> for ParseError {
 pub(super) enum Request {
     /// Run the proxy, or do what a flag such as `--cleanup` requests instead.
     Run(Flags),
-    /// Print the ruleset.
+    /// Print the ruleset for manifests or, with `--diff`, how it would change.
     Render(Flags, RenderArgs),
     /// Run one of the caller's commands. Holds clap's matches of the whole line.
     Command(ArgMatches),

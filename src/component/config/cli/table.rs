@@ -1,4 +1,5 @@
-//! The tables of all flags but `--help` and `--version`, one flag a line. The flags of a heading have the order of the help text.
+//! The tables of all flags but `--help` and `--version`, one flag a line. Both tables have the flags below one heading in the order in
+//! which the help text lists them.
 //!
 //! A flag in [`FLAGS`] sets a field of the configuration, and has the default of this field
 //! ([`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration)); a flag in [`OPTIONS`] sets no field. To add a flag, add a
@@ -22,7 +23,7 @@ pub(super) struct Flag {
     pub(super) help: &'static str,
     /// Its heading in the help text.
     pub(super) group: &'static str,
-    /// Whether it takes effect together with `--config`, as in upstream's code.
+    /// Whether it takes effect together with `--config`; for a flag of upstream as in upstream.
     pub(super) with_file: bool,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct Opt {
     pub(super) group: &'static str,
     /// Its line of the help text.
     pub(super) help: &'static str,
-    /// Whether it takes effect together with `--config`, as in upstream's code.
+    /// Whether it takes effect together with `--config`; for a flag of upstream as in upstream.
     pub(super) with_file: bool,
 }
 

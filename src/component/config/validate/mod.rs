@@ -70,7 +70,7 @@ impl Diagnostics {
 /// `hostname` reads the host name, and is called only if no name is configured. `warnings` are those of decoding and of the command line.
 ///
 /// # Errors
-/// Returns the errors of all invalid fields.
+/// Returns the errors that were found, one for each invalid field.
 pub(super) fn validate(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -85,7 +85,7 @@ pub(super) fn validate(
     }
 }
 
-/// Checks all fields, even after an error, so that `diagnostics` contains all errors.
+/// Checks one field after the other, also after an error, and adds the errors to `diagnostics`.
 fn check(
     file: &KubeProxyConfiguration,
     context: Context,

@@ -218,7 +218,8 @@ struct Deletions {
     deleted: usize,
     /// Whether a flow was not deleted because it is in a flowtable: kernels before 6.4 without commit 9b7c68b3911a refuse to delete it.
     held: bool,
-    /// The first error number that the kernel reported, other than that a flow does not exist or is in a flowtable.
+    /// The first error number that the kernel reported, other than those that are expected: a flow does not exist, exists again, or is in a
+    /// flowtable.
     failure: Option<i32>,
 }
 
@@ -484,7 +485,7 @@ mod tests {
         assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
     }
 
-    // If the kernel lists flows of other protocols as well, this module filters them out (J2, J9).
+    // Flows of other protocols, and TCP and SCTP flows without a translated destination, are filtered out here (J2, J9).
     #[test]
     fn what_the_kernel_does_not_filter_is_filtered_here() {
         let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {

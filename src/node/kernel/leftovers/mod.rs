@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Report {
     /// Texts that name the removed objects.
     pub removed: Vec<String>,
-    /// Texts that name the objects that stay, why they stay, and how the operator can remove them.
+    /// Texts about objects that stay, with the reason, and about other effects of the clean-up that an operator may have to know.
     pub warnings: Vec<String>,
     /// The failures. If there is one, `--cleanup` ends with exit code 1.
     pub errors: Vec<String>,
