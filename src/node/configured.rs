@@ -1,14 +1,15 @@
 //! Finds the configuration of the proxy that runs in this network namespace, for the commands that look at a node.
 //!
 //! The process that holds the writer lock is the running proxy, whatever addresses it listens on. A proxy that waits for its first objects
-//! does not hold the lock yet: it is found in /proc. Its command line and its configuration file are read from /proc, which also works if
-//! the proxy has another mount namespace or does not answer. A flag of the command wins over the proxy's configuration. Without a running
-//! proxy the flags of the command and defaults apply. When /proc does not show the process of the proxy, its configuration is unknown.
+//! does not hold the lock yet: it is found in /proc. The command line and the configuration file of the proxy are read from /proc, which
+//! also works if the proxy has another mount namespace or does not answer. A flag of the command wins over the proxy's configuration.
+//! Without a running proxy the flags of the command and defaults apply. When /proc does not show the process of the proxy, its
+//! configuration is unknown.
 //!
 //! Invariants: only a process with CAP_NET_ADMIN counts as the proxy; the lock needs this capability too. The reason is that a
 //! configuration can name a kubeconfig, and a kubeconfig can run a program, so the configuration of a process or a server that an
-//! unprivileged user started must not be used. For this reason `/configz` is not asked either. To read the file waits for no other program,
-//! and takes at most `MOST` bytes.
+//! unprivileged user started must not be used. For this reason `/configz` is not asked either. Reading the file does not wait for another
+//! program, and takes at most `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -134,8 +134,8 @@ fn take_unit(text: &str) -> Option<(i128, &str)> {
 }
 
 impl fmt::Display for GoDuration {
-    /// Writes the duration as Go does: in one unit if it is below a second (`1.5ms`), otherwise in hours, minutes and seconds, where a unit
-    /// of 0 is left out only before the first other one (`1h0m0s`).
+    /// Writes the duration as Go does: in one unit if it is below a second (`1.5ms`), otherwise in hours, minutes and seconds, beginning
+    /// with the largest unit that is not 0 (`1h0m0s`, `1m0s`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos < 0 {
             f.write_str("-")?;

@@ -4,11 +4,11 @@
 //! wait for the reader: it drops and counts lines that do not fit. One thread, the writer, writes the lines ([`Queue::write_to`]) and waits
 //! for the reader.
 //!
-//! Invariants: lines are written in the order of their arrival, each within one write, so that a pipe does not mix a write of up to 4,096
-//! bytes (`PIPE_BUF`) with the output of other processes. After a line was dropped, all further lines are dropped until the queue is empty:
-//! so the log has one gap instead of many, and a line in the gap tells the number of dropped lines. The queue keeps at most [`BYTES`] bytes
-//! and [`LINES`] lines, except for a single line that is larger. The writer's buffer is flushed when it is full, when its flush time has
-//! passed, and at the end of the process.
+//! Invariants: lines are written in the order of their arrival, each within one call of `write_all`, so that a pipe does not mix what one
+//! call writes, if it is up to 4,096 bytes (`PIPE_BUF`), with the output of other processes. After a line was dropped, all further lines
+//! are dropped until the queue is empty: so the log has one gap instead of many, and a line in the gap tells the number of dropped lines.
+//! The queue keeps at most [`BYTES`] bytes and [`LINES`] lines, except for a single line that is larger. The writer's buffer is flushed
+//! when it is full, when its flush time has passed, and at the end of the process.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! Reads the counters of the rules (`nftables.counters`).
 //!
 //! Returns the totals of the busiest service ports (ports of Services). The counters are read every [`INTERVAL`] and not at each scrape of
-//! the metrics, so that the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. To dump a set
-//! neither waits for a transaction nor delays one, because the kernel reads sets under RCU (`nf_tables_dump_set`).
+//! the metrics, so that the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. A dump of a
+//! set neither waits for a transaction nor delays one, because the kernel reads sets under RCU (`nf_tables_dump_set`).
 
 mod ledger;
 mod refused;
@@ -91,8 +91,8 @@ impl Reader {
         Ok((Some(self.ledger.take(reading, self.limit)), INTERVAL))
     }
 
-    /// Reads the counters of one family. Reads the rules before the maps: a packet is counted first in a map of Services and later by the
-    /// rule that drops it, so in this order a reading never contains more drops than connections.
+    /// Reads the counters of one family. Reads the rules before the maps, because a packet is counted first in a map of Services and later
+    /// by the rule that drops it: of a packet that arrives meanwhile, a reading must not have the drop without the connection.
     fn read_family(
         &mut self,
         family: Family,

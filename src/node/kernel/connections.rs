@@ -9,7 +9,7 @@ pub struct Connection {
     pub protocol: u8,
     /// Source and destination of the client's packets, before address translation.
     pub original: Ends,
-    /// Source and destination of the answers: the source is the endpoint.
+    /// Source and destination of the answers. The source is the endpoint, if the connection leads to one.
     pub reply: Ends,
     /// The status bits (`IPS_*`).
     pub status: u32,

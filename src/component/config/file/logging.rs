@@ -45,7 +45,8 @@ pub(crate) struct LoggingOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct FormatOptions {
-    /// Whether informational records go to standard output, and only warnings and errors to standard error.
+    /// Whether informational records go to standard output, and only the others to standard error. In format `json` warnings are
+    /// informational records too.
     pub(crate) split_stream: bool,
     /// The size in bytes of the buffer for informational records, if `split_stream` is set.
     pub(crate) info_buffer_size: Quantity,

@@ -168,7 +168,7 @@ fn check(
 }
 
 /// Checks the proxy mode. Returns a note or a warning for another mode than nftables, because this program then runs nftables instead. Mode
-/// iptables and an empty mode only give a note, because kubeadm, kind and k3s write them for every cluster. Mode ipvs gives a warning,
+/// iptables and an empty mode only give a note, because kubeadm, kind and k3s write one of them by default. Mode ipvs gives a warning,
 /// because its user may rely on features that only ipvs has.
 fn mode(mode: &str, diagnostics: &mut Diagnostics) -> (Option<String>, Option<String>) {
     match mode {
