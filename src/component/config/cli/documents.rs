@@ -225,7 +225,7 @@ pub(super) fn man_page(line: Command) -> Result<String, String> {
     let mut page = Vec::new();
     Man::new(line.clone()).section("8").render(&mut page).map_err(|error| error.to_string())?;
     let page = String::from_utf8(page).map_err(|error| error.to_string())?;
-    // Replace clap_mangen's title, which has no field for a date, and its synopsis, which lists every flag.
+    // Replace clap_mangen's title, in which the fields after an empty date move up, and its synopsis, which lists every flag.
     let (_, behind) = page.split_once(".SH DESCRIPTION\n").ok_or("the man page has no description")?;
     let mut page = format!("{MAN_HEAD}.SH DESCRIPTION\n{behind}");
     for command in line.get_subcommands().filter(|command| !command.is_hide_set()) {

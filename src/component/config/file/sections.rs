@@ -323,9 +323,9 @@ impl Ipvs {
 pub(crate) struct ClientConnection {
     /// The path of a kubeconfig; an empty text stands for the in-cluster configuration.
     pub(crate) kubeconfig: String,
-    /// The `Accept` header of requests; an empty text stands for `content_type`.
+    /// The `Accept` header of lists and watches; an empty text stands for `content_type`.
     pub(crate) accept_content_types: String,
-    /// The content type that requests accept if `accept_content_types` is empty. Request bodies are always JSON.
+    /// The content type that lists and watches accept if `accept_content_types` is empty. Request bodies are always JSON.
     pub(crate) content_type: String,
     /// The largest number of requests a second; 0 stands for 5.
     pub(crate) qps: f32,

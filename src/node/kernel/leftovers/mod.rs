@@ -258,7 +258,7 @@ pub fn remove_all() -> Report {
 mod tests {
     use super::*;
 
-    // If the kernel does not let this process remove a part, the error names the exact commands to do it (O1).
+    // If the kernel does not let this process remove a part, the error names the commands to do it (O1).
     #[test]
     fn each_part_has_the_commands_that_remove_it() {
         let table = |family, name| TableName::new(family, name);
