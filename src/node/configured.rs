@@ -39,7 +39,7 @@ pub struct Settings {
     pub config: Config,
     /// Where the configuration is from.
     pub origin: Origin,
-    /// Why this command cannot read the source of objects of the running proxy, with the remedy; `None` if it can.
+    /// Why this command cannot read the source of objects of the running proxy, with the remedy; `None` if it can, or does not need to.
     pub elsewhere: Option<String>,
 }
 

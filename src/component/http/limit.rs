@@ -5,11 +5,11 @@
 //! [`ConnectionLimit`] have one limit in common.
 //!
 //! Invariants: there are never more permits than connections in the limit. While connections and listeners use as many file descriptors as
-//! the limit has, no further permit is given, but one connection always gets one. A new connection waits for its permit with its socket
-//! open, at most one connection of each server at a time, and gets the permit in the end. If no permit is free, the module closes the
-//! connection that has waited longest for a request; if none waits for a request, it closes the connection whose client has not read its
-//! response for the longest time. A connection keeps its permit for [`PROTECTED`] after its start, after a request, and after each part of
-//! a response but the last, so that a client that sends its request at once gets its response.
+//! the limit of descriptors allows, no further permit is given, except that one connection always gets one. A new connection waits for its
+//! permit with its socket open, at most one connection of each server at a time, and gets the permit in the end. If no permit is free, the
+//! module closes the connection that has waited longest for a request; if none waits for a request, it closes the connection whose client
+//! has not read its response for the longest time. A connection keeps its permit for [`PROTECTED`] after its start, after a request, and
+//! after each part of a response but the last, so that a client that sends its request at once gets its response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -13,7 +13,7 @@ use nft::wire::{Attrs, Writer};
 
 use super::rtnetlink::{ip, kind};
 
-/// Constants of `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_link.h`.
+/// Constants of `linux/netlink.h`, `linux/rtnetlink.h`, `linux/if_link.h` and `linux/socket.h`.
 mod number {
     /// `NLM_F_REQUEST`.
     pub(super) const REQUEST: u16 = 1;

@@ -27,7 +27,7 @@ pub use walk::find_connection;
 use walk::{SEEN_REPLY, TRANSLATED};
 pub use walk::{connection, each_connection};
 
-/// Constants of `linux/netfilter/nfnetlink_conntrack.h` and `linux/netlink.h`.
+/// Constants of `linux/netfilter/nfnetlink_conntrack.h`, `linux/netfilter/nfnetlink.h` and `linux/netlink.h`.
 mod number {
     const SUBSYSTEM: u16 = 1 << 8;
     pub(super) const NEW: u16 = SUBSYSTEM;
