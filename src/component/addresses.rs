@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Parses an IP address in any spelling. An IPv4-mapped IPv6 address becomes IPv4, as in the API server.
+/// Parses an IP address in any spelling. An IPv4-mapped IPv6 address becomes IPv4, as in Go's `net.ParseIP`.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     // Parse the unchanged text first: few addresses have leading zeros, and their removal copies the text.
     let ip: Option<IpAddr> = text.parse().or_else(|_| without_padding(text).parse()).ok();

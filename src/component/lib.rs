@@ -1,7 +1,7 @@
 //! The parts that every Kubernetes component needs, modelled on k8s.io/component-base: configuration from flags and a file, the log,
 //! HTTP servers with limits, dropping of privileges, and threads whose failure ends the process.
 //!
-//! This crate knows nothing about Services and nf_tables.
+//! This crate depends on no other crate of this project: it reads the settings for Services and nf_tables, and other crates use them.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

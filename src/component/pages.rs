@@ -6,7 +6,7 @@ use std::{env, fs};
 /// between the marks instead.
 ///
 /// # Panics
-/// Panics when the page contains a different text, or lacks the marks.
+/// Panics when the page cannot be read or written, contains a different text, or lacks the marks.
 pub fn assert_generated(page: &str, part: &str, text: &str) {
     let path = format!("{}/../../deploy/{page}", env!("CARGO_MANIFEST_DIR"));
     let present = fs::read_to_string(&path).unwrap();

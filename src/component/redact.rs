@@ -1,13 +1,14 @@
-//! Removes secrets from text that people copy: what commands print, the comment of the writer lock, the files of a bundle. Pure.
+//! Removes secrets from text that people copy, such as errors of commands, command lines of processes, and the files of a bundle. Pure.
 //!
-//! Hides user and password of URLs (also of URLs whose end was cut off), bearer tokens, JSON web tokens, and values of words such as
-//! `token=`. Invariant: all other text stays as it is, byte for byte.
+//! Hides what looks like user and password of a URL (also of a URL whose end was cut off), a bearer token, a JSON web token, or the value
+//! after a word such as `token=`. All other text stays as it is, byte for byte.
 
 /// The text that replaces a secret.
 const HIDDEN: &str = "***";
 /// The words before a secret value.
 const KEYS: [&str; 4] = ["token=", "password=", "passwd=", "secret="];
-/// The shortest JSON web token, in bytes. A shorter word that begins with `eyJ`, as these tokens do, is taken for ordinary text.
+/// The shortest JSON web token that is hidden, in bytes. A shorter text that begins with `eyJ`, as these tokens do, is taken for ordinary
+/// text.
 const SHORTEST_TOKEN: usize = 40;
 
 /// The text without secrets.
@@ -28,7 +29,7 @@ pub fn redact(text: &str) -> String {
     clean
 }
 
-/// Whether a character ends a word; every other character may be part of a URL.
+/// Whether a character ends a word. No URL has these characters (RFC 3986), so a URL is never split.
 fn is_end(character: char) -> bool {
     character.is_whitespace() || matches!(character, '"' | '<' | '>')
 }
@@ -50,7 +51,8 @@ fn without_users(word: &str) -> String {
     clean
 }
 
-/// Whether this is a user and a password that was cut off before its `@`: the text after the colon is no port.
+/// Whether this is a user and a password that was cut off before its `@`: the text after the colon is no port, or ends with `...`, which
+/// stands for text that was cut off.
 fn is_cut_user(authority: &str) -> bool {
     let Some((_, port)) = authority.split_once(':').filter(|_| !authority.starts_with('[')) else { return false };
     let port_alone = port.trim_end_matches([':', '.', ',', ';', ')', '\'']);
@@ -66,7 +68,7 @@ fn without_values(word: &str) -> String {
     format!("{}{HIDDEN}{}", &word[..at], without_values(&word[end..]))
 }
 
-/// A word without its JSON web token.
+/// A word without its JSON web tokens.
 fn without_token(word: &str) -> String {
     let Some(at) = word.find("eyJ") else { return word.to_owned() };
     let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');

@@ -1,4 +1,4 @@
-//! Breaks sentences into lines that fit a terminal. Pure but for [`width`].
+//! Breaks sentences into lines that fit a terminal. Only [`width`] and [`for_stderr`] ask the system for something.
 
 use std::os::fd::AsFd;
 
@@ -13,7 +13,8 @@ pub fn width(stream: impl AsFd) -> Option<usize> {
     size.map(|size| usize::from(size.ws_col)).filter(|width| *width >= LEAST)
 }
 
-/// Breaks words that begin at the column `at` into lines of `width` columns; all but the first are indented by `hang`.
+/// Breaks words that begin at the column `at` into lines of at most `width` columns, unless a single word is wider; all lines but the first
+/// are indented by `hang`.
 #[must_use]
 pub fn broken(words: &str, width: usize, mut at: usize, hang: usize) -> String {
     let mut lines = String::new();
@@ -29,7 +30,7 @@ pub fn broken(words: &str, width: usize, mut at: usize, hang: usize) -> String {
     lines
 }
 
-/// The text of an error for standard error. On a terminal, lines that are wider than the terminal are broken.
+/// The text of an error for standard error. If standard error is a terminal of at least [`LEAST`] columns, lines that are wider are broken.
 #[must_use]
 pub fn for_stderr(text: &str) -> String {
     let Some(width) = width(std::io::stderr()) else { return text.to_owned() };

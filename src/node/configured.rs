@@ -1,14 +1,15 @@
-//! Finds the configuration of the proxy that runs in this network namespace, for all commands.
+//! Finds the configuration of the proxy that runs in this network namespace, for the commands that look at a node.
 //!
 //! The process that holds the writer lock is the running proxy, whatever addresses it listens on. A proxy that waits for its first objects
-//! does not hold the lock yet: it is found in /proc. Its command line and its configuration file are read from /proc, which also works if
-//! the proxy runs in another container or is stopped. A flag of the command wins over the proxy's configuration. Without a running proxy,
-//! or when /proc does not show its process, defaults apply.
+//! does not hold the lock yet: it is found in /proc. The command line and the configuration file of the proxy are read from /proc, which
+//! also works if the proxy has another mount namespace or does not answer. A flag of the command wins over the proxy's configuration.
+//! Without a running proxy the flags of the command and defaults apply. When /proc does not show the process of the proxy, its
+//! configuration is unknown.
 //!
 //! Invariants: only a process with CAP_NET_ADMIN counts as the proxy; the lock needs this capability too. The reason is that a
 //! configuration can name a kubeconfig, and a kubeconfig can run a program, so the configuration of a process or a server that an
-//! unprivileged user started must not be used. For this reason `/configz` is not asked either. No read waits for another program, and none
-//! takes more than `MOST` bytes.
+//! unprivileged user started must not be used. For this reason `/configz` is not asked either. Reading the file does not wait for another
+//! program, and takes at most `MOST` bytes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -38,7 +39,7 @@ pub struct Settings {
     pub config: Config,
     /// Where the configuration is from.
     pub origin: Origin,
-    /// Why this command cannot read the source of objects of the running proxy, with the remedy; `None` if it can.
+    /// Why this command cannot read the source of objects of the running proxy, with the remedy; `None` if it can, or does not need to.
     pub elsewhere: Option<String>,
 }
 
@@ -79,7 +80,7 @@ pub enum NoSettings {
 
 impl Settings {
     /// The configuration for a command with these flags: the file of `--config`, if it is given; else the configuration of the running
-    /// proxy, over which each given flag wins; else, when no proxy runs, the flags.
+    /// proxy, over which each given flag wins; else, when no running proxy is found, the flags.
     ///
     /// # Errors
     /// See [`NoSettings`].
@@ -195,7 +196,8 @@ impl RunningProxy {
         }
     }
 
-    /// Why the path of the proxy's kubeconfig or manifests is not the same file for this process; `None` if it is.
+    /// Why the path of the proxy's kubeconfig or manifests is not the same file for this process; `None` if it is, and if the file of the
+    /// proxy cannot be looked at.
     fn source_elsewhere(&self, config: &Config) -> Option<String> {
         let path = config.manifests.as_ref().or(config.client.kubeconfig.as_ref())?;
         let there = open(self.process.as_deref()?, path, OFlags::PATH).and_then(|file| file.metadata()).ok()?;
@@ -222,7 +224,8 @@ fn read(process: &Path, path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Opens a file as a process sees it: in its root directory, which symbolic links do not leave, or in its working directory.
+/// Opens a file as a process sees it: an absolute path in its root directory, which symbolic links do not leave, and a relative path in its
+/// working directory.
 fn open(process: &Path, path: &Path, flags: OFlags) -> io::Result<File> {
     let (place, resolve) =
         if path.is_absolute() { ("root", ResolveFlags::IN_ROOT) } else { ("cwd", ResolveFlags::empty()) };

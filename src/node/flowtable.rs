@@ -125,7 +125,8 @@ impl<K: FlowtableKernel> Reconciler<K> {
     }
 }
 
-/// Returns the table that the configuration requires if all interfaces that it names exist. `None` without a fast path.
+/// Returns the table that the configuration requires if all interfaces that it names exist; with `auto` its flowtable has no interfaces.
+/// `None` without a fast path.
 #[must_use]
 pub fn table(wanted: &Wanted) -> Option<TableContent> {
     let named: BTreeSet<Arc<str>> = match wanted {
@@ -153,7 +154,8 @@ fn unreadable() -> (TableDump, Vec<Flowtable>) {
 }
 
 /// Returns the commands that change the present table into the wanted one. Interfaces are added to an existing flowtable. For every other
-/// change the table is deleted and created again, after which one packet of each flow passes through the rules.
+/// change the table is deleted and created again; packets of a flow then pass through the rules until they have put it into the flowtable
+/// again.
 fn changes(present: Option<&(TableDump, Vec<Flowtable>)>, wanted: &TableContent) -> Vec<Command> {
     let name = &wanted.table.name;
     let [flowtable] = &wanted.flowtables[..] else { return Vec::new() };

@@ -1,9 +1,9 @@
 //! Waits for a change of the configuration file, so that the process can end and its supervisor can start it again with the new content
 //! (O5).
 //!
-//! The module reads the file once a second and returns each content that differs from the previous one. A comparison of content finds every
-//! kind of change: a write in place, a rename of another file to this name, the swapped symlink of a ConfigMap volume, and a symlink into
-//! another directory. Invariant: only the content counts, not the file's time or inode.
+//! The module reads the file about once a second and returns each content that differs from the previous one and is not empty. A comparison
+//! of content finds every kind of change: a write in place, a rename of another file to this name, the swapped symlink of a ConfigMap
+//! volume, and a symlink into another directory. Invariant: only the content counts, not the file's time or inode.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 /// Time between two reads.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The time after which new content is read again. It is returned only if both reads agree, because at the first read its writer may not
-/// have finished.
+/// The time after which new content is read again. The content is returned only if both reads agree: at the first read, the program that
+/// writes the file may not have finished.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A file and its content at the last read.
+/// A file and the content that later reads are compared with.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl ConfigFile {
     }
 
     /// Blocks the thread until the file has new content, and returns the new content. Ignores a missing, unreadable or empty file, because
-    /// ConfigMap volumes and editors remove a file for a moment, and a program that writes a file often empties it first.
+    /// an editor may remove the file for a moment, and a program that writes a file often empties it first.
     pub fn wait_for_change(&mut self) -> &[u8] {
         loop {
             if let Some(new) = self.changed_content() {
@@ -59,7 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Watches the file `config.conf` in a directory and sends each new content to a channel. The file's first content is `old`.
+    /// Watches the file `config.conf` in a directory and sends each new content to a channel. The watch takes `old` for the content that is
+    /// known.
     fn changes(dir: &Path) -> Receiver<Vec<u8>> {
         let (sender, receiver) = channel();
         let mut file = ConfigFile::new(dir.join("config.conf"), b"old".to_vec());

@@ -1,7 +1,7 @@
 //! Durations as Go prints and reads them: `1h0m0s`, `10ms`, `500µs`.
 //!
-//! Serde reads and writes the same text, and reads a bare number as nanoseconds. Invariant: [`FromStr`] parses printed text
-//! back to the same value. Parsing is exact, because it uses integers only.
+//! Serde reads and writes the same text, and reads a bare number as nanoseconds. Invariant: [`FromStr`] parses printed text back to the
+//! same value. Parsing uses integers only, and cuts off fractions of a nanosecond.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ const UNITS: [(&str, i128); 8] = [
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
 impl GoDuration {
-    /// Zero, which stands for the default in most fields of the configuration.
+    /// Zero, which stands for the default in some fields of the configuration.
     pub(crate) const ZERO: Self = Self { nanos: 0 };
 
     /// Makes a duration from nanoseconds.
@@ -134,8 +134,8 @@ fn take_unit(text: &str) -> Option<(i128, &str)> {
 }
 
 impl fmt::Display for GoDuration {
-    /// Writes the duration as Go does: in one unit if it is below a second (`1.5ms`), otherwise in hours, minutes and seconds, without gaps
-    /// between the units (`1h0m0s`).
+    /// Writes the duration as Go does: in one unit if it is below a second (`1.5ms`), otherwise in hours, minutes and seconds, beginning
+    /// with the largest unit that is not 0 (`1h0m0s`, `1m0s`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos < 0 {
             f.write_str("-")?;

@@ -6,9 +6,9 @@
 //! file ─── decode ───┘
 //! ```
 //!
-//! Only this module reads the command line. Invariants: a [`Config`] has been validated, and has every setting with the type that the
-//! program uses, so that no other module parses values of the file or evaluates feature gates. This module does not log, because the log
-//! has not been started yet: it collects warnings in `Config::warnings`.
+//! Only this module parses the flags of the proxy. Invariants: a [`Config`] has been validated, and has every setting with the type that
+//! the program uses, so that no other module parses values of the file or evaluates feature gates. This module does not log, because the
+//! log has not been started yet: it collects warnings in `Config::warnings`.
 
 mod change;
 mod cli;
@@ -38,16 +38,16 @@ pub use node_mark::{MarkKind, NodeMark};
 pub use port_ranges::{DEFAULT_NODE_PORTS, PortRanges};
 pub use release::{KUBERNETES_MINOR, OLDEST_KUBERNETES_MINOR, major_and_minor, outside};
 
-/// The upper limit of the minimum time between two syncs that the proxy derives from their duration, when `nftables.minSyncPeriod` is not
-/// set. It is upstream's default for this field.
+/// The upper limit of the minimum time between two syncs that the proxy derives from the processor time of a sync when
+/// `nftables.minSyncPeriod` is not set (G3). It is upstream's default for this field.
 pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
 
 /// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Run the proxy until a signal ends it.
+    /// Run the proxy.
     Run(Config),
-    /// Print the ruleset for the manifests, and change nothing.
+    /// Print the ruleset for the manifests or, with `--diff`, how it would change. Change nothing.
     Render {
         /// The configuration.
         config: Config,
@@ -78,7 +78,7 @@ pub enum Invocation {
         /// Whether to remove the rules even if a kube-proxy is running.
         force: bool,
     },
-    /// Print this text (help or version) to standard output and exit with 0.
+    /// Print this text, such as help or version, to standard output and exit with 0.
     Print(String),
     /// Run one of the subcommands that the caller added to the command line. Holds clap's matches of the whole command line.
     Command(clap::ArgMatches),
@@ -93,8 +93,8 @@ pub struct Config {
     pub manifests: Option<PathBuf>,
     /// The longest time from a failed sync to the next one (G5); more than zero.
     pub sync_period: Duration,
-    /// The shortest time from one sync to the next (G3); at most `sync_period`. `None`: it follows from how long syncs take, and is at most
-    /// [`AUTOMATIC_LIMIT`].
+    /// The shortest time from one sync to the next (G3); at most `sync_period`. `None`: it follows from the processor time of the last
+    /// sync, and is at most [`AUTOMATIC_LIMIT`].
     pub min_sync_period: Option<Duration>,
     /// The bit of the packet mark that requests masquerading, `0..=31`.
     pub masquerade_bit: u8,
@@ -123,7 +123,7 @@ pub struct Config {
     /// The node's addresses at which node ports are served.
     pub node_port_addresses: NodePortAddresses,
     /// `bindAddress`, which replaces the node's IP of the address's family and makes that family the primary one. An unspecified address
-    /// (`0.0.0.0`, `::`) has no effect (M6). The proxy binds no socket to it.
+    /// (`0.0.0.0`, `::`) replaces no IP (M6). The proxy binds no socket to it.
     pub bind_address: IpAddr,
     /// The address at which the metrics server listens.
     pub metrics_bind_address: SocketAddr,
@@ -135,7 +135,7 @@ pub struct Config {
     /// program runs.
     pub own_tables: bool,
     /// The share of the known objects of a kind, in percent, that one list from the API server may remove. If a list lacks more of them,
-    /// the proxy removes them only after a second list without them.
+    /// and at least 10, the proxy removes them only after a second list without them (O14).
     pub relist_removal_limit: u8,
     /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more.
     /// `u64::MAX` stands for no limit.
@@ -153,11 +153,11 @@ pub struct Config {
     pub drain_on: Option<NodeMark>,
     /// Whether external IPs of Services are served (feature gate AllowServiceExternalIPs, on by default).
     pub allow_service_external_ips: bool,
-    /// Whether the rules handle packets to node ports on loopback addresses, that is, serve or refuse them (feature gate
-    /// KubeProxyNFTablesLocalhostNodePorts, off by default). If it is off, no rule matches such packets (R1).
+    /// Whether node ports on loopback addresses are served or refused (feature gate KubeProxyNFTablesLocalhostNodePorts, off by default).
+    /// If it is off, the proxy does nothing about them (R1).
     pub localhost_node_ports: bool,
     /// What to tell the operator if the configuration has no proxy mode or mode iptables. It is logged at each start, but not reported as
-    /// an event, because nobody has to act on it.
+    /// an event, because the operator need not act on it.
     pub mode_note: Option<String>,
     /// The text of the event to report if the configured proxy mode is ipvs.
     pub mode_warning: Option<String>,
@@ -167,7 +167,7 @@ pub struct Config {
     pub conntrack: Conntrack,
     /// The value that the proxy writes to `/proc/self/oom_score_adj`, `-1000..=1000`.
     pub oom_score_adj: i32,
-    /// Whether the metrics server has profiling handlers.
+    /// Whether the metrics server has `/debug/flags/v`, and answers clients on other hosts below `/debug` (P5).
     pub profiling: bool,
     /// The version to report in metrics, pages and the log (`--version=v...`). The default is the version of Kubernetes, followed by `+`
     /// and the version of this program; the metrics then have the version of the cluster ([`Config::version_for`]).
@@ -180,7 +180,7 @@ pub struct Config {
     pub statusz: bool,
     /// The feature gates that metric `kubernetes_feature_enabled` shows.
     pub features: Vec<Feature>,
-    /// Every flag with its value as Go prints it, sorted by name.
+    /// Every flag but `--help` with its value as Go prints it, sorted by name.
     pub flags: Vec<(String, String)>,
     /// Format, verbosity and streams of the log.
     pub logging: LoggingConfig,
@@ -191,7 +191,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns whether the scheduler hashes the client's address, which needs kernel module nft_hash.
+    /// Returns whether the configured scheduler hashes the client's address, which needs kernel module nft_hash.
     pub fn hashes_clients(&self) -> bool {
         matches!(self.scheduler, Scheduler::SourceHash | Scheduler::Maglev)
     }
@@ -338,7 +338,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Why the configuration cannot be loaded. Upstream exits with 1 for each of these errors.
+/// Why the configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line is wrong; the text says why and ends in a newline.
@@ -369,8 +369,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the error is about the file or its values, and not about the command line. Upstream logs errors of the file, but
-    /// prints errors of the command line, because it has not started its log when it parses the command line.
+    /// Returns whether the error is about the file or about a value in the whole configuration, and not about the form of the command line.
+    /// Upstream logs such errors, but prints errors of the form, because it has not started its log when it parses the command line.
     pub(crate) fn is_of_file(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Decode { .. } | Self::Invalid(_))
     }
@@ -528,7 +528,7 @@ impl CommandLine {
     }
 }
 
-/// Refuses several values of `--manifests`, which only `render` and `explain` take.
+/// Refuses several values of `--manifests`: a proxy follows one directory. Only `render` and `explain` take several.
 fn one_directory(flags: &cli::Flags) -> Result<(), Error> {
     match flags.values("manifests") {
         [] | [_] => Ok(()),
@@ -577,7 +577,7 @@ pub fn check_content(content: &[u8]) -> Result<(), String> {
     checked.map(drop).map_err(|errors| Error::Invalid(errors).to_string())
 }
 
-/// The parts of a [`Config`] that do not come from fields of the file.
+/// The parts of a [`Config`] that the validation takes over without a check.
 #[derive(Clone, Debug, Default)]
 struct Context {
     manifests: Option<PathBuf>,

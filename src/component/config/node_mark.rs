@@ -72,7 +72,8 @@ impl FromStr for NodeMark {
     }
 }
 
-/// Returns whether the API server accepts a text as key: a name, or a DNS subdomain, a slash and a name.
+/// Returns whether a text has the form of a key: a name, or a DNS subdomain, a slash and a name. Of the subdomain only length and
+/// characters are checked.
 fn is_key(text: &str) -> bool {
     let (prefix, name) = text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
     let is_domain = |prefix: &str| {

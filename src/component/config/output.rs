@@ -11,8 +11,7 @@ use super::file::KubeProxyConfiguration;
 /// Returns the body of `/configz`: an object whose only key is the API group.
 ///
 /// # Errors
-/// Fails if the configuration cannot be serialised. That does not happen in practice, because every value is a number, a text, a list or a
-/// map with text keys.
+/// Fails if the configuration cannot be serialised. That does not happen in practice, because every value has a form in JSON.
 pub(super) fn configz(file: &KubeProxyConfiguration) -> Result<String, String> {
     let document = document(file).map_err(|error| error.to_string())?;
     Ok(json!({ "kubeproxy.config.k8s.io": document }).to_string())
@@ -116,8 +115,8 @@ mod tests {
         }
     }
 
-    /// Returns the file that upstream writes for its defaults, with `minSyncPeriod: 0s` in place of upstream's default of 1s: with 0 this
-    /// program chooses the period itself.
+    /// Returns the file that upstream writes for its defaults, with this program's own fields added, and with `minSyncPeriod: 0s` in place
+    /// of upstream's default of 1s: with 0 this program chooses the period itself.
     fn defaults() -> String {
         let (others, nftables) = include_str!("testdata/defaults.yaml").split_once("\nnftables:").unwrap();
         format!("{others}\nnftables:{}", nftables.replace("minSyncPeriod: 1s", "minSyncPeriod: 0s"))
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);
     }
 
-    /// Texts that YAML 1.1 parsers, such as Go's, would read as numbers or booleans are written in quotes.
+    /// Texts that a YAML 1.1 parser could take for something else than a text are written in quotes.
     #[test]
     fn texts_that_look_like_other_types_are_quoted() {
         let texts = [

@@ -13,7 +13,8 @@ pub const DEFAULT_NODE_PORTS: (u16, u16) = (30_000, 32_767);
 pub struct PortRanges(Vec<(u16, u16)>);
 
 impl PortRanges {
-    /// Returns the set of the ports in these ranges, first and last port included.
+    /// Returns the set of the ports in these ranges, first and last port included. A range whose first port is greater than its last has no
+    /// port.
     pub fn of(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut sorted: Vec<(u16, u16)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
         sorted.sort_unstable();
@@ -110,7 +111,8 @@ mod tests {
         }
     }
 
-    // For each port, the union, the common ports and the difference are what the two sets say about this port.
+    // For ports at both ends of the range of ports, the union, the common ports and the difference are what the two sets say about the
+    // port.
     #[test]
     fn sets_are_joined_and_subtracted_port_by_port() {
         let sets = ["", "1", "1-10", "5-15,20", "1-65535", "65535", "3,5,7-9,11-65535"].map(set);

@@ -29,7 +29,8 @@ fn is_in_range(version: &str) -> bool {
     major == "1" && minor
 }
 
-/// Returns a sentence for a version of the API server that this program is not made for.
+/// Returns a sentence for a version of the API server that this program is not made for; `None` for another version, and for a text that
+/// does not begin with `v`.
 pub fn outside(server: &str) -> Option<String> {
     let range = format!("1.{OLDEST_KUBERNETES_MINOR} to 1.{KUBERNETES_MINOR}");
     let is_known = server.starts_with('v') && !is_in_range(server);
@@ -38,7 +39,7 @@ pub fn outside(server: &str) -> Option<String> {
 
 impl Config {
     /// Returns the version to report while the API server has version `server`: the server's numbers, followed by `+` and the version of
-    /// this program. `None` if the version stays as it is, because `--version=v...` was given or the server's is out of range.
+    /// this program. `None` if the version stays as it is, because `--version=v...` was given or the server's is no version in the range.
     pub fn version_for(&self, server: &str) -> Option<String> {
         let numbers = server.strip_prefix('v')?.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
         let is_ours = self.version == VERSION && is_in_range(server);

@@ -113,7 +113,7 @@ fn defaults_without_file_or_flags() {
     assert_eq!(config, expected);
 }
 
-/// The file has the format of the configuration files in the conformance tests.
+/// The file has the format of the configuration files in the cases of the test `conformance`.
 #[test]
 fn the_file_of_a_conformance_case_works() {
     let body = serde_json::json!({
@@ -164,7 +164,7 @@ fn with_a_file_only_few_flags_count() {
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.manifests, Some(PathBuf::from("dir")));
     assert_eq!((config.logging.format, config.logging.verbosity), (LogFormat::Json, 5));
-    // All other flags have no effect if there is a file, and a warning names each of them.
+    // The other flags of this test have no effect if there is a file, and a warning names each of them.
     assert_eq!(config.detect_local, DetectLocal::ClusterCidr { v4: "10.0.0.0/8".parse().ok(), v6: None });
     assert_eq!(config.node_port_addresses, NodePortAddresses::PRIMARY);
     assert!(!config.masquerade_all);
@@ -225,8 +225,8 @@ fn render_needs_manifests() {
     assert!(matches!(unnamed, Invocation::Render { is_named: false, .. }));
 }
 
-// If several flags request different actions, the first one in upstream's order counts: `--write-config-to`, `--cleanup`, `--init-only`,
-// run (P3).
+// If several flags request different actions, the first one in upstream's order counts: `--write-config-to`, `--cleanup`, `--init-only`
+// (P3).
 #[test]
 fn what_to_do_follows_upstreams_order() {
     let name = "--proxy-mode=nftables";

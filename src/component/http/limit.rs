@@ -4,11 +4,12 @@
 //! [`Permit`]; when a new connection needs one and none is free, the module closes another connection. Servers with clones of one
 //! [`ConnectionLimit`] have one limit in common.
 //!
-//! Invariants: there are never more connections than the limit, and connections and listeners together never use more file descriptors than
-//! the limit of descriptors. A new connection always gets a permit in the end. If no permit is free, the module closes the connection that
-//! has waited longest for a request; if none waits for a request, it closes the connection whose client has not read its response for the
-//! longest time. No connection loses its permit within [`PROTECTED`] of its start or of writing a part of a response, so a client that
-//! sends its request at once always gets a response.
+//! Invariants: there are never more permits than connections in the limit. While connections and listeners use as many file descriptors as
+//! the limit of descriptors allows, no further permit is given, except that one connection always gets one. A new connection waits for its
+//! permit with its socket open, at most one connection of each server at a time, and gets the permit in the end. If no permit is free, the
+//! module closes the connection that has waited longest for a request; if none waits for a request, it closes the connection whose client
+//! has not read its response for the longest time. A connection keeps its permit for [`PROTECTED`] after its start, after a request, and
+//! after each part of a response but the last, so that a client that sends its request at once gets its response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -49,7 +50,8 @@ impl Default for ConnectionLimit {
 }
 
 impl ConnectionLimit {
-    /// Returns a limit of `connections` connections. Connections and listeners together may use at most `descriptors` file descriptors.
+    /// Returns a limit of `connections` connections, and of 1 for 0. Connections and listeners together may use at most `descriptors` file
+    /// descriptors.
     #[must_use]
     pub fn new(connections: usize, descriptors: usize) -> Self {
         let table = Table::new(connections.max(1), descriptors);
@@ -70,8 +72,8 @@ impl ConnectionLimit {
         Listening(self.clone())
     }
 
-    /// Returns a permit for a connection, and a channel that completes when the connection has to close. Waits while no permit is free and
-    /// all connections made progress within [`PROTECTED`].
+    /// Returns a permit for a connection, and a channel that completes when the connection has to close. Waits while no permit is free, and
+    /// meanwhile asks one connection after the other to close, except those that made progress within [`PROTECTED`].
     pub(super) async fn acquire(&self) -> (Permit, oneshot::Receiver<()>) {
         loop {
             if let Some((id, evicted)) = self.table().acquire(Instant::now()) {
@@ -121,7 +123,7 @@ impl Permit {
         self.has_response.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that the client has read a part of the response.
+    /// Notes that a part of the response was written.
     pub(super) fn wrote(&self) {
         self.limit.table().progress(self.id, Phase::Responding, Instant::now());
     }
@@ -197,7 +199,8 @@ impl Table {
         Some((id, evicted))
     }
 
-    /// Asks one connection to close and returns its number; `None` if all connections made progress within [`PROTECTED`].
+    /// Asks one connection to close and returns its number; `None` if all connections were asked already or made progress within
+    /// [`PROTECTED`].
     fn evict(&mut self, now: Instant) -> Option<u64> {
         let is_protected = |since: Instant| now.saturating_duration_since(since) < PROTECTED;
         let order =

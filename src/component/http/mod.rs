@@ -2,10 +2,10 @@
 //!
 //! The module takes a listener and a function from requests to responses, and returns a running `Server`. It knows nothing about the pages.
 //!
-//! Invariants: a server accepts a new client at once and has no more connections than its `ConnectionLimit`: to accept a client beyond the
-//! limit, it closes the connection that has waited longest for its client. A client that sends its header slowly, stays idle or does not
-//! read its response loses its connection after a bounded time. A server reads at most `MAX_BODY` bytes of a request's body, and only if
-//! the page needs the body. A server that is closed frees its port at once, and answers the requests that have arrived.
+//! Invariants: a server accepts every new client and serves no more connections than its `ConnectionLimit`: to serve a client beyond the
+//! limit, it closes another connection. A client that sends its header slowly, stays idle or does not read its response loses its
+//! connection after a bounded time. A server reads at most `MAX_BODY` bytes of a request's body, and only if the page needs the body. A
+//! server that is closed frees its port, and answers the requests that have arrived.
 
 mod limit;
 mod listen;

@@ -25,7 +25,8 @@ use super::{Request, Response};
 /// The pause after a failure to accept a connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The addresses of both ends of a connection. Each request carries this value as an extension.
+/// The addresses of both ends of a connection. Each request carries this value as an extension, unless the kernel does not tell the
+/// addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// The client's address.
@@ -49,8 +50,8 @@ pub struct Limits {
     pub connections: ConnectionLimit,
     /// The largest header of a request in bytes, at least 8,192 (the minimum of hyper). A request with a larger header gets status 431.
     pub header_bytes: usize,
-    /// The longest time for a client to send a complete header, counted from the start of the connection or from the end of the last
-    /// response. After that the connection is closed.
+    /// The longest time for a client to send the first byte of the connection, and then for each complete header, counted from that byte or
+    /// from the end of the last response. After that the connection is closed.
     pub header_time: Duration,
     /// The age after which a connection takes no further request, so that a client that does not read its responses cannot keep the
     /// connection for ever.
@@ -102,7 +103,7 @@ impl Server {
         }
     }
 
-    /// Returns whether the server accepts connections: false after it was closed or after its accepting task panicked.
+    /// Returns whether the server accepts connections: false after its accepting task panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.accepting.is_finished()
@@ -152,7 +153,7 @@ where
     tokio::spawn(async move { while connections.join_next().await.is_some() {} });
 }
 
-/// Serves one connection. Ends within `lifetime + grace`.
+/// Serves one connection. Ends within `header_time + lifetime + grace`.
 async fn connection<A, F>(
     stream: TcpStream,
     permit: &Permit,

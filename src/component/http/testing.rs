@@ -36,7 +36,8 @@ pub async fn is_open(address: SocketAddr) -> bool {
     TcpStream::connect(address).await.is_ok()
 }
 
-/// Returns a free port, a different one at each call. The ports are below the range from which the kernel takes ports for clients.
+/// Returns a free port, a different one at each call in this process. The ports begin at 20,000, below the range from which the kernel
+/// takes ports for clients by default.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {

@@ -77,7 +77,7 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// A response of this size does not fit into the buffers of the kernel, so the server cannot write all of it.
+/// A response of 32 MiB does not fit into the buffers of the kernel, so the server cannot write all of it.
 #[tokio::test]
 async fn a_client_that_never_reads_its_response_loses_its_connection_in_time() {
     let (address, _server) = start(quick(), String::leak("x".repeat(32 << 20)));

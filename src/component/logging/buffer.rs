@@ -16,7 +16,7 @@ pub(super) struct Buffer<W> {
 }
 
 impl<W: Write> Buffer<W> {
-    /// Makes a buffer that keeps up to `size` bytes, each for at most `flush_every`.
+    /// Makes a buffer that keeps up to `size` bytes. The caller flushes it when the oldest of them has been kept for `flush_every`.
     pub(super) fn new(out: W, size: usize, flush_every: Duration) -> Self {
         Self { out, size, flush_every, kept: Vec::new() }
     }

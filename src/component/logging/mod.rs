@@ -54,7 +54,7 @@ static WRITERS: Once = Once::new();
 /// The format and the streams of the log. Before the log is started, records are written as text to standard error.
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// How long a process that ends waits for a slow reader of the log: once before it logs its last record, and once after that.
+/// How long a process that ends waits for a slow reader of one stream of the log, each time that it waits.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The settings of the started log: the format of records, and the streams to which they are written.
@@ -152,7 +152,7 @@ pub fn init(config: &LoggingConfig) -> Verbosity {
     Verbosity(filter)
 }
 
-/// Logs a panic instead of printing it, with a backtrace if `RUST_BACKTRACE` is set.
+/// Logs a panic instead of printing it, with a backtrace if `RUST_BACKTRACE` asks for one.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map_or(Place { file: "???", line: 1 }, place);
     let mut record = Record::error(now(), place, "Observed a panic");
@@ -221,7 +221,7 @@ pub fn escaped(text: &str) -> String {
     escape::line(text, LogFormat::Text).trim_end().to_owned()
 }
 
-/// Flushes the log when this value is dropped: waits until queued lines are written, but not longer than 0.5 s.
+/// Flushes the log when this value is dropped: waits until queued lines are written, but not longer than 0.5 s for each of the two streams.
 #[derive(Debug)]
 pub struct FlushOnDrop;
 

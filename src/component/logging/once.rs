@@ -2,7 +2,8 @@
 //!
 //! The module takes messages and tells which of them are new. The caller logs them, because it knows the level and the fields.
 //!
-//! Invariant: a message that was logged is new again only after [`Once::reset`] or [`OncePerKey::forget`], or after a different message.
+//! Invariant: a message that was logged is new again only after [`Once::reset`] or [`OncePerKey::forget`], after a different message or
+//! none, or after [`OncePerKey::retire`] dropped its key.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
@@ -78,8 +79,8 @@ impl<K: Clone + Eq + Hash, T: Clone + PartialEq> OncePerKey<K, T> {
         new
     }
 
-    /// Notes that the object was deleted, but remembers its messages until 1,024 further objects were deleted: a controller that repeatedly
-    /// deletes and creates the same object must not fill the log.
+    /// Notes that the object was deleted, but remembers its messages until 1,024 further objects with messages were deleted: a controller
+    /// that repeatedly deletes and creates the same object must not fill the log.
     pub fn retire(&mut self, key: &K) {
         if !self.last.contains_key(key) {
             return;

@@ -1,14 +1,14 @@
 //! The queue between the threads that log and an output stream of the log, whose reader may be slow or may not read at all.
 //!
 //! "Line" means a formatted record, even if it has several lines of text. The queue takes lines from any thread and never makes the thread
-//! wait: it drops and counts lines that do not fit. One thread, the writer, writes the lines ([`Queue::write_to`]) and waits for the
-//! reader.
+//! wait for the reader: it drops and counts lines that do not fit. One thread, the writer, writes the lines ([`Queue::write_to`]) and waits
+//! for the reader.
 //!
-//! Invariants: lines are written whole, in the order of their arrival, with one write each, so that a pipe does not mix lines of up to
-//! 4,096 bytes (`PIPE_BUF`) with the output of other processes. After a line was dropped, all further lines are dropped until the queue is
-//! empty: so the log has one gap instead of many, and a line in the gap tells the number of dropped lines. The queue keeps at most
-//! [`BYTES`] bytes and [`LINES`] lines, except for a single line that is larger. The writer's buffer is flushed when it is full, when its
-//! flush time has passed, and at the end of the process.
+//! Invariants: lines are written in the order of their arrival, each within one call of `write_all`, so that a pipe does not mix what one
+//! call writes, if it is up to 4,096 bytes (`PIPE_BUF`), with the output of other processes. After a line was dropped, all further lines
+//! are dropped until the queue is empty: so the log has one gap instead of many, and a line in the gap tells the number of dropped lines.
+//! The queue keeps at most [`BYTES`] bytes and [`LINES`] lines, except for a single line that is larger. The writer's buffer is flushed
+//! when it is full, when its flush time has passed, and at the end of the process.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -22,8 +22,8 @@ pub(super) const BYTES: usize = 4 << 20;
 /// The largest number of lines that the queue keeps. The limit bounds the memory that each line needs in addition to its text.
 pub(super) const LINES: usize = 16_384;
 
-/// A function that receives the number of lines that were dropped since its last call. It is called with the queue locked, so it must not
-/// block.
+/// A function that receives the number of lines that were dropped since its last call. It is called with the queue locked, so it must
+/// neither block nor log.
 pub(super) type OnDrop = Box<dyn Fn(u64) + Send>;
 
 pub(super) struct Queue {
@@ -112,8 +112,8 @@ impl Queue {
         state.on_drop = Some(count);
     }
 
-    /// Writes lines for ever. `report` logs the number of dropped lines. A line that cannot be written counts as dropped, but `report` is
-    /// not called for it, because its record could not be written either.
+    /// Writes lines for ever. `report` logs the number of dropped lines. A write that fails counts as one dropped line, but `report` is not
+    /// called for it, because its record could not be written either.
     pub(super) fn write_to(&self, mut out: Buffer<impl Write>, report: impl Fn(u64)) -> ! {
         loop {
             let written = match self.next() {

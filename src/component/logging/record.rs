@@ -38,7 +38,8 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Returns the name of the module: the file's name without `.rs`, or the name of its folder for `mod.rs` and `lib.rs`.
+    /// Returns the name of the module: the file's name without `.rs`. For `mod.rs` and `lib.rs` it is the name of the nearest folder that
+    /// is not `src`.
     pub(super) fn module(self) -> &'a str {
         let mut parts = self.file.strip_suffix(".rs").unwrap_or(self.file).rsplit('/');
         let name = parts.next().unwrap_or_default();

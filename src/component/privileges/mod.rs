@@ -1,7 +1,7 @@
-//! Drops the privileges that the running proxy does not need.
+//! Drops the privileges that the running proxy, or the command `stats`, does not need.
 //!
-//! The process calls [`drop_all`] once, after the part of the start that needs privileges (sysctls, OOM score, configuration) and before
-//! any other thread exists, so that every later thread inherits the restrictions. The function does the following, in this order:
+//! The process calls [`drop_all`] once, after the part of the start that needs privileges (for the proxy: sysctls and OOM score) and before
+//! it starts other threads, so that every later thread inherits the restrictions. The function does the following, in this order:
 //!
 //! 1. sets no_new_privs: a program that is run later cannot have more privileges than this process;
 //! 2. makes files read-only, and refuses signals to other processes and connections to their abstract Unix sockets (Landlock, where the
@@ -62,7 +62,7 @@ pub struct Dropped {
 pub enum Restriction {
     /// The kernel enforces the restriction, or the part of it that the kernel knows.
     Enforced,
-    /// The kernel does not support the restriction.
+    /// The kernel does not support the restriction, or the filter's library does not support this processor.
     Unavailable,
     /// The restriction was not applied, because the process has to run other programs.
     LeftOut,
@@ -99,7 +99,7 @@ pub fn check() -> Result<(), NotPermitted> {
 /// Why a privilege could not be dropped although the kernel can drop it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call about capabilities failed.
+    /// A system call about capabilities or no_new_privs failed.
     #[error("cannot give up privileges")]
     Capabilities(#[from] Errno),
     /// Landlock refused the rules that make files read-only.

@@ -1,4 +1,4 @@
-//! Allows only the system calls that the running proxy uses; every other system call fails with EPERM.
+//! Allows only the system calls that the running proxy uses; every other system call fails with EPERM, and clone3 with ENOSYS.
 //!
 //! The list contains the calls of the proxy, its libraries and glibc that strace showed in the tests, and the calls that other versions of
 //! glibc and aarch64 use instead. If the list lacks a call, the feature that uses the call gets an error, and the process continues.
@@ -28,7 +28,7 @@ pub enum Error {
 /// The system calls that are allowed with any arguments.
 #[rustfmt::skip] // one line for each would hide the groups
 const FREE: &[c_long] = &[
-    // Reading files, and using open file descriptors.
+    // Opening, reading and watching files, and using open file descriptors.
     libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_write, libc::SYS_writev, libc::SYS_close,
     libc::SYS_lseek, libc::SYS_openat, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_getdents64,
     libc::SYS_readlinkat, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_fcntl, libc::SYS_dup, libc::SYS_dup3,

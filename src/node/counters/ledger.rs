@@ -1,9 +1,9 @@
-//! Adds up the kernel's counters to totals that never decrease as long as the Service has a counter.
+//! Adds up the kernel's counters to totals that never decrease as long as the service port has a counter.
 //!
-//! A service port is one port of a Service. A reading holds the value of every counter at one time; the module takes readings and returns
-//! the totals of each service port. A counter starts at zero when its element or its rule is written again, so the metrics cannot show the
-//! kernel's numbers directly: the module adds up the differences between successive readings. Memory is bounded: totals of service ports
-//! and endpoints that are not in the latest reading are removed. The module does no I/O.
+//! A service port is one port of a Service. A reading holds the value of every counter; the module takes readings and returns the totals of
+//! each service port. A counter starts at zero when its element or its rule is written again, so the metrics cannot show the kernel's
+//! numbers directly: the module adds up the differences between successive readings. Memory is bounded: totals of service ports and
+//! endpoints that are not in the latest reading are removed. The module does no I/O.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -87,9 +87,8 @@ impl Port {
         }
     }
 
-    /// Updates the numbers that the metrics show, and returns how much they grew. The counters are not all read at the same moment, so a
-    /// reading may contain a dropped connection before it contains the connection itself: then the shown number of connections stays
-    /// unchanged.
+    /// Updates the numbers that the metrics show, and returns how much they grew. If more drops than connections are new, such as after an
+    /// element was written again and its counter began at zero, the shown number of connections stays unchanged.
     fn show(&mut self) -> Numbers {
         let before = self.shown;
         let connections = self.raw.connections.saturating_sub(self.dropped_later).max(before.connections);

@@ -1,8 +1,8 @@
 //! Reads the counters of the rules (`nftables.counters`).
 //!
 //! Returns the totals of the busiest service ports (ports of Services). The counters are read every [`INTERVAL`] and not at each scrape of
-//! the metrics, so that the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. Dumping a set
-//! neither waits for a transaction nor delays one.
+//! the metrics, so that the cost of a scrape does not grow with the cluster, and a client cannot cause a read of the tables. A dump of a
+//! set neither waits for a transaction nor delays one, because the kernel reads sets under RCU (`nf_tables_dump_set`).
 
 mod ledger;
 mod refused;
@@ -26,7 +26,8 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two readings before the first sync, while the tables have no counters yet.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The counts of one service port, or the sums over several service ports. Numbers never decrease.
+/// The counts of one service port, or the sums over several service ports. Numbers do not decrease as long as the service port has a
+/// counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounts {
     /// New connections that were forwarded to an endpoint.
@@ -74,8 +75,8 @@ impl Reader {
         Ok(Self { connection: Connection::open()?, of_endpoints, limit, ledger: Ledger::default() })
     }
 
-    /// Reads all counters. Returns the totals, and the time until the next reading. The totals are `None` before the first sync, because
-    /// the tables have no counters yet.
+    /// Reads all counters. Returns the totals, and the time until the next reading. The totals are `None` while the tables have no
+    /// counters, as before the first sync.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -90,8 +91,8 @@ impl Reader {
         Ok((Some(self.ledger.take(reading, self.limit)), INTERVAL))
     }
 
-    /// Reads the counters of one family. Reads the rules before the maps: a packet is counted first in a map of Services and later by the
-    /// rule that drops it, so in this order a reading never contains more drops than connections.
+    /// Reads the counters of one family. Reads the rules before the maps, because a packet is counted first in a map of Services and later
+    /// by the rule that drops it: of a packet that arrives meanwhile, a reading must not have the drop without the connection.
     fn read_family(
         &mut self,
         family: Family,

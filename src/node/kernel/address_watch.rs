@@ -5,8 +5,8 @@
 //! pauses for a moment, so that a node that starts hundreds of pods, each with addresses of its own, lists its addresses at most ten times
 //! a second.
 //!
-//! Invariant: without a subscription the sync loop gets [`AddressNews::Unwatched`], and after a new subscription
-//! [`AddressNews::Changed`], so no change is lost between two subscriptions.
+//! Invariant: without a subscription, [`AddressWatch::news`] returns at most one change from before, and then [`AddressNews::Unwatched`];
+//! after a new subscription it returns [`AddressNews::Changed`]. So no change is lost between two subscriptions.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,7 +130,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    // A new subscription first reports a change. (`tests/packets` tests that added and removed addresses are reported.)
+    // A new subscription first reports a change.
     #[test]
     fn the_first_news_is_a_change() {
         let watch = AddressWatch::new().unwrap();

@@ -9,13 +9,13 @@ pub struct Connection {
     pub protocol: u8,
     /// Source and destination of the client's packets, before address translation.
     pub original: Ends,
-    /// Source and destination of the answers: the source is the endpoint.
+    /// Source and destination of the answers. The source is the endpoint, if the connection leads to one.
     pub reply: Ends,
     /// The status bits (`IPS_*`).
     pub status: u32,
     /// Whether the connection is unanswered, open or ended.
     pub phase: Phase,
-    /// The connection mark (`CONFIG_NF_CONNTRACK_MARK`); `None` if it is 0 or the kernel has no connection marks.
+    /// The connection mark (`CONFIG_NF_CONNTRACK_MARK`); `None` if the kernel reports none.
     pub mark: Option<u32>,
     /// The kernel's id for the connection, which never changes.
     pub id: u32,

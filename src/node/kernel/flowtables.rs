@@ -18,7 +18,7 @@ pub trait FlowtableKernel {
     /// Returns the error that the kernel reports.
     fn interfaces(&mut self) -> io::Result<Vec<Arc<str>>>;
 
-    /// Returns the generation of the ruleset, a number that changes with each transaction of any program.
+    /// Returns the generation of the ruleset, a number that changes with each transaction that changes something, of any program.
     ///
     /// # Errors
     /// See [`ReadError`].

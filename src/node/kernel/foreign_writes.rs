@@ -1,16 +1,17 @@
 //! Detects writes of other programs to our tables, which are the nf_tables tables of this program.
 //!
-//! The module follows the generation, a number that the kernel raises by one with each transaction of any program in this network
-//! namespace. To ask for it takes 3 us (measured) and no lock, so the sync loop asks each time it runs. Only the notifications of nf_tables
-//! tell which tables a transaction changed and which program sent it, but a permanent subscription makes the transactions of all network
-//! namespaces of the machine slower (`src/decisions/0009-foreign-writes.md`).
+//! The module follows the generation, a number that the kernel raises by one with each transaction that changes something, of any program
+//! in this network namespace. To ask for it takes 3 us (measured) and no lock, so the sync loop asks each time it runs. Only the
+//! notifications of nf_tables tell which tables a transaction changed and which program sent it, but a permanent subscription makes the
+//! transactions of all network namespaces of the machine slower (`src/decisions/0009-foreign-writes.md`).
 //!
 //! So the module subscribes for limited times only. Without a subscription, a generation that another program raised means that our tables
 //! may have been changed, and the caller has to compare them with the wanted content. With a subscription, the tables and the sender of
 //! each transaction are known, and a transaction that does not touch our tables causes no comparison. The module subscribes when that is
 //! cheaper than comparisons, which read both tables ([`Pace`]): for [`BURST`] when transactions follow each other closely; for
 //! [`LISTENING`] after a change of our tables, to name the sender of further changes; and as long as other programs write in [`OFTEN`]
-//! different seconds of each minute. A program that writes to its own tables less often causes a comparison each time, and no subscription.
+//! different seconds of each minute. A program that writes to its own tables less often, and not in bursts, causes a comparison each time,
+//! and no subscription.
 //!
 //! While this program commits a large transaction, the subscription is suspended, because it would slow the transaction down; the
 //! generation shows whether another program wrote in the meantime. The subscription stays during small transactions of this program, which
@@ -26,8 +27,8 @@ use nft::{Command, CommitError, Connection, Monitor, ReadError, TableName};
 
 use super::own_writes::OwnWrites;
 
-/// The length of a subscription after another program changed our tables, or while other programs write often. Each further write extends
-/// it.
+/// The length of a subscription after another program changed our tables, or while other programs write often. Further writes of this kind
+/// extend it.
 const LISTENING: Duration = Duration::from_secs(60);
 
 /// The length of a subscription after two transactions less than [`BURST`] apart.
@@ -77,7 +78,7 @@ pub(super) struct Detector {
 /// A subscription to notifications.
 struct Listener {
     monitor: Monitor,
-    /// When the subscription ends, unless another program writes before that time.
+    /// When the subscription ends, unless writes of other programs extend it before that time.
     until: Instant,
 }
 
@@ -161,7 +162,8 @@ impl Detector {
     /// other programs cannot write to them; then the result tells only whether our tables were without an owner since the last call.
     ///
     /// # Errors
-    /// Fails when a socket fails; then the next call returns [`ForeignWrites::Unknown`].
+    /// Fails when a socket fails. If it is the socket of the subscription, the next call takes the transactions that were missed for
+    /// unknown ones.
     pub(super) fn foreign_writes(
         &mut self,
         connection: &mut Connection,
@@ -301,7 +303,7 @@ mod tests {
         }
     }
 
-    // Of many writes in a row, only the first causes a comparison; notifications report the later ones (G10).
+    // Of many writes in a row, the second begins a subscription, and notifications report the later ones (G10).
     #[test]
     fn of_writes_that_follow_each_other_only_the_first_is_compared() {
         let (mut pace, start) = (Pace::default(), Instant::now());

@@ -13,7 +13,7 @@ use component::config::PortRanges;
 
 /// The sysctl with the reserved ports, as an operator writes it.
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
-/// The length of the longest list of reserved ports, in bytes: every second port, each with a comma.
+/// No list of reserved ports is longer, in bytes: the longest one has every second port, each with up to five digits and a comma.
 const LONGEST: usize = 6 << 15;
 
 /// Why ports could not be reserved, or the reserved ports could not be read. Ends the start of a proxy that has to reserve ports (N5).
@@ -163,7 +163,7 @@ mod tests {
         assert!(default.given_of(&ports("30000-32767")).is_empty());
     }
 
-    // Ports are added to the reserved ports. A list that has them already is not written, and an error names the remedy (N5).
+    // Ports are added to the reserved ports. A list that has them already is not written (N5).
     #[test]
     fn ports_are_added_to_what_is_reserved_and_nothing_is_removed() {
         let directory = sysctls("32768\t60999", "8080,31000-33000");

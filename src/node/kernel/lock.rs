@@ -123,7 +123,7 @@ pub enum LockError {
     Commit(#[from] CommitError),
 }
 
-/// The lock of the network namespace of the thread that first takes it.
+/// The lock of the network namespace of the thread that first uses it.
 pub struct Lock {
     /// The id of this process in the host's PID namespace.
     pid: u32,

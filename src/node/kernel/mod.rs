@@ -1,8 +1,7 @@
 //! Access to the kernel: commits transactions, reads tables back, lists the node's addresses, lists and ends flows.
 //!
 //! Takes commands and returns an acknowledgement or a typed error. The caller decides when to try again. The sockets belong to the network
-//! namespace of the thread that opens them, and are used only by that thread; a commit blocks the thread. "Our tables" are the nf_tables
-//! tables of this program.
+//! namespace of the thread that opens them; a commit blocks its thread. "Our tables" are the nf_tables tables of this program.
 
 mod address_watch;
 pub mod connections;
@@ -121,7 +120,7 @@ pub trait Kernel {
     ) -> io::Result<Vec<Flow>>;
 
     /// Deletes flows. Returns how many of them still existed. If `reset_at`, an address of this node, is given, this node resets each open
-    /// TCP connection among them when its client sends the next packet.
+    /// TCP connection among them when its client sends the next packet, unless the connection is in a conntrack zone.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.
@@ -142,7 +141,7 @@ pub trait Kernel {
 /// The kernel in the network namespace of the thread that opened it. A socket that failed is opened again at its next use.
 pub struct Netfilter {
     connection: Reconnecting<Connection>,
-    /// Tables that are read before they are needed; `None` after the first commit.
+    /// Tables that are read before they are needed; `None` before [`Kernel::read_ahead`] and after the next commit.
     read_ahead: Option<ReadAhead>,
     foreign_writes: Detector,
     /// The table with the flowtable of the fast path, if there is one.
@@ -172,7 +171,7 @@ impl Netfilter {
     }
 
     /// Sets the table of the fast path. If the kernel does not delete flows that are in a flowtable, [`Kernel::delete_flows`] deletes this
-    /// table first; the reconciler of the fast path creates it again.
+    /// table and tries again; the reconciler of the fast path creates the table again.
     #[must_use]
     pub fn with_fast_path(self, table: Option<TableName>) -> Self {
         Self { fast_path: table, ..self }

@@ -1,8 +1,8 @@
 //! Records the transactions that threads other than the sync loop commit through their own sockets, so that the sync loop does not take
 //! them for transactions of another program.
 //!
-//! Each transaction raises the ruleset's generation by one; the module records the generations that this process made. Invariants: memory
-//! is bounded; a generation is recorded only if no other program can have made it.
+//! Each transaction that changes something raises the ruleset's generation by one; the module records the generations that this process
+//! made. Invariants: memory is bounded; a generation is recorded only if no other program can have made it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

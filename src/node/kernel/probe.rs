@@ -1,10 +1,10 @@
-//! Checks whether this kernel lets this process program nf_tables, without a change to the kernel (O3). The check runs first at every
-//! start, and with `--init-only`.
+//! Checks whether this kernel lets this process program nf_tables, without a change to the kernel (O3). The check runs at every start, also
+//! with `--init-only`, before anything is changed.
 //!
-//! The check sends one batch, which makes a table for each family, with a nat chain, a map, and rules with every statement that the proxy
-//! uses. The batch ends with a command that cannot succeed ("the impossible command"), so that the kernel checks all commands and keeps
-//! none of them. The check succeeds if the kernel refuses only that command. The kernel waits some 15 ms before it frees a refused batch
-//! (`synchronize_rcu`), so all families share one batch.
+//! The check sends one batch, which makes a table for each family, with a nat chain, a map, and rules with the statements of the proxy that
+//! need a kernel module of their own. The batch ends with a command that cannot succeed ("the impossible command"), so that the kernel
+//! checks all commands and keeps none of them. The check succeeds if the kernel refuses only that command. The kernel waits before it frees
+//! a refused batch (`synchronize_rcu`), some 15 ms in our measurements, so all families share one batch.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,7 +44,7 @@ pub enum ProbeError {
     /// The kernel gave an unexpected answer.
     #[error("cannot ask the kernel for nf_tables")]
     Failed(#[from] CommitError),
-    /// The socket failed.
+    /// The socket cannot be opened.
     #[error(
         "cannot open a netfilter netlink socket; load kernel module nfnetlink on the node, or run a kernel that has it"
     )]

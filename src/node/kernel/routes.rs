@@ -13,7 +13,7 @@ use nft::wire::{Attrs, Writer};
 
 use super::rtnetlink::{ip, kind};
 
-/// Constants of `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_link.h`.
+/// Constants of `linux/netlink.h`, `linux/rtnetlink.h`, `linux/if_link.h` and `linux/socket.h`.
 mod number {
     /// `NLM_F_REQUEST`.
     pub(super) const REQUEST: u16 = 1;
@@ -68,7 +68,7 @@ pub struct RouteQuery {
 pub struct Route {
     /// The type of the route (`RTN_*`).
     pub kind: u8,
-    /// The index of the interface through which the packet leaves.
+    /// The index of the interface through which the packet leaves; `None` if the kernel names none.
     pub output: Option<u32>,
     /// The source address that the kernel gives to a packet of this host that has no source address yet.
     pub(crate) source: Option<IpAddr>,

@@ -3,8 +3,8 @@
 //! The module compares each value of [`Conntrack`] with the kernel's value, and writes the values that differ. It does not write a value
 //! that is right already, so that a process without permission to write (an unprivileged container after `--init-only`) can start. The
 //! limit of connections (`nf_conntrack_max`) is one value for the whole machine. In the network namespace of a container that acts as a
-//! node, as in kind, it cannot be set: the module logs a warning and leaves it. The module never lowers the limit, because the machine's
-//! operator or another program may need the larger value.
+//! node, as in kind, it cannot be set: the module leaves it, and logs a warning if it is smaller than configured. The module never lowers
+//! the limit, because the machine's operator or another program may need the larger value.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use component::config::Conntrack;
 const MAX: u64 = 1 << 20;
 const LIMIT: &str = "nf_conntrack_max";
 
-/// Why a sysctl could not be set. Ends the start of the proxy (N4).
+/// Why a sysctl could not be set. Ends the start of the proxy, unless it reads manifests (N4).
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// The kernel has no such sysctl.
@@ -78,7 +78,7 @@ pub struct Setting {
 pub enum NoValue {
     /// This process may not read the value.
     Forbidden(String),
-    /// The kernel does not have the sysctl, or could not read it for another reason.
+    /// The kernel does not have the sysctl, or it cannot be read for another reason.
     Missing(String),
 }
 
@@ -353,7 +353,8 @@ mod tests {
         limit(&Conntrack { max_per_core, min, ..SETTINGS }, cpus)
     }
 
-    // The limit of connections is proportional to the number of CPUs, between the configured minimum and the cap of 1,048,576 (N1).
+    // The limit of connections is proportional to the number of CPUs. If that is above the cap of 1,048,576, the limit is the cap, and else
+    // at least the configured minimum (N1).
     #[test]
     fn the_limit_follows_the_cpus_between_minimum_and_cap() {
         assert_eq!(limit_of(32_768, 131_072, 2), Some(131_072));

@@ -122,7 +122,7 @@ end
 complete -c kube-proxy -n "__fish_kube_proxy_using_subcommand services probe" -f -a "(__fish_kube_proxy_names frontends)"
 "#;
 
-/// The arguments whose value is a file or a directory.
+/// The arguments for whose values the shell completes names of files and directories.
 const FILES: [&str; 7] =
     ["boot-id-file", "config", "diff", "kubeconfig", "machine-id-file", "manifests", "write-config-to"];
 /// The values to complete for flags whose type does not list its values.
@@ -215,7 +215,7 @@ fn zsh(script: &str) -> Result<String, String> {
     Ok(replaced(functions, &ZSH_WORDS) + ZSH_NAMES + LAST + last)
 }
 
-/// The man page of the program, followed by the help text of each command.
+/// The man page of the program, followed by the help text of each command that is not hidden.
 ///
 /// # Errors
 /// None in practice: the page is written to memory.
@@ -225,7 +225,7 @@ pub(super) fn man_page(line: Command) -> Result<String, String> {
     let mut page = Vec::new();
     Man::new(line.clone()).section("8").render(&mut page).map_err(|error| error.to_string())?;
     let page = String::from_utf8(page).map_err(|error| error.to_string())?;
-    // Replace clap_mangen's title, which has no field for a date, and its synopsis, which lists every flag.
+    // Replace clap_mangen's title, in which the fields after an empty date move up, and its synopsis, which lists every flag.
     let (_, behind) = page.split_once(".SH DESCRIPTION\n").ok_or("the man page has no description")?;
     let mut page = format!("{MAN_HEAD}.SH DESCRIPTION\n{behind}");
     for command in line.get_subcommands().filter(|command| !command.is_hide_set()) {

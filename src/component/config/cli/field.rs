@@ -1,7 +1,7 @@
 //! The types of flags: how a value is parsed, which field it sets, and how Go prints it.
 //!
-//! Takes the values of a flag and sets one field of the configuration. Invariant: [`Field::set`] parses the text that
-//! [`Field::show`] prints back to the same value.
+//! Takes the values of a flag and sets one field of the configuration. Invariant: [`Field::set`] parses the text that [`Field::show`]
+//! prints to the same value, once the brackets around a list are removed.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -54,7 +54,8 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// Writes all values of a flag, in the order in which they were given, to the configuration.
+    /// Sets the field from the values of a flag, which are in the order in which they were given. Of several values the last one counts,
+    /// except where the type joins them. Without values, the field stays as it is.
     ///
     /// # Errors
     /// A text that tells which values are valid.

@@ -1,6 +1,6 @@
 //! The help texts of commands: a command shows its own flags and some of the proxy's, in lines that fit a terminal. Pure.
 //!
-//! Invariant: no line of a help text is wider than [`WIDTH`], unless a single word is.
+//! Invariant: no line of a help text is wider than [`WIDTH`], unless a single word or a flag with its value is.
 
 use clap::{Arg, Command};
 
@@ -13,7 +13,8 @@ const MOST: usize = 46;
 /// The indentation of descriptions below their flags.
 const BELOW: usize = 10;
 
-/// The flags of the proxy that the help text of another command shows, because they say where the command takes its objects from.
+/// The flags of the proxy that the help text of another command shows, because they say from where the command takes its objects, and for
+/// which node.
 const SHOWN: [&str; 4] = ["config", "hostname-override", "kubeconfig", "manifests"];
 /// The text that the help of a command shows in place of the hidden flags.
 const OTHERS: &str = "All flags of the proxy are accepted too, see kube-proxy --help.";
@@ -33,8 +34,8 @@ pub(super) fn shortened(command: Command) -> Command {
     command.after_help(own + OTHERS)
 }
 
-/// Breaks lines that are wider than [`WIDTH`] between words. The continuation of a line has the line's indentation; for a flag or a command
-/// it begins at the column of its description.
+/// Breaks lines that are wider than [`WIDTH`] between words. The continuation of a line has the line's indentation. For a flag or a command
+/// it begins at the column of the description, or at [`BELOW`] if that column is to the right of [`MOST`].
 pub(super) fn wrapped(text: &str) -> String {
     text.lines().map(|line| wrapped_line(line) + "\n").collect()
 }

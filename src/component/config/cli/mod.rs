@@ -1,8 +1,9 @@
 //! The command line.
 //!
-//! Parses the process's arguments into a [`Request`]. The caller can add subcommands of its own ([`Commands`]), and gets clap's matches
-//! for them. `table` lists all flags, each with the field of the configuration that it sets, if any. [`Flags::apply`] decides which flags
-//! take effect together with `--config`. Invariant: all values in a [`Flags`] have the type of their flag.
+//! Parses the process's arguments into a [`Request`]. The caller can add subcommands of its own ([`Commands`]), and gets clap's matches for
+//! them. `table` lists all flags but `--help` and `--version`, each with the field of the configuration that it sets, if any.
+//! [`Flags::apply`] decides which flags take effect together with `--config`. Invariant: all values in a [`Flags`] have the type of their
+//! flag.
 
 mod documents;
 mod field;
@@ -20,9 +21,9 @@ use super::file::KubeProxyConfiguration;
 use field::go_bool;
 use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFECT};
 
-/// The version to report unless `--version=v...` gives another one. Tools read `Kubernetes v1.37.0` from the first line of `--version`,
-/// so the release whose behaviour this program follows comes first; its own version is the build part after `+`, as in semantic
-/// versioning.
+/// The version to report unless `--version=v...` gives another one. `--version` prints `Kubernetes v1.37.0` first, as upstream does for
+/// tools that read it: the release whose behaviour this program follows. This program's own version is the build part after `+`, as in
+/// semantic versioning.
 pub(super) const VERSION: &str = concat!("v1.37.0+kube-proxy-nft.", env!("CARGO_PKG_VERSION"));
 
 /// The command that prints the version, as the flag of this name does.
@@ -35,7 +36,7 @@ const RENDER: &str = "render";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
-    /// The version to report instead of our own.
+    /// The version of `--version=v...`, to report instead of [`VERSION`].
     version: Option<String>,
 }
 
@@ -59,7 +60,7 @@ impl ProxyArgs {
         self.0.config_file()
     }
 
-    /// The error for a flag that `--config` leaves without effect; `None` when there is none.
+    /// The error for the first flag that `--config` leaves without effect; `None` when there is none.
     pub fn ignored(&self) -> Option<String> {
         let beside = |warning: &String| warning.contains(BESIDE_FILE);
         self.0.warnings().into_iter().find(beside).map(|warning| format!("{warning}, or leave out --config"))
@@ -68,7 +69,7 @@ impl ProxyArgs {
 
 /// Words in the warning about a flag that has no effect because of the configuration file.
 const BESIDE_FILE: &str = "has no effect beside --config";
-/// The flags with which the proxy does a single job and ends. Other commands refuse them.
+/// The flags for a single job, after which the proxy ends. Commands that take [`ProxyArgs`] refuse them.
 const JOBS: [&str; 4] = ["cleanup", "cleanup-force", "init-only", "write-config-to"];
 
 impl clap::Args for ProxyArgs {
@@ -114,8 +115,8 @@ pub struct RenderArgs {
     pub output: Option<String>,
 }
 
-/// The arguments of a command that looks at manifests and not at the kernel: these, and the flags of the proxy that such a command needs.
-/// The command must also have an argument `healthz_address`, which asks a running proxy and so contradicts manifests.
+/// The arguments of a command that can look at manifests in place of the kernel: the manifests, and the flags of the proxy on which their
+/// rules depend. The command must also have an argument `healthz_address`, which contradicts manifests, because it asks a running proxy.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ManifestArgs {
     /// Look at what `render` prints for a directory, a file or standard input (-), and not at the kernel
@@ -178,11 +179,11 @@ impl From<String> for ParseError {
 pub(super) enum Request {
     /// Run the proxy, or do what a flag such as `--cleanup` requests instead.
     Run(Flags),
-    /// Print the ruleset.
+    /// Print the ruleset for manifests or, with `--diff`, how it would change.
     Render(Flags, RenderArgs),
     /// Run one of the caller's commands. Holds clap's matches of the whole line.
     Command(ArgMatches),
-    /// Print this text: help or version.
+    /// Print this text, such as help or version.
     Print(String),
 }
 
@@ -231,7 +232,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands
     }
 }
 
-/// Whether the first argument is the name of one of the caller's commands.
+/// Whether the first argument after the program's name is the name of one of the caller's commands.
 fn begins_with_command(args: &[OsString], commands: Commands) -> bool {
     let all = commands(Command::new("kube-proxy"));
     args.get(1).is_some_and(|first| all.get_subcommands().any(|command| first.to_str() == Some(command.get_name())))
@@ -251,7 +252,7 @@ enum VersionFlag {
 /// The meaning of a value of `--version`.
 ///
 /// # Errors
-/// When upstream would not accept the value.
+/// When the value is no boolean and not `raw`, and does not begin with `v` and a digit.
 fn version_flag(value: &str) -> Result<VersionFlag, String> {
     if value == "raw" {
         let text = format!("version.Info{{Major:\"1\", Minor:\"{KUBERNETES_MINOR}\", GitVersion:\"{VERSION}\"}}\n");
@@ -274,7 +275,7 @@ fn version_text() -> String {
     format!("Kubernetes {VERSION}\n")
 }
 
-/// The whole command line.
+/// Clap's definition of the whole command line, with the subcommands that `commands` adds.
 pub(super) fn command_line(commands: Commands) -> Command {
     let version = argument("version", "true|raw|VERSION", true).help(
         "Print the version and exit; with a version such as v1.36.2 run, and report that one in metrics, pages and log",
@@ -437,7 +438,7 @@ impl Flags {
             self.set(config, |_| true)?;
             self.apply_ports(config);
         }
-        // An empty name means that the flag was not given.
+        // An empty `--hostname-override` counts as not given.
         if config.hostname_override.is_empty() {
             config.hostname_override = from_file;
         }
@@ -475,8 +476,9 @@ impl Flags {
         self.given.extend(other.given.clone());
     }
 
-    /// Adds the ports of `--healthz-port` and `--metrics-port` to addresses without a port. Port 0 switches a server off. As in upstream,
-    /// both flags have no effect with `--write-config-to`.
+    /// Adds the ports of `--healthz-port` and `--metrics-port` to addresses without a port. Port 0 empties the address, which switches the
+    /// healthz server off and makes the configuration invalid for the metrics server. As in upstream, both flags have no effect with
+    /// `--write-config-to`.
     fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
         let ports = self.option("write-config-to").is_none();
         let of = |name| self.option(name).filter(|_| ports).and_then(|port| port.parse::<u16>().ok());
@@ -524,7 +526,7 @@ impl Flags {
         self.version.as_deref().unwrap_or(VERSION)
     }
 
-    /// Every flag with its value as Go prints it, sorted by name, for `/flagz`.
+    /// Every flag but `--help` with its value as Go prints it, sorted by name, for `/flagz`.
     pub(super) fn shown(&self) -> Vec<(String, String)> {
         let option = |option: &Opt| {
             let value = match self.values(option.name).last() {

@@ -1,8 +1,10 @@
-//! The tables of all flags, one flag a line, with upstream's names, in the order of the help text.
+//! The tables of all flags but `--help` and `--version`, one flag a line. Both tables have the flags below one heading in the order in
+//! which the help text lists them.
 //!
 //! A flag in [`FLAGS`] sets a field of the configuration, and has the default of this field
 //! ([`KubeProxyConfiguration`](crate::config::file::KubeProxyConfiguration)); a flag in [`OPTIONS`] sets no field. To add a flag, add a
-//! line. The help text, the man page, `deploy/REFERENCE.md` and the warnings about flags without effect are generated from these tables.
+//! line. The help text, the man page, the tables of upstream's flags in `deploy/REFERENCE.md` and the warnings about flags without effect
+//! are generated from these tables.
 
 use super::field::Field::{
     self, Address, Bool, Counts, Duration, Float, Gates, Hashes, Int, Interfaces, Layout, Level, List, Ownership,
@@ -21,7 +23,7 @@ pub(super) struct Flag {
     pub(super) help: &'static str,
     /// Its heading in the help text.
     pub(super) group: &'static str,
-    /// Whether it takes effect together with `--config`, as in upstream's code.
+    /// Whether it takes effect together with `--config`; for a flag of upstream as in upstream.
     pub(super) with_file: bool,
 }
 
@@ -47,7 +49,7 @@ pub(super) struct Opt {
     pub(super) group: &'static str,
     /// Its line of the help text.
     pub(super) help: &'static str,
-    /// Whether it takes effect together with `--config`, as in upstream's code.
+    /// Whether it takes effect together with `--config`; for a flag of upstream as in upstream.
     pub(super) with_file: bool,
 }
 

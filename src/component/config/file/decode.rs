@@ -1,6 +1,7 @@
 //! Decodes the text of a configuration file.
 //!
-//! Takes YAML or JSON. Returns the configuration, and a warning for each field that is ignored. Errors name the field.
+//! Takes YAML or JSON. Returns the configuration, and warnings about unknown and repeated fields. The error about a wrong value names its
+//! field.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,7 +18,7 @@ const MAX_ALIASED_EVENTS: usize = 10_000;
 pub struct Decoded {
     /// The configuration with defaults filled in.
     pub config: KubeProxyConfiguration,
-    /// A warning for each unknown or duplicate field.
+    /// A warning for each unknown field, and one if fields are given twice.
     pub(crate) warnings: Vec<String>,
 }
 

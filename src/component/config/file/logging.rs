@@ -1,4 +1,4 @@
-//! The section `logging` of the configuration file, which all Kubernetes components have in common.
+//! The section `logging` of the configuration file, which k8s.io/component-base defines for all components.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::config::duration::GoDuration;
 pub(crate) struct LoggingSection {
     /// The log format: `text` or `json`.
     pub(crate) format: String,
-    /// The longest time that informational records stay in their buffer; 0 stands for 5 s. It has no effect if `info_buffer_size` is 0.
+    /// The longest time that informational records stay in their buffer; 0 stands for 5 s. It has no effect without a buffer.
     pub(crate) flush_frequency: GoDuration,
     /// The log verbosity: 0 or more; a higher number logs more.
     pub(crate) verbosity: u32,
@@ -45,7 +45,8 @@ pub(crate) struct LoggingOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct FormatOptions {
-    /// Whether informational records go to standard output, and only warnings and errors to standard error.
+    /// Whether informational records go to standard output, and only the others to standard error. In format `json` warnings are
+    /// informational records too.
     pub(crate) split_stream: bool,
     /// The size in bytes of the buffer for informational records, if `split_stream` is set.
     pub(crate) info_buffer_size: Quantity,

@@ -2,8 +2,8 @@
 //! the section `nftables`.
 //!
 //! The module decodes the text of a file (YAML or JSON) into the struct and fills in the defaults; module `validate` checks the values.
-//! Upstream's fields have upstream's defaults, except `nftables.minSyncPeriod`. Invariants: `Default` equals the result of decoding an empty
-//! file; a struct that is serialised and decoded again stays equal.
+//! Upstream's fields have upstream's defaults, except `nftables.minSyncPeriod`. Invariants: `Default` equals the result of decoding a file
+//! that has only `apiVersion` and `kind`; a struct with its defaults filled in that is serialised and decoded again stays equal.
 
 mod decode;
 mod logging;
@@ -47,8 +47,8 @@ pub struct KubeProxyConfiguration {
     pub(crate) logging: LoggingSection,
     /// The node's name; an empty text stands for the operating system's host name (M1).
     pub(crate) hostname_override: String,
-    /// The node's primary IP, which also determines the primary family; `0.0.0.0` and `::` have no effect (M6). The proxy binds no socket
-    /// to it.
+    /// The node's primary IP, which also determines the primary family; `0.0.0.0` and `::` stand for the addresses of the Node (M6). The
+    /// proxy binds no socket to it, but its family decides the default addresses of the healthz and metrics servers.
     pub(crate) bind_address: String,
     /// `IP:port` of the healthz server.
     pub(crate) healthz_bind_address: String,
@@ -56,7 +56,7 @@ pub struct KubeProxyConfiguration {
     pub(crate) metrics_bind_address: String,
     /// Whether the process ends when the healthz or metrics server cannot listen (O8).
     pub(crate) bind_address_hard_fail: bool,
-    /// Whether the metrics server has profiling handlers.
+    /// Whether the metrics server has `/debug/flags/v`, and answers clients on other hosts below `/debug` (P5).
     pub(crate) enable_profiling: bool,
     /// The release, as `<major>.<minor>`, whose hidden metrics upstream shows. The value is validated, but has no effect, because this
     /// program hides no metric.
@@ -112,7 +112,7 @@ impl Default for KubeProxyConfiguration {
 }
 
 impl KubeProxyConfiguration {
-    /// Returns the values for fields that are missing in the file. `fill_defaults` then sets the defaults that depend on other fields.
+    /// Returns the values for fields that are missing in the file. `fill_defaults` then replaces those that mean "not set".
     fn unset() -> Self {
         Self {
             api_version: API_VERSION.to_owned(),

@@ -1,6 +1,6 @@
 //! `clientConnection`, `conntrack`, `winkernel`, and a section for each proxy mode. Of the sections for modes, the proxy uses only
-//! `nftables` and `ipvs.scheduler`. It decodes the other sections so that it accepts a file for another mode, and `--write-config-to`
-//! writes them back.
+//! `nftables` and `ipvs.scheduler`. It decodes the other sections so that it accepts a file for another mode, and so that
+//! `--write-config-to` can write them.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub(crate) struct Nftables {
     /// Whether layout `chains` has a chain for each endpoint.
     pub(crate) endpoint_chains: bool,
     /// The share of the known objects of a kind, in percent, that one list from the API server may remove. If a list lacks more of them,
-    /// the proxy removes them only after a second list without them.
+    /// and at least 10, the proxy removes them only after a second list without them (O14).
     pub(crate) relist_removal_limit: i32,
     /// The largest number of elements in sets and maps that a Service may need; the proxy does not serve a Service that needs more. 0
     /// stands for no limit.
@@ -132,7 +132,7 @@ macro_rules! words {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RulesetLayout {
-    /// The rules do not depend on the Services; Services are elements of maps.
+    /// Services are elements of maps; the rules do not depend on them, but for session affinity (F3).
     #[default]
     Maps,
     /// Chains for each Service, as in iptables mode (`KUBE-SVC-...`).
@@ -145,7 +145,7 @@ words!(RulesetLayout: Maps = "maps", Chains = "chains"; "maps or chains");
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Counters {
-    /// No counters, except those in some rules of layout `chains`, as in iptables mode.
+    /// No counters, except in some rules that always count: those that other settings add, and those of layout `chains`.
     #[default]
     Off,
     /// Counters of new connections to each address and port of a Service, and of refused or dropped packets by Service and reason.
@@ -177,11 +177,11 @@ pub enum Scheduler {
     #[default]
     #[serde(rename = "")]
     Unset,
-    /// At random, each endpoint with the same probability.
+    /// At random, each endpoint with the same probability unless annotations give endpoints weights (E15, E16).
     Random,
-    /// By a hash of the client's address.
+    /// By a hash of what [`SchedulerHash`] names.
     SourceHash,
-    /// By a Maglev table and a hash of the client's address: few clients get another endpoint when endpoints are added or removed.
+    /// By the same hash and a Maglev table: few clients get another endpoint when endpoints are added or removed.
     Maglev,
 }
 
@@ -278,7 +278,7 @@ impl Iptables {
 pub struct Ipvs {
     /// The longest time between two syncs of upstream's proxy; 0 stands for 30 s.
     pub(crate) sync_period: GoDuration,
-    /// The shortest time between two syncs. Unlike in sections `iptables` and `nftables`, 0 is not replaced by a default.
+    /// The shortest time between two syncs. Unlike in section `iptables`, 0 is not replaced by a default.
     pub(crate) min_sync_period: GoDuration,
     /// The IPVS scheduler. Used only if `nftables.scheduler` is not set: `sh` becomes `source-hash`, and `mh` becomes `maglev`.
     pub(crate) scheduler: String,
@@ -317,16 +317,15 @@ impl Ipvs {
     }
 }
 
-/// The `clientConnection` section. `qps` and `burst` are not used, because the proxy sends few requests: it only lists and watches a few
-/// kinds of objects.
+/// The `clientConnection` section. `qps` and `burst` are not used, because the proxy sends few requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ClientConnection {
     /// The path of a kubeconfig; an empty text stands for the in-cluster configuration.
     pub(crate) kubeconfig: String,
-    /// The `Accept` header of requests; an empty text stands for `content_type`.
+    /// The `Accept` header of lists and watches; an empty text stands for `content_type`.
     pub(crate) accept_content_types: String,
-    /// The content type that requests accept if `accept_content_types` is empty. Request bodies are always JSON.
+    /// The content type that lists and watches accept if `accept_content_types` is empty. Request bodies are always JSON.
     pub(crate) content_type: String,
     /// The largest number of requests a second; 0 stands for 5.
     pub(crate) qps: f32,

@@ -75,7 +75,7 @@ fn documented_defaults() -> Value {
     })
 }
 
-// An empty file decodes to the documented defaults (P2).
+// A file that has only `apiVersion` and `kind` decodes to the documented defaults (P2).
 #[test]
 fn an_empty_file_gives_the_documented_defaults() {
     let empty = decoded("");
@@ -99,7 +99,8 @@ fn what_is_written_out_reads_back() {
     assert_eq!(decode(&yaml).unwrap().config, KubeProxyConfiguration::default());
 }
 
-/// The file of `kubeadm init` contains every field, with null, zero or an empty value, so it must decode to the defaults.
+/// In the file of `kubeadm init`, most fields are null, zero or empty. It must decode to the defaults, but for the two fields that kubeadm
+/// fills in.
 #[test]
 fn kubeadms_file_is_the_defaults() {
     let kubeadm = include_str!("../testdata/kubeadm.yaml");
@@ -170,7 +171,7 @@ fn every_field_is_read() {
     assert_eq!(decoded.warnings, [""; 0]);
 }
 
-/// Replaces every value with another one of the same type.
+/// Replaces every value with another one of the same type, and adds an item to each list.
 fn change_leaves(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(change_leaves),

@@ -1,6 +1,6 @@
 //! Validates feature gates and `showHiddenMetricsForVersion`.
 //!
-//! Upstream knows the gates of all Kubernetes components and refuses unknown names. Clusters pass one `featureGates` map to every
+//! Upstream knows the gates of all Kubernetes components and refuses unknown names. Many clusters pass one `featureGates` map to every
 //! component, and each release adds and removes gates, so a complete list in this module would soon be outdated. Therefore a name that
 //! looks like a gate (an upper-case letter, then letters and digits) is accepted with a warning; any other name is an error, as in
 //! upstream.
@@ -9,8 +9,8 @@ use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
 use crate::config::{Feature, KUBERNETES_MINOR, Stage};
 
-/// A feature gate that affects mode nftables, logging, or names of Services. Gates of stage alpha are off by default, and all other gates
-/// are on.
+/// A feature gate that this program knows; one that it does not know causes only a warning. Gates of stage alpha are off by default, and
+/// all other gates are on.
 struct Gate {
     name: &'static str,
     stage: Stage,

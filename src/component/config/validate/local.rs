@@ -74,7 +74,7 @@ pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that `name` is not empty, and that the kernel accepts it as the name of an interface or as the beginning of a name.
+/// Checks that `name` is not empty, and has no fault that [`not_an_interface`] finds. The name may also be the beginning of a name.
 fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let wrong = if name.is_empty() {
         Some("must not be empty in this detectLocalMode".to_owned())
@@ -86,7 +86,7 @@ fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<S
     None
 }
 
-/// Returns why the kernel does not accept a name for an interface; `None` if it accepts the name.
+/// Returns why the kernel would refuse a name for an interface; `None` if the name is short enough, and has no slash and no whitespace.
 fn not_an_interface(name: &str) -> Option<String> {
     if name.len() > INTERFACE_NAME_MAX {
         Some(format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer"))

@@ -1,7 +1,7 @@
 //! Validates a decoded configuration and converts it to a [`Config`].
 //!
 //! Returns the [`Config`], or an error for each invalid field, with the field's path. Does no I/O: the caller passes in the function that
-//! reads the host name. Invariant: a `Config` exists only if every field is valid.
+//! reads the host name. Invariant: no [`Config`] is returned after an error.
 
 mod addresses;
 mod features;
@@ -67,10 +67,10 @@ impl Diagnostics {
 
 /// Validates a configuration.
 ///
-/// `hostname` reads the host name, and is called only if no name is configured. `warnings` are the warnings of decoding.
+/// `hostname` reads the host name, and is called only if no name is configured. `warnings` are those of decoding and of the command line.
 ///
 /// # Errors
-/// Returns the errors of all invalid fields.
+/// Returns the errors that were found, one for each invalid field.
 pub(super) fn validate(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -85,7 +85,7 @@ pub(super) fn validate(
     }
 }
 
-/// Checks all fields, even after an error, so that `diagnostics` contains all errors.
+/// Checks one field after the other, also after an error, and adds the errors to `diagnostics`.
 fn check(
     file: &KubeProxyConfiguration,
     context: Context,
@@ -168,7 +168,7 @@ fn check(
 }
 
 /// Checks the proxy mode. Returns a note or a warning for another mode than nftables, because this program then runs nftables instead. Mode
-/// iptables and an empty mode only give a note, because kubeadm, kind and k3s write them for every cluster. Mode ipvs gives a warning,
+/// iptables and an empty mode only give a note, because kubeadm, kind and k3s write one of them by default. Mode ipvs gives a warning,
 /// because its user may rely on features that only ipvs has.
 fn mode(mode: &str, diagnostics: &mut Diagnostics) -> (Option<String>, Option<String>) {
     match mode {
@@ -290,8 +290,8 @@ fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &m
     Client { kubeconfig, master, accept: accept(section, diagnostics) }
 }
 
-/// Returns the `Accept` header: `acceptContentTypes` or, if that is empty, `contentType`, as in client-go. If `contentType` is protobuf,
-/// adds JSON for servers that do not support protobuf.
+/// Returns the `Accept` header: the types in `acceptContentTypes` or, if that is empty, in `contentType`, as in client-go, without those
+/// that this program cannot read. If `contentType` is protobuf, adds JSON for servers that do not support protobuf.
 fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const JSON: &str = "application/json";

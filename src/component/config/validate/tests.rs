@@ -1,4 +1,4 @@
-//! A test for each rule of validation. The configuration is valid except for the field under test, so that only this field can cause an
+//! Tests of the rules of validation. The configuration is valid except for the field under test, so that only this field can cause an
 //! error.
 
 use super::super::file::decode;
@@ -74,8 +74,8 @@ fn masquerade_bits_are_0_to_31() {
     assert_eq!(error("iptables: {masqueradeBit: 32}"), "iptables.masqueradeBit: must be between 0 and 31, not 32");
 }
 
-// IPVS schedulers `sh` and `mh` become this program's `source-hash` and `maglev`, and all others become `random`; each causes a warning
-// (E14).
+// IPVS schedulers `sh` and `mh` become this program's `source-hash` and `maglev`, and all others become `random`; each causes a warning,
+// except an empty name (E14).
 #[test]
 fn a_scheduler_of_ipvs_counts_where_ours_is_not_set() {
     let of = |body: &str| {
@@ -344,7 +344,7 @@ fn feature_gates_are_known_and_take_effect() {
         error("featureGates: {no-gate: false}"),
         "featureGates.no-gate: is no name of a feature gate: remove it"
     );
-    // Clusters pass the same map of feature gates to all components, so it may contain gates of other components.
+    // Many clusters pass the same map of feature gates to all components, so it may contain gates of other components.
     assert_eq!(
         good("featureGates: {InPlacePodVerticalScaling: true}").warnings,
         ["featureGates.InPlacePodVerticalScaling has no effect: this kube-proxy does not look at that feature gate"]

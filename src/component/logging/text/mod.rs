@@ -1,7 +1,7 @@
 //! Formats a record as klog v2 does:
 //!
 //! ```text
-//! I1122 11:42:34.588089   30022 mod.rs:228] "Synced" numServices=4 elapsed="1.2ms"
+//! I1122 11:42:34.588089   30022 sync.rs:228] "Synced" numServices=4 elapsed="1.2ms"
 //! ```
 //!
 //! The text consists of severity, month and day, local time with microseconds, process id in seven columns, file without folders and line

@@ -24,7 +24,7 @@ pub struct ConntrackLoad {
     pub drops: u64,
     /// Connections that could not be added, because one with the same addresses and ports was there; their packet was dropped.
     pub failed_inserts: u64,
-    /// Connections without an answer that were forgotten to make room for others.
+    /// Connections that were not established yet (without `IPS_ASSURED`), and were forgotten to make room for others.
     pub early_drops: u64,
 }
 

@@ -27,7 +27,7 @@ pub use walk::find_connection;
 use walk::{SEEN_REPLY, TRANSLATED};
 pub use walk::{connection, each_connection};
 
-/// Constants of `linux/netfilter/nfnetlink_conntrack.h` and `linux/netlink.h`.
+/// Constants of `linux/netfilter/nfnetlink_conntrack.h`, `linux/netfilter/nfnetlink.h` and `linux/netlink.h`.
 mod number {
     const SUBSYSTEM: u16 = 1 << 8;
     pub(super) const NEW: u16 = SUBSYSTEM;
@@ -101,8 +101,9 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Where a list of flows is filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because it has a bug: it lists
-    /// the flows that do not match.
+    /// In the kernel: UDP flows by protocol, the others by status. Its filter by IPv6 address is not used, because
+    /// `ctnetlink_filter_match_tuple` in `net/netfilter/nf_conntrack_netlink.c` compares such addresses the wrong way round: it lists the
+    /// flows that do not match.
     Kernel,
     /// In this module. Kernels before 5.8 have no filter: some ignore the attribute, others refuse the request.
     Here,
@@ -217,17 +218,18 @@ struct Deletions {
     deleted: usize,
     /// Whether a flow was not deleted because it is in a flowtable: kernels before 6.4 without commit 9b7c68b3911a refuse to delete it.
     held: bool,
-    /// The first error number that the kernel reported, other than that a flow does not exist or is in a flowtable.
+    /// The first error number that the kernel reported, other than those that are expected: a flow does not exist, exists again, or is in a
+    /// flowtable.
     failure: Option<i32>,
 }
 
 /// Deletes flows and returns how many of them still existed. Continues after a flow that cannot be deleted. Calls `release`, which removes
 /// all flows from the flowtable, if the kernel refuses to delete a flow because it is in a flowtable.
 ///
-/// `reset_at` is an address of this node. If it is given, each open TCP connection is replaced by a flow that makes this node reset the
-/// connection. Both requests are in the same send, so that hardly any packet arrives between them: the rules would send such a packet to
-/// another endpoint, whose reset would end the connection, and the new flow would then reset the client's next connection from the same
-/// port.
+/// `reset_at` is an address of this node. If it is given, each open TCP connection that is in no conntrack zone is replaced by a flow that
+/// makes this node reset the connection. Both requests are in the same send, so that hardly any packet arrives between them: the rules
+/// would send such a packet to another endpoint, whose reset would end the connection, and the new flow would then reset the client's next
+/// connection from the same port.
 ///
 /// # Errors
 /// Returns the first error that the kernel reports, other than that a flow does not exist; or the error of `release`.
@@ -483,7 +485,7 @@ mod tests {
         assert_eq!(asked(Some(1)), (vec![Filter::Kernel], false), "other errors have nothing to do with the filter");
     }
 
-    // If the kernel lists flows of other protocols as well, this module filters them out (J2, J9).
+    // Flows of other protocols, and TCP and SCTP flows without a translated destination, are filtered out here (J2, J9).
     #[test]
     fn what_the_kernel_does_not_filter_is_filtered_here() {
         let tuple = |writer: &mut Writer, kind: u16, protocol: u8| {

@@ -5,8 +5,8 @@
 //! reset back to the address that the client knows.
 //!
 //! Deleting a flow alone resets a connection only where another endpoint is ready: without one the client gets ICMP errors, which end no
-//! connection, or nothing. The new flow belongs to an established connection, so the node's firewall lets packet and reset pass. It ends
-//! with the timeout of the old flow, and the client may use its port again at once.
+//! connection, or nothing. The new flow belongs to an established connection, so a firewall that accepts established connections lets
+//! packet and reset pass. It ends with the timeout of the old flow, and the client may use its port again at once.
 //!
 //! No such request is made for a flow that is in a conntrack zone in both directions: rules put arriving packets into such a zone, but
 //! often not the packets of this node's own sockets, so the kernel would not translate the reset back. The connection of such a flow is
@@ -35,7 +35,8 @@ pub(super) const SEQUENCE: u32 = 1;
 const AT: std::ops::Range<usize> = 8..12;
 
 /// Returns the request that makes a flow like `flow` that leads to port 0 of `at`, an address of this node; nothing for a flow whose client
-/// needs no reset. The kernel answers `EEXIST` when a packet has made the flow again meanwhile, which then stays.
+/// needs no reset, or that is in a conntrack zone. The kernel answers `EEXIST` when a packet has made the flow again meanwhile, which then
+/// stays.
 pub(super) fn request(flow: &Flow, at: IpAddr) -> Vec<u8> {
     if !flow.needs_reset() || Attrs::new(&flow.handle).find(number::ZONE).is_some() {
         return Vec::new();

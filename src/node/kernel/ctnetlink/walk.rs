@@ -1,9 +1,9 @@
 //! Walks over the tracked connections with a translated destination (DNAT), of both families and of all protocols with ports: a connection
 //! of another protocol, such as ICMP, is left out. Also looks up a single connection, translated or not.
 //!
-//! Linux 5.16 and later filter by the status bit of DNAT; on older kernels this module filters the list. A connection to a Service always
-//! has a translated destination. Memory does not grow with the number of connections: each is passed to the caller when its message is
-//! read.
+//! Linux 5.16 and later filter by the status bit of DNAT; on older kernels this module filters the list. A connection that leads through a
+//! Service to an endpoint has a translated destination. Memory does not grow with the number of connections: each is passed to the caller
+//! when its message is read.
 //!
 //! The kernel does not stop traffic for the walk. A connection that begins or ends during the walk may be left out, and a connection may
 //! be given twice if the kernel changes the size of its hash table.

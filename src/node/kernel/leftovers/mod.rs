@@ -3,8 +3,8 @@
 //!
 //! The clean-up returns a [`Report`]. It talks to the kernel directly and runs no program. Objects of other programs stay unchanged; a
 //! chain of kube-proxy that another program uses is emptied and stays. The clean-up continues after an error. A running proxy cleans up
-//! only after its first sync, because until then the rules of the other mode serve the node; it cleans up one table at a time
-//! ([`CleanUp`]), so that syncs are not delayed.
+//! only after its first sync, because until then the rules of the other mode serve the node; it cleans up in steps ([`CleanUp`]), between
+//! which syncs can run.
 
 mod ipset;
 mod ipvs;
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Report {
     /// Texts that name the removed objects.
     pub removed: Vec<String>,
-    /// Texts that name the objects that stay, why they stay, and how the operator can remove them.
+    /// Texts about objects that stay, with the reason, and about other effects of the clean-up that an operator may have to know.
     pub warnings: Vec<String>,
     /// The failures. If there is one, `--cleanup` ends with exit code 1.
     pub errors: Vec<String>,
@@ -258,7 +258,7 @@ pub fn remove_all() -> Report {
 mod tests {
     use super::*;
 
-    // If the kernel does not let this process remove a part, the error names the exact commands to do it (O1).
+    // If the kernel does not let this process remove a part, the error names the commands to do it (O1).
     #[test]
     fn each_part_has_the_commands_that_remove_it() {
         let table = |family, name| TableName::new(family, name);

@@ -46,7 +46,7 @@ const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", 
 pub(super) struct Plan {
     /// The rules of built-in chains that jump to kube-proxy's chains, by chain and handle.
     pub(super) jumps: Vec<(Arc<str>, u64)>,
-    /// Kube-proxy's chains. No packet reaches them once the jumps are gone.
+    /// Kube-proxy's chains. Once the jumps are gone, packets reach them only through chains of other programs.
     pub(super) chains: Vec<Arc<str>>,
     /// The chains that stay, and why.
     pub(super) warnings: Vec<String>,

@@ -31,7 +31,7 @@ fn shown(args: &[&str], name: &str) -> String {
     all.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no flag {name}")).1
 }
 
-/// Every flag (P1): its name, its default, and another value as Go prints it.
+/// Every flag but `--help` (P1): its name, its default, and a value that it takes, as Go prints it.
 #[rustfmt::skip] // a table
 const SURFACE: &[(&str, &str, &str)] = &[
     ("config", "", "f"), ("write-config-to", "", "f"), ("cleanup", "false", "true"), ("init-only", "false", "true"),

@@ -3,7 +3,7 @@
 //!
 //! If the interface does not exist, no virtual server counts as kube-proxy's. If it exists, a virtual server counts as kube-proxy's when
 //! its address is on the interface, or when its address is another address of the node and its port is in the default range of node ports.
-//! All other virtual servers may belong to keepalived or another program: they stay, and a warning names them.
+//! All other virtual servers may belong to keepalived or another program: they stay, and a warning names some of them.
 
 mod servers;
 

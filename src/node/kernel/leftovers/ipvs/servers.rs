@@ -80,7 +80,7 @@ impl Servers {
         Ok(Self { socket, family })
     }
 
-    /// Returns all virtual servers.
+    /// Returns the virtual servers with an address and a port, sorted.
     ///
     /// # Errors
     /// Returns the error that the kernel reports.

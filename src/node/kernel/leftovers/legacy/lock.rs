@@ -15,8 +15,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The lock, which is held until this value is dropped.
 pub(super) struct Lock(#[expect(dead_code, reason = "dropping the file releases the lock")] File);
 
-/// Takes the lock. Waits at most `patience` for another program to release it. Returns `None` if the file does not exist and cannot be
-/// created.
+/// Takes the lock. Waits at most `patience` for another program to release it. Returns `None` if the file cannot be opened or, if it does
+/// not exist, cannot be created.
 ///
 /// # Errors
 /// Fails when another program still holds the lock after `patience`, or when the file cannot be locked.

@@ -1,7 +1,7 @@
 //! Removes kube-proxy's chains from the tables of iptables-legacy.
 //!
 //! The kernel lets a program read and replace only a whole table, so this module does so under the lock of iptables ([`lock`]). If the lock
-//! file is missing and cannot be created, such as in a container with a read-only file system, the table is read again right before it is
+//! file cannot be opened or created, such as in a container with a read-only file system, the table is read again right before it is
 //! replaced, and the kernel refuses the replacement if the number of rules has changed. The remaining rules keep their counters.
 
 mod lock;

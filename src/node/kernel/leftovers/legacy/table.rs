@@ -38,7 +38,8 @@ struct Offsets {
 const V4: Offsets = Offsets { target: 88, end: 112 };
 const V6: Offsets = Offsets { target: 140, end: 168 };
 
-/// The error that the bytes cannot be parsed as a table. Contains the offset of the entry that is wrong.
+/// The error that the bytes cannot be parsed as a table. Contains the offset of the entry that is wrong; 0 if the new table fails the
+/// check.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "its content is not understood, at byte {0}; look with `iptables-legacy-save | grep KUBE-` (`ip6tables-legacy-save`), and remove what is \

@@ -39,7 +39,7 @@ fn end(family: Family, number: i32) -> Vec<u8> {
     entry(family, 0, "", &number.to_ne_bytes())
 }
 
-/// Returns a table nat. Chain OUTPUT has a jump to KUBE-SERVICES (mark 1), a jump to MINE (2) and a rule without a verdict (3);
+/// Returns a table nat. Chain OUTPUT has a jump to KUBE-SERVICES (mark 1), a jump to MINE (2) and a rule that decides nothing (3);
 /// KUBE-SERVICES has a jump to KUBE-SVC-A (4) and a DNAT (5); MINE has a jump to KUBE-SVC-A (6); KUBE-SVC-A has one rule (7).
 fn nat(family: Family) -> Contents {
     let (own, _) = fields(family);
