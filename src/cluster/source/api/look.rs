@@ -27,7 +27,7 @@ use super::resource::Resource;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes. A Node can be large, because it lists the node's images.
 const MAX_ANSWER: usize = 16 << 20;
-/// How many characters of a version are used; whatever a server says, it fits a label and a line of the log.
+/// How many characters of a version are used, so that it fits into the label of a metric and a line of the log.
 const MAX_VERSION: usize = 64;
 /// The path of SelfSubjectAccessReviews, which answer whether this client may send a request (authorization.k8s.io/v1).
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -54,7 +54,7 @@ pub struct ServerReport {
 /// A server that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// How long the first request took, including the connection.
+    /// How long the first request took, including the connection and the credential plugin.
     pub took: Duration,
     /// The server's version, such as `v1.36.2`; empty if the answer has none.
     pub version: String,
@@ -91,7 +91,7 @@ pub enum Allowed {
 /// Checks the server.
 ///
 /// # Errors
-/// Fails when the credentials cannot be read.
+/// Fails if the configuration or the credentials cannot be read.
 pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
@@ -137,7 +137,7 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerRepor
     Ok(look)
 }
 
-/// Returns when the server's certificate expires; `None` without TLS or without a connection.
+/// Returns when the server's certificate expires; `None` without TLS, without a connection, or if the certificate cannot be read.
 async fn certificate_end(config: &Config, route: Route) -> Option<Timestamp> {
     let shown = Connector::new(config, route).ok()?.certificate(&config.cluster_url).await.ok()??;
     Some(certificate::facts(&shown)?.end)
@@ -148,13 +148,13 @@ fn access(verb: &'static str, kind: Resource, outcome: Allowed) -> Access {
     Access { verb, resource, is_optional: kind.is_optional(), outcome }
 }
 
-/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. Every API server answers this in JSON.
+/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. The answer has to be JSON.
 pub(super) async fn version(connection: &mut Connection) -> Result<String, Error> {
     let answer: Value = answer(connection, "/version", &Request::List(ListParams::default())).await?;
     Ok(answer["gitVersion"].as_str().unwrap_or_default().chars().take(MAX_VERSION).collect())
 }
 
-/// Lists at most one object. Returns whether that is allowed and, if it succeeds, the number of objects in the answer.
+/// Requests a list of at most one object. Returns whether that is allowed and, if it succeeds, the number of objects in the answer.
 async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (Allowed, Option<usize>) {
     let params = ListParams {
         label_selector: kind.label_selector().map(Into::into),

@@ -3,11 +3,11 @@
 //! The module takes the result of an attempt (one list or watch) and returns durations. It does no I/O: the caller passes in random numbers
 //! and monotonic time.
 //!
-//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended. Otherwise the first waits are
-//! short, because changes may wait at the server and connections break now and then; further waits double, up to 30 s, or up to 3 s while
-//! the server accepts watches. Waits have jitter, so that nodes do not retry at the same moment. A failure is logged as a warning at once
-//! and again every five minutes while it lasts, each cause at most once in five minutes. A failure that the next attempt may end or explain
-//! better is not logged as a warning at first.
+//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended; only a lasting watch resets
+//! those before lists. After an attempt that broke off, ended at once or got no answer, the first waits are short, because changes may wait
+//! at the server; further waits double, up to 30 s, or up to 3 s while the server accepts watches. Waits have jitter, so that nodes do not
+//! retry at the same moment. While a failure lasts, each cause is logged as a warning at most once in five minutes. A failure that the next
+//! attempt may end or explain better is not logged as a warning at first.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// The longest wait, jitter included, while the server accepts watches but ends each one at once: the four kinds then send at most two
 /// requests a second.
 const LONGEST_ACCEPTED: Duration = Duration::from_secs(3);
-/// The largest share of a wait that is added as jitter, so that the nodes of a cluster do not retry at the same moment.
+/// The largest share of a doubling wait that is added as jitter, so that the nodes of a cluster do not retry at the same moment.
 const JITTER: f64 = 0.5;
-/// The longest wait that a server may ask for.
+/// The longest wait that a server may ask for; if it asks for more, this one counts.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// The duration of a watch that counts as working even if it delivered nothing, however it ended, as in client-go.
 pub(super) const LASTING: Duration = Duration::from_secs(1);
@@ -31,8 +31,8 @@ const PACE: Duration = Duration::from_millis(500);
 /// The longest random wait after a watch that the server ended without an error, or whose version is too old. It spreads the requests of
 /// the nodes: a server that shuts down ends the watches of all nodes at once, and a server that starts has no history for any node.
 const SPREAD: Duration = Duration::from_millis(200);
-/// The longest random wait before a list that replaces what is known already. A server needs some 20 us of processor time for each object
-/// of a list, so the lists of thousands of nodes at once would keep it busy for minutes.
+/// The longest random wait before a list that replaces what is known already. If a server needs 20 us of processor time for each object of
+/// a list, 5,000 lists of 20,000 objects take more than half an hour of it.
 const LONGEST_SPREAD: Duration = Duration::from_secs(15);
 /// The wait after a watch that broke off, without jitter; jitter may double it.
 const SOON: Duration = Duration::from_millis(300);
@@ -161,8 +161,8 @@ pub(super) const fn is_away(cause: Cause) -> bool {
 }
 
 /// Returns the longest wait of the kind with the fewest objects after a failure that affects all kinds, without jitter of up to a half.
-/// When the attempt of this kind works, the other kinds try at once, so until then the server gets one request at a time. Returns `None`
-/// for a failure of one kind only, or if the server sent Retry-After.
+/// When the attempt of this kind works, the other kinds try at once, so these can wait longer. Returns `None` for a failure of one kind
+/// only, or if the server sent Retry-After.
 pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Option<Duration> {
     match cause {
         _ if retry_after.is_some() => None,
@@ -234,7 +234,7 @@ impl Outage {
     }
 }
 
-/// Returns a duration as Kubernetes writes it: `12m0s` or `1h0m3s`, and with tenths of a second below a minute.
+/// Returns a duration as Go writes it, such as `12m0s` or `1h0m3s`, in whole seconds, but below a minute with tenths of a second.
 pub(super) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(outage.failed(Cause::Unreachable, start), Some(Duration::ZERO));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 20), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 310), Some(SECOND * 310));
-        // After the machine was suspended, only one warning is due, and the next one is due at a multiple of five minutes.
+        // After a long time without an attempt, only one warning is due, and the next one is due at a multiple of five minutes.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1000), Some(SECOND * 1000));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1199), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1200), Some(SECOND * 1200));

@@ -1,7 +1,7 @@
 //! Reads the objects of a manifest file.
 //!
 //! The module takes the bytes of a file. It passes on a [`ManifestObject`] for each object of a kind that the proxy reads, in the order of
-//! the file, and then returns [`FileProblems`]. It does no I/O. A document that does not parse marks the file as broken, but the other
+//! the file, and then returns [`FileProblems`]. It does no I/O. A YAML document that does not parse marks the file as broken, but the other
 //! documents of the file are used. Two threads decode a long JSON list, with the same result in the same order as one thread.
 
 use std::borrow::Cow;
@@ -36,8 +36,8 @@ const CHUNKS_WAITING: usize = 4;
 /// The namespace of an object without a namespace, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The largest number of nodes and parser events of a YAML document: more than the largest allowed file can contain, so that only the
-/// file's size is limited.
+/// The largest number of nodes and parser events of a YAML document: one for each byte of the largest file that is read, so that in effect
+/// only the file's size is limited.
 const MAX_YAML_EVENTS: usize = 1 << 26;
 
 /// How many parser events aliases may add to a YAML document, for each byte of the document. The limit is needed because a few hundred
@@ -98,8 +98,8 @@ impl Reader {
     }
 }
 
-/// Decodes a file's bytes: JSON if the file's name ends in `.json`, YAML otherwise. Calls `take` with each object, in the order of the
-/// file. The second reader is for a second thread.
+/// Decodes a file's bytes: JSON if the file's name ends in `.json`, YAML if it ends in `.yaml` or `.yml`, and otherwise JSON if the text
+/// begins with `{`. Calls `take` with each object, in the order of the file. The second reader is for a second thread.
 pub(super) fn decode(
     file: &Arc<Path>,
     bytes: &[u8],
@@ -276,7 +276,7 @@ impl<'a> Decoder<'a> {
                 }
                 is_plain
             }
-            // A cluster has few objects of these kinds, so they can be decoded through a `Value`, which is slower.
+            // A cluster has fewer objects of these kinds, so they can be decoded through a `Value`, which is slower.
             ItemKind::Node | ItemKind::ServiceCidr => false,
         };
         self.kind = ManifestProblem::NO_KIND;
@@ -383,12 +383,12 @@ impl<'a> Decoder<'a> {
     /// Warns about fields that the complete type does not have.
     ///
     /// # Errors
-    /// Returns the first field that does not fit the type.
+    /// Returns the first field that does not fit the complete type.
     fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), DecodeError> {
         let mut unknown = Vec::new();
         let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
         if fits.is_err() {
-            // Decode the object again to find the field's name. To track field names costs too much for objects that fit.
+            // Decode the object again to find the field's name. Tracking the names takes time for each field, which objects that fit save.
             objects::decode::<Full>(object)?;
         }
         for field in unknown {
