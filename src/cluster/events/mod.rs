@@ -51,7 +51,7 @@ pub enum ReportedEvent {
     MetricsFailed(String),
     /// The configured proxy mode is `ipvs` (P12). Contains the text of the warning.
     Mode(String),
-    /// Programs may get node ports, which are in the node's range of ephemeral ports (N6). Contains the text of the warning.
+    /// Other programs may get node ports, which are in the node's range of ephemeral ports (N6). Contains the text of the warning.
     EphemeralNodePorts(String),
     /// Another kube-proxy writes to the tables that this process programs.
     AnotherProxy,
@@ -177,7 +177,7 @@ enum Place {
 
 impl Recorder {
     /// Records an event. Drops it if an equal event or too many events of its kind or namespace were recorded recently, if the queue has no
-    /// room for it, or if the [`Publisher`] is dropped, which is so without an API server.
+    /// room for it, or if the [`Publisher`] is dropped (as the proxy does without an API server).
     pub fn record(&self, event: ReportedEvent) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bell.is_closed() || !waiting.add(event, Instant::now()) {

@@ -49,8 +49,8 @@ pub(super) struct Doubt {
     silence: Duration,
     /// How long the next watch may be silent after it begins.
     at_begin: Duration,
-    /// Whether a watch has begun since a watch failed or ended early. If so, a further watch does not postpone `due`, because watches that
-    /// repeatedly end must not postpone the question for ever.
+    /// Whether a watch has begun since a watch failed or ended early, or a question was not answered. If so, a further watch does not
+    /// postpone `due`, because watches that repeatedly end must not postpone the question for ever.
     has_begun: bool,
     /// When the server last answered that it has our version; `None` if it has not, or not since an outage.
     answered: Option<Instant>,

@@ -102,7 +102,7 @@ pub(super) enum End {
     InOrder,
     /// The connection ended within an event.
     WithinEvent,
-    /// The connection ended between two events.
+    /// The connection ended between two events, or nothing came on a watch for too long.
     Interrupted,
     /// The connection ended before a list was complete.
     Unfinished,

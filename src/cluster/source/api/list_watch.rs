@@ -1,8 +1,8 @@
 //! The requests of a [`Reflector`]: a list page by page, a watch event by event, or a streaming list, which is a watch that begins with
 //! all objects.
 //!
-//! The module reads the server's answers and calls the reflector's methods. Every wait has a time limit, and so has the size of an event
-//! and of a page: if a server sends nothing, only single bytes or something endless, the request fails and the reflector continues with its
+//! The module reads the server's answers and calls the reflector's methods. Every wait has a time limit, and events and pages have a
+//! largest size: if a server sends nothing, only single bytes or something endless, the request fails and the reflector continues with its
 //! next request.
 
 use std::future::pending;
@@ -25,7 +25,7 @@ use super::{Answered, Observer, continuity};
 /// The number of objects that a page of a list may have.
 const PAGE: u32 = 500;
 /// The longest event of a watch, in bytes. It is well above the largest request that an API server accepts (3 MiB, `MaxRequestBodyBytes` in
-/// k8s.io/apiserver), because an object may have more bytes in an answer.
+/// k8s.io/apiserver), because an object may have more bytes in an answer than in the request that wrote it.
 const MAX_EVENT: usize = 16 << 20;
 /// The largest page, in bytes. A page without a limit, or of a server that ignores the limit, is the complete list.
 const MAX_PAGE: usize = 256 << 20;

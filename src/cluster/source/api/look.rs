@@ -43,7 +43,7 @@ pub struct ServerReport {
     pub skipped: Vec<String>,
     /// The server's answer, or why there is none.
     pub reached: Result<Reached, String>,
-    /// When the client's certificate expires, if it has one.
+    /// When the client's certificate expires; `None` without one, or if it cannot be read.
     pub client_certificate_end: Option<Timestamp>,
     /// Whether each request that a proxy needs is allowed; empty if the server does not answer.
     pub access: Vec<Access>,
@@ -58,7 +58,7 @@ pub struct Reached {
     pub took: Duration,
     /// The server's version, such as `v1.36.2`; empty if the answer has none.
     pub version: String,
-    /// When the server's certificate expires, if it shows one.
+    /// When the server's certificate expires; `None` if it shows none, or none that can be read.
     pub certificate_end: Option<Timestamp>,
 }
 
@@ -88,7 +88,7 @@ pub enum Allowed {
     Unknown(String),
 }
 
-/// Checks the server.
+/// Checks whether the server answers, and whether it allows each request of a proxy.
 ///
 /// # Errors
 /// Fails if the configuration or the credentials cannot be read.
@@ -148,7 +148,8 @@ fn access(verb: &'static str, kind: Resource, outcome: Allowed) -> Access {
     Access { verb, resource, is_optional: kind.is_optional(), outcome }
 }
 
-/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. The answer has to be JSON.
+/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. API servers answer this in JSON, whatever the `Accept`
+/// header asks for.
 pub(super) async fn version(connection: &mut Connection) -> Result<String, Error> {
     let answer: Value = answer(connection, "/version", &Request::List(ListParams::default())).await?;
     Ok(answer["gitVersion"].as_str().unwrap_or_default().chars().take(MAX_VERSION).collect())

@@ -14,8 +14,8 @@
 //! commands.
 //!
 //! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; each kind
-//! takes the memory of one page (which may be a complete list) or one event, and of the names of its objects; waits and time limits depend
-//! on no clock that can be set.
+//! takes the memory of one page (which may be a complete list) or one event, and of the names and the problems of its objects; waits and
+//! time limits depend on no clock that can be set.
 
 mod certificate;
 mod client;

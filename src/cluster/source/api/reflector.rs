@@ -3,12 +3,12 @@
 //! The module takes the API server's answers about the kind and sends events. It decides what to do after each list or watch, and handles
 //! each object; `list_watch` sends the requests.
 //!
-//! The HTTP client is that of the kube library. `src/decisions/0003-own-watch.md` says why the reflector does not use the watch of
+//! The requests go through a [`kube::Client`]. `src/decisions/0003-own-watch.md` says why the reflector does not use the watch of
 //! `kube::runtime`.
 //!
 //! Invariants: an event is sent before its resource version counts as seen; a list that breaks off deletes nothing; a list is never older
-//! than the last seen version, unless the server's versions went back; after each attempt the reflector waits and tries again, and
-//! [`Backoff`] says how long; [`Outage`] decides when a failure is logged.
+//! than the last seen version, unless the server's versions went back; after each attempt the reflector waits and tries again, as `retry`
+//! says, which also decides when a failure is logged.
 
 use std::time::{Duration, SystemTime};
 
@@ -49,9 +49,10 @@ pub(super) struct Timing {
     pub(super) silence: Duration,
     /// How long nothing may arrive on a streaming list before it fails.
     pub(super) initial: Duration,
-    /// How long the answer to a list may take to begin. Servers abandon a list after 60 s.
+    /// How long the answer to a list may take to begin. By default servers abandon a list after 60 s (`--request-timeout`).
     pub(super) list_response: Duration,
-    /// How long the answer to a watch may take to begin. Servers may queue the request for a quarter of their timeout of 60 s.
+    /// How long the answer to a watch may take to begin. Servers may queue the request for a quarter of that time-out (API Priority and
+    /// Fairness).
     pub(super) watch_response: Duration,
     /// How long a complete page may take to arrive.
     pub(super) page: Duration,
@@ -450,7 +451,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
             _ => self.logged_problems.forget(&key),
         }
         match key {
-            // Send no deletion, so that `rules::model` keeps the last state of this node's Node (L6, M8).
+            // Send no deletion, so that `rules::model` keeps the last state of this node's Node (L6).
             Some(Key::Node(name)) if was_known => {
                 warn!(node = &*name, "The Node was deleted; the proxy goes on with its last state");
                 self.shared.progress.send_modify(|progress| progress.node(None));

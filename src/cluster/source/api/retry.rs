@@ -4,10 +4,10 @@
 //! and monotonic time.
 //!
 //! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended; only a lasting watch resets
-//! those before lists. After an attempt that broke off, ended at once or got no answer, the first waits are short, because changes may wait
-//! at the server; further waits double, up to 30 s, or up to 3 s while the server accepts watches. Waits have jitter, so that nodes do not
-//! retry at the same moment. While a failure lasts, each cause is logged as a warning at most once in five minutes. A failure that the next
-//! attempt may end or explain better is not logged as a warning at first.
+//! those before lists. After an attempt that broke off, ended at once or got no connection, the first waits are short, because changes may
+//! wait at the server; further waits double, up to 30 s, or up to 3 s while the server accepts watches. Waits have jitter, so that nodes do
+//! not retry at the same moment. While a failure lasts, each cause is logged as a warning at most once in five minutes. A failure that the
+//! next attempt may end or explain better is not logged as a warning at first.
 
 use std::time::{Duration, Instant};
 
@@ -154,8 +154,8 @@ impl Backoff {
     }
 }
 
-/// Returns whether a failure means that this node reaches no API server: there is no connection, or a load balancer answers 502, 503 or
-/// 504.
+/// Returns whether a failure means that this node reaches no API server: there is no connection, no answer in time, or one of a load
+/// balancer with status 502, 503 or 504.
 pub(super) const fn is_away(cause: Cause) -> bool {
     matches!(cause, Cause::Unreachable | Cause::Refused(502..=504))
 }
@@ -234,7 +234,7 @@ impl Outage {
     }
 }
 
-/// Returns a duration as Go writes it, such as `12m0s` or `1h0m3s`, in whole seconds, but below a minute with tenths of a second.
+/// Returns a duration in the form of Go's durations, such as `12m0s` or `1h0m3s`, and below a minute with tenths of a second.
 pub(super) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

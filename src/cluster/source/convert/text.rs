@@ -22,7 +22,7 @@ fn is_dns_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`] with or without white space around it; `None` if the text is none.
+/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`] with or without white space around it; `None` for any other text.
 pub(super) fn parse_weight(text: &str) -> Option<u8> {
     text.trim().parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight))
 }

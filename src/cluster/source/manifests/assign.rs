@@ -1,13 +1,13 @@
 //! Gives Services the cluster IPs and node ports that an API server would give them, for commands that show what manifests would do.
 //!
 //! The module takes the events of all manifests, in which [`ASSIGN`] and [`ASSIGN_PORT`] mark what is missing, and replaces each mark. It
-//! returns a sentence for each Service that got something, and a problem for each address or port that is not free any more. A Service that
-//! gets no cluster IP at all is removed. The module does no I/O.
+//! returns a sentence for each Service that got something, and a problem for each address or port that it lacks because none is free. A
+//! Service that gets no cluster IP at all is removed. The module does no I/O.
 //!
 //! The choice depends on the Service's name, and not on the order of the manifests: a hash of the name gives the first address to try, and
-//! the Service gets the first free address from there on. So a new Service changes the address of another one only if it takes that address
-//! before. This module does not choose from the first part of a range, which an API server leaves to people who choose by hand as long as
-//! the rest is not used up (KEP-3070 for addresses, KEP-3668 for node ports).
+//! the Service gets the first free address from there on. So most Services keep their addresses when another one is added. This module does
+//! not choose from the first part of a range, which an API server leaves to people who choose by hand as long as the rest is not used up
+//! (KEP-3070 for addresses, KEP-3668 for node ports).
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -180,7 +180,8 @@ struct Range {
 }
 
 impl Range {
-    /// Leaves out the network's address, the IPv4 broadcast address and the part from which people choose by hand.
+    /// Returns the range without the network's address, the IPv4 broadcast address and the part from which people choose by hand, and with
+    /// at most [`MOST_ADDRESSES`].
     fn new(cidr: IpNet) -> Self {
         let size = 1_u64.checked_shl((cidr.max_prefix_len() - cidr.prefix_len()).into()).unwrap_or(u64::MAX);
         let by_hand = if size > 32 { (size / 16).clamp(16, 256) } else { 0 };

@@ -170,7 +170,7 @@ impl<'a> Decoder<'a> {
         let mut rest = text;
         for number in 1.. {
             self.document = Some(number);
-            // Most files consist of one list. Find only the texts of its items here; they are decoded later.
+            // Of a list, find only the texts of its items here; they are decoded later.
             let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
             let (list, end) = (lists.next(), lists.byte_offset());
             if let Some(Ok(list)) = &list

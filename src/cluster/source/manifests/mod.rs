@@ -41,9 +41,10 @@ pub use thread::{Handle, check, spawn};
 /// What a [`ManifestProblem`] affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A part of an object is ignored, or an object is ignored because another definition of it counts.
+    /// An object or a part of it is ignored.
     Warning,
-    /// A document, file or directory cannot be used. Objects that it defined before stay unchanged.
+    /// An object, a document, a file or a directory cannot be read (objects that it defined before stay unchanged), or there is no free
+    /// address or port for a Service.
     Error,
 }
 

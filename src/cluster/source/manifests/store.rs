@@ -5,7 +5,7 @@
 //!
 //! `rules::model` ("the model") has the objects; the store keeps only their names, the files and documents that define them, and a hash of
 //! each event, so that manifests take little more memory than objects from an API server. When the file whose definition counted no longer
-//! defines an object, and the next file defines it differently, that file has to be read again ([`Changes::again`]).
+//! defines an object, and the next file defines it with other content, that file has to be read again ([`Changes::again`]).
 //!
 //! Invariants: if an object is defined several times, the first definition counts (smallest path, then order in the file); equal content
 //! causes no event; a broken file keeps all objects that it defined before; the events of a new file do not wait for its end, unless
@@ -126,8 +126,9 @@ impl Store {
         u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
     }
 
-    /// Notes the next object of a file. If the file is new and no other definition of the object is known, returns the object's event,
-    /// which the rest of the file cannot change; `None` then means that the proxy does not handle the object.
+    /// Notes the next object of a file. Returns the object's event if the file is new and no other definition of the object is known,
+    /// because the rest of the file cannot change it then. Returns `None` if [`Store::finish`] decides, or if the proxy does not handle the
+    /// object.
     pub(super) fn add(&mut self, load: &mut Load, object: ManifestObject) -> Option<Event> {
         let ManifestObject { key, document, event } = object;
         let is_object = event != key.deletion();

@@ -47,7 +47,7 @@ pub struct Handle {
 /// A function that is called for each new problem that has a [`ManifestProblem::kind`], with that kind.
 pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
-/// Checks that a directory can be read and followed.
+/// Checks that the path given with `--manifests` is a directory that can be read.
 ///
 /// # Errors
 /// Fails if it is no directory, or cannot be read.

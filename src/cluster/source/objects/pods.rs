@@ -1,7 +1,7 @@
 //! The pods that an EndpointSlice names.
 //!
-//! The module decodes only the fields about pods. Only commands need them: the decoded endpoints of [`super::EndpointSlice`], hundreds of
-//! thousands in a large cluster, are smaller without them.
+//! The module decodes only the fields about pods. Only commands need these, and the decoded endpoints of [`super::EndpointSlice`], hundreds
+//! of thousands in a large cluster, are smaller without them.
 
 use std::net::IpAddr;
 

@@ -86,8 +86,8 @@ impl Status {
         self.code == 410 || matches!(self.reason.as_deref(), Some("Expired" | "Gone"))
     }
 
-    /// Reads the body of an error response in any format. If the body is neither protobuf nor JSON, such as in an answer of a load
-    /// balancer, the start of its first line becomes the message, unless it is HTML.
+    /// Reads the body of an error response in any format. If it cannot be read as a Status, such as in an answer of a load balancer, the
+    /// start of its first line becomes the message, unless it begins with `<`, as HTML does.
     pub(super) fn of_body(body: &[u8]) -> Self {
         if let Some(status) = protobuf::status(body) {
             return status;
