@@ -1,4 +1,4 @@
-//! Tracks which objects of one kind `rules::model` has ("the model"), and finds the known objects that a new list lacks.
+//! Tracks which objects of one kind exist and were sent to `rules::model` ("the model"), and finds those that a new list lacks.
 //!
 //! The module does no I/O. It keeps only the names of the objects, in memory that it shares with the events.
 //!
@@ -10,7 +10,7 @@ use foldhash::HashMap;
 
 use crate::source::Key;
 
-/// The objects of one kind that the model has.
+/// The known objects of one kind: they exist, and the model has them.
 #[derive(Debug, Default)]
 pub(super) struct KnownObjects {
     /// The number of the list in which each object was last seen.
@@ -79,7 +79,7 @@ impl KnownObjects {
         }
     }
 
-    /// Notes that an object was deleted. Returns whether the model had it.
+    /// Notes that an object was deleted. Returns whether it was known.
     pub(super) fn deleted(&mut self, key: &Key) -> bool {
         self.objects.remove(key).is_some()
     }

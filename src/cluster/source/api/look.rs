@@ -1,8 +1,8 @@
 //! Checks with a proxy's configuration whether the API server is usable, before a proxy starts with that configuration.
 //!
 //! The module takes the client's options and the node's name. It returns whether the server answers, and whether each request of a proxy is
-//! allowed. To find out, it sends the same lists (limited to one object) and watches as a proxy. Only for the creation of Events it sends a
-//! SelfSubjectAccessReview instead, so that it writes nothing.
+//! allowed. To find out, it sends lists (limited to one object) and watches with the paths and selectors of a proxy. Only for the creation
+//! of Events it sends a SelfSubjectAccessReview instead, so that it writes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub struct ServerReport {
     pub reached: Result<Reached, String>,
     /// When the client's certificate expires; `None` without one, or if it cannot be read.
     pub client_certificate_end: Option<Timestamp>,
-    /// Whether each request that a proxy needs is allowed; empty if the server does not answer.
+    /// Whether each request of a proxy is allowed; empty if the server does not answer.
     pub access: Vec<Access>,
     /// Whether the node's Node object exists; `None` if Nodes cannot be listed.
     pub has_node: Option<bool>,

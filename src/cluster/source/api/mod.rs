@@ -102,7 +102,7 @@ pub struct Answered<'a> {
     pub bytes: Option<usize>,
 }
 
-/// Receives the facts that metrics count and `/readyz` shows. The source calls it on its own thread, so it must not block.
+/// Receives the facts that metrics count and the health pages show. The source calls it on its own thread, so it must not block.
 pub trait Observer: Send + 'static {
     /// Reports whether the server serves a kind: `false` at the start and after a failure.
     fn connected(&self, kind: &'static str, is: bool);

@@ -74,7 +74,7 @@ pub(super) enum Failure {
         status: String,
         code: u16,
     },
-    /// There is no connection to the proxy, or it does not speak its protocol.
+    /// There is no connection to the proxy, it does not speak its protocol, or a SOCKS proxy makes no connection to the server.
     #[error("cannot connect through {proxy}: {reason}")]
     Unreachable {
         /// The proxy's URL and where it is configured, as [`Proxy`] prints them.

@@ -124,13 +124,14 @@ pub(super) struct Reflector<'a, O> {
     pub(super) outage: Outage,
     confirmation: Confirmation,
     backoff: Backoff,
-    /// Whether the last attempt did not reach the server.
+    /// Whether the last failure was that the server was unreachable, and it has accepted no watch since.
     is_unreachable: bool,
     /// When the server became unreachable ([`is_away`]); `None` if it has accepted a watch since, or a list is due for this reason.
     away_since: Option<Instant>,
     /// Receives the notifications of the other kinds' reflectors ([`Shared::news`]).
     news: Receiver<u64>,
-    /// The value of [`Shared::news`] when the server last accepted a watch of this kind: how often versions had gone back until then.
+    /// The value of [`Shared::news`] at the start of the last attempt, or when the server accepted a watch since: how often versions had
+    /// gone back until then.
     losses: u64,
     logged_problems: OncePerKey<Option<Key>, Problem>,
     logged_absence: Once<()>,
@@ -390,7 +391,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles an object that was added or modified. Returns the object's resource version.
+    /// Handles an object that was added or modified. Returns the object's resource version, if it has one.
     pub(super) async fn applied(&mut self, object: ReadObject) -> Result<Option<String>, Error> {
         match object {
             Ok(object) => {

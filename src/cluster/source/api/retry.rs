@@ -6,8 +6,8 @@
 //! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended; only a lasting watch resets
 //! those before lists. After an attempt that broke off, ended at once or got no connection, the first waits are short, because changes may
 //! wait at the server; further waits double, up to 30 s, or up to 3 s while the server accepts watches. Waits have jitter, so that nodes do
-//! not retry at the same moment. While a failure lasts, each cause is logged as a warning at most once in five minutes. A failure that the
-//! next attempt may end or explain better is not logged as a warning at first.
+//! not retry at the same moment. In each five minutes of an outage, each cause is logged as a warning at most once. A failure that the next
+//! attempt may end or explain better is not logged as a warning at first.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::error::{Cause, End};
 
 /// The shortest of the waits that double; tests may use another value.
 pub(super) const FIRST: Duration = Duration::from_millis(800);
-/// The longest wait, jitter included.
+/// The longest wait to which doubling leads, jitter included.
 const LONGEST: Duration = Duration::from_secs(30);
 /// The longest wait, jitter included, while the server accepts watches but ends each one at once: the four kinds then send at most two
 /// requests a second.
@@ -26,7 +26,7 @@ const JITTER: f64 = 0.5;
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// The duration of a watch that counts as working even if it delivered nothing, however it ended, as in client-go.
 pub(super) const LASTING: Duration = Duration::from_secs(1);
-/// The shortest time from the start of a watch that the server ends in order to the start of the next one.
+/// The shortest time from the start of a watch that delivers a version, and that the server ends in order, to the start of the next one.
 const PACE: Duration = Duration::from_millis(500);
 /// The longest random wait after a watch that the server ended without an error, or whose version is too old. It spreads the requests of
 /// the nodes: a server that shuts down ends the watches of all nodes at once, and a server that starts has no history for any node.
@@ -41,7 +41,7 @@ const SOON_WITHIN_EVENT: u32 = 120;
 /// How many waits are short after watches that broke off between events or ended at once, after lists that broke off, and before lists that
 /// are needed because the server does not have the version.
 const SOON_INTERRUPTED: u32 = 6;
-/// How many waits are short after a 401, because credentials are read again at once, or after a request without an answer.
+/// How many waits are short after a 401, because credentials are read again at once, or if there was no connection.
 const SOON_ELSE: u32 = 1;
 /// How often the first answer of a server that was unreachable may reset the waits before an attempt works.
 const ANSWERS: u32 = 2;
@@ -51,7 +51,7 @@ const PROBE_UNREACHABLE: Duration = Duration::from_secs(3);
 /// The wait of the kind with the fewest objects, without jitter, after a 401 or a redirect. It is shorter, because these answers cost the
 /// server little.
 const PROBE_REFUSED: Duration = Duration::from_secs(2);
-/// The time between two warnings about the same cause.
+/// The length of the periods of an outage, in each of which a cause is logged once.
 const REPEAT: Duration = Duration::from_secs(300);
 
 /// The facts about an attempt to list or watch on which the next wait depends.
@@ -77,7 +77,7 @@ pub(super) struct Backoff {
     first: Duration,
     /// The number of short waits since the last attempt that worked.
     soon: u32,
-    /// The number of doubling waits since the last attempt that worked.
+    /// The number of doubling waits since the last attempt that worked, or since [`Backoff::answered_again`] reset it.
     failures: u32,
     /// How often the first answer of a server that was unreachable has reset the waits since the last attempt that worked.
     answers: u32,
@@ -136,7 +136,8 @@ impl Backoff {
         self.doubled(failures, longest, chance)
     }
 
-    /// Returns the wait after this many failures: `first` at first (0.8 s to 1.2 s with [`FIRST`] and jitter), and twice as long each time.
+    /// Returns the wait after this many failures: `first` at first (0.8 s to 1.2 s with [`FIRST`] and jitter), and twice as long each time,
+    /// up to `longest`.
     fn doubled(&self, failures: u32, longest: Duration, chance: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(16));
         doubled.min(longest.div_f64(1.0 + JITTER)).mul_f64(JITTER.mul_add(chance, 1.0))

@@ -88,7 +88,8 @@ impl Progress {
     }
 }
 
-/// Sends [`Event::InitialListDone`] when the start has everything it waits for. Returns only the error that ends the process (M3).
+/// Sends [`Event::InitialListDone`] when the start has what it waits for, or has waited long enough. Returns only the error that ends the
+/// process (M3).
 pub(super) async fn run(
     options: &ApiOptions,
     progress: Receiver<Progress>,

@@ -1,8 +1,8 @@
 //! Makes the settings of TLS connections to the API server: the trusted CAs and the client certificate.
 //!
 //! The module takes the CA, the client certificate and its key from the configuration, and returns settings for rustls. Like Go's
-//! `crypto/x509`, and unlike rustls, it skips a certificate of the CA file that cannot be used, and it accepts a server whose certificate
-//! is itself in the CA file. `deploy/COMPATIBILITY.md` says where it differs from Go.
+//! `crypto/x509`, it skips a certificate of the CA file that cannot be used, and, unlike rustls, it accepts a server whose certificate is
+//! itself in the CA file. `deploy/COMPATIBILITY.md` says where it differs from Go.
 //!
 //! Invariants: the name and the period of validity of a server's certificate are always checked, except with `insecure-skip-tls-verify`. A
 //! CA file without a usable certificate is an error. No error text contains a key.

@@ -102,7 +102,7 @@ impl Converter {
         for (index, port) in spec.ports.iter().enumerate() {
             let Some(mut port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
             port.node_port = port.node_port.or(assigns.then_some(ASSIGN_PORT));
-            // Name and protocol identify a port (A5). Most Services have one port, and need no set of the ports seen so far.
+            // Name and protocol identify a port (A5). A Service with one port needs no set of the ports seen so far.
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
@@ -267,7 +267,7 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Opt
     None
 }
 
-/// Returns a traffic policy. An empty text means Cluster (A12).
+/// Returns a traffic policy. An empty text means Cluster (A12), and so does an unknown one, which is reported.
 fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     match word {
         "" | "Cluster" => TrafficPolicy::Cluster,
@@ -316,8 +316,8 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
-/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation counts with the values with which
-/// the EndpointSlice controller counts it.
+/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation counts with the values `Auto` and
+/// `auto`, as for the EndpointSlice controller.
 fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     let mode = object.metadata.annotation(objects::TOPOLOGY_MODE);
     !spec.traffic_distribution.is_empty() || mode.is_some_and(|mode| mode == "Auto" || mode == "auto")

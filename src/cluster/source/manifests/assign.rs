@@ -24,7 +24,7 @@ use rules::ruleset::stable_hash::{fnv1a, mix};
 /// The range of an IP family for which the manifests have no ServiceCIDR: the default of kubeadm for IPv4, and of kind for IPv6.
 const DEFAULT_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12);
 const DEFAULT_V6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0), 112);
-/// The default range from which an API server chooses node ports: 30000 to 32767 without the first 86 (KEP-3668).
+/// The part of the default range from which an API server chooses node ports first: 30000 to 32767 without the first 86 (KEP-3668).
 const FIRST_NODE_PORT: u16 = 30_086;
 const NODE_PORTS: u64 = 32_768 - FIRST_NODE_PORT as u64;
 /// At most this many addresses of a range are used: far more than a cluster has Services.

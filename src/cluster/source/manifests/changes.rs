@@ -77,7 +77,7 @@ impl Monitor {
             | WatchFlags::ONLYDIR;
         match inotify::add_watch(&self.inotify, directory, flags) {
             Ok(number) => self.directories.entry(number).or_default().add(visit),
-            // Ignore the error: the scan fails on this directory too, and reports it.
+            // Ignore the error: the scan cannot read this directory either, and reports that unless it is gone.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             Err(error) => {
                 self.failure.get_or_insert_with(|| (directory.into(), error));

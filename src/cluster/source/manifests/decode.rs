@@ -33,7 +33,7 @@ const CHUNK: usize = 500;
 /// The number of decoded chunks of the second thread that may wait for the first thread.
 const CHUNKS_WAITING: usize = 4;
 
-/// The namespace of an object without a namespace, as in kubectl.
+/// The namespace of a Service or EndpointSlice without a namespace, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// The largest number of nodes and parser events of a YAML document: one for each byte of the largest file that is read, so that in effect

@@ -98,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// Scans the whole directory until `go_on` returns false. Calls `visit` with each directory before it is read.
+    /// Scans the whole directory until `go_on` returns false. Calls `visit` with each directory before it is read, and with symlinks.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
         let listing = match walk(&self.root, visit) {

@@ -122,7 +122,7 @@ message!(AnyTime {});
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -231,7 +231,7 @@ message!(Ingress<'a> { 1 => ip, 3 => ip_mode });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -341,7 +341,7 @@ message!(Hint<'a> { 1 => name });
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(super) struct Node<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     /// With all labels and annotations.
@@ -435,7 +435,7 @@ message!(NodeAddress<'a> { 1 => type_, 2 => address });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceCidr<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
