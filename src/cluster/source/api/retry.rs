@@ -278,9 +278,9 @@ mod tests {
             (InOrder, 1200, true, [0; 10]),
             (InOrder, 100, true, [400; 10]),
             (InOrder, 0, true, [500; 10]),
-            // A watch that ends at once is no failure either, but the waits before the next watches grow.
+            // While watches end at once, the waits before the next ones grow.
             (InOrder, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
-            // After a watch that delivered a version or lasted, the wait is short, however the watch ended.
+            // After watches that delivered a version or lasted, the waits do not grow, however the watches ended.
             (WithinEvent, 0, true, [300; 10]),
             (Interrupted, 0, true, [300; 10]),
             (Interrupted, 1000, false, [300; 10]),

@@ -378,7 +378,8 @@ fn parse_weights(text: &str) -> Option<Weights> {
     Some(weights)
 }
 
-/// Returns the health-check node port of a Service of type LoadBalancer whose external policy is Local; `None` for other Services (A13).
+/// Returns the health-check node port of a Service of type LoadBalancer whose external policy is Local; `None` for other Services (A13),
+/// and for an invalid port.
 fn health_check_node_port(
     spec: &objects::ServiceSpec<'_>,
     external: TrafficPolicy,

@@ -265,7 +265,7 @@ fn an_annotation_names_the_scheduler() {
     assert_eq!(service(web()).0.scheduler, None);
 }
 
-// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` have valid values; other values are reported (J3,
+// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` take certain values; others are reported (J3,
 // J13).
 #[test]
 fn annotations_say_what_becomes_of_flows() {
