@@ -1,10 +1,10 @@
 //! Reads the cluster's objects from one of two sources: the API server (`api`) or a directory of manifests (`manifests`).
 //!
-//! The module converts Kubernetes objects to [`Event`]s for `rules::model`, and logs each part of an object that cannot be used. `objects`
-//! defines the fields of each kind that the proxy reads, and `convert` converts objects to events; `api` and `manifests` use both. Besides
-//! [`crate::events`], this is the only module that uses types of k8s-openapi.
+//! The module converts Kubernetes objects to [`Event`]s for `rules::model`, and reports each part of an object that cannot be used.
+//! `objects` defines the fields of each kind that the proxy reads, and `convert` converts objects to events; `api` and `manifests` use
+//! both. Besides [`crate::events`], this is the only module that uses types of k8s-openapi.
 //!
-//! Invariants: an invalid object or field is logged, and an invalid object affects no other object; a change of a manifest that does not
+//! Invariants: an invalid object or field is reported, and an invalid object affects no other object; a change of a manifest that does not
 //! matter to the proxy causes no event.
 
 pub mod api;

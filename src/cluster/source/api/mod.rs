@@ -108,7 +108,8 @@ pub trait Observer: Send + 'static {
     fn connected(&self, kind: &'static str, is: bool);
     /// Reports that the server answered a request, or that the request failed.
     fn answered(&self, request: Answered<'_>);
-    /// Reports that the server sent data of a kind: objects, changes or a bookmark. Reports at most one piece of a watch in 50 ms.
+    /// Reports that the server sent data of a kind (objects, changes or a bookmark), or that it accepted a watch. Of the pieces of a watch
+    /// at most one is reported in 50 ms.
     fn received(&self, kind: &'static str, at: SystemTime);
     /// Reports that the watch of a kind fails. `why` contains the server's URL, the error and what to check. The source repeats the report
     /// every few minutes while the failure lasts, and does not report a watch that broke off and that the next attempt resumes.

@@ -198,7 +198,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads a list item by item, because a `Value` of the complete list would take many times the memory of the text. If there are many
+    /// Reads a list item by item, because a `Value` of the complete list would take much more memory than the text. If there are many
     /// items, two threads read them: each thread takes the next chunk when it has finished its last chunk, and this thread passes on all
     /// objects in the order of the list.
     fn json_items(&mut self, items: &[&RawValue], kind: Option<Kind>, second: &mut Reader) {
@@ -261,8 +261,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads a Service or EndpointSlice directly from its JSON text. Returns false for an item of another kind, without a namespace, with
-    /// an unknown field or with an error; the caller then parses it into a `Value`, which takes several times as long and finds each
-    /// problem.
+    /// an unknown field or with an error; the caller then parses it into a `Value`, which takes longer and finds each problem.
     fn plain_item(&mut self, text: &RawValue, list: Option<Kind>) -> bool {
         let Some(head) = self.reader.shapes.head(text.get()) else { return false };
         let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };

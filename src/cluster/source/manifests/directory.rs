@@ -3,7 +3,7 @@
 //! The module reads the files, and passes on a [`ScanItem`] for each event and each new problem while it reads. It uses no inotify.
 //!
 //! Invariants: objects of a missing file are deleted only if the file was certainly deleted, and not if its directory could not be read; a
-//! rescan reads only files that may have changed.
+//! rescan reads only files that may have changed, and those with a definition that counts from now on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};

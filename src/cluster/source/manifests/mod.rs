@@ -116,7 +116,7 @@ pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result
 pub struct AssignedManifests {
     /// The events of all objects, [`Event::InitialListDone`] last.
     pub events: Vec<Event>,
-    /// The problems of all files.
+    /// The problems of all files, and those of Services for which no address or port is free.
     pub problems: Vec<ManifestProblem>,
     /// A sentence for each Service that got a cluster IP or a node port which its manifest does not have.
     pub notes: Vec<String>,

@@ -4,8 +4,8 @@
 //! "Definition" means an object in a file; if several files define an object, only one definition counts.
 //!
 //! `rules::model` ("the model") has the objects; the store keeps only their names, the files and documents that define them, and a hash of
-//! each event, so that manifests take little more memory than objects from an API server. When the file whose definition counted no longer
-//! defines an object, and the next file defines it with other content, that file has to be read again ([`Changes::again`]).
+//! each event, so that it takes little memory besides the model. When the file whose definition counted no longer defines an object, and
+//! the next file defines it with other content, that file has to be read again ([`Changes::again`]).
 //!
 //! Invariants: if an object is defined several times, the first definition counts (smallest path, then order in the file); equal content
 //! causes no event; a broken file keeps all objects that it defined before; the events of a new file do not wait for its end, unless
