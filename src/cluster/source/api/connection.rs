@@ -100,7 +100,7 @@ impl Connection {
     /// Makes a connection from the configuration. Sends nothing, and runs no credential plugin.
     ///
     /// # Errors
-    /// Fails if there is no configuration, or if it cannot be read.
+    /// Fails if there is no configuration, or if it cannot be read or used.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
         let server = Server::without_plugin(&options).await?;
         server.remarks.log(&Remarks::default());
