@@ -9,17 +9,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 use super::ReportedEvent;
 
-/// The name of the reporting controller. It is the same as upstream's, because dashboards select events by it.
+/// The name of the reporting controller. It is upstream's, so that a search for the events of kube-proxy finds these as well (P9).
 const CONTROLLER: &str = "kube-proxy";
-/// The longest note and the longest name of a reporting instance that the API accepts, in bytes.
+/// The longest note and the longest name of a reporting instance that the API accepts, in bytes (`NoteLengthLimit` and
+/// `ReportingInstanceLengthLimit` in Kubernetes' `pkg/apis/core/validation/events.go`).
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
 /// Returns the `events.k8s.io/v1` object that is sent to report an event.
 pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Event {
     let regarding = regarding(node, event);
-    // The conversion fails only if the clock is not set and shows a year that a `Timestamp` cannot hold. The event then has the time
-    // 1970-01-01.
+    // The conversion fails only if the clock shows a year that a `Timestamp` cannot hold. The event then has the time 1970-01-01.
     let now = Timestamp::try_from(now).unwrap_or_default();
     Event {
         metadata: ObjectMeta {
@@ -39,7 +39,8 @@ pub(super) fn object(node: &str, event: &ReportedEvent, now: SystemTime) -> Even
     }
 }
 
-/// Returns the reference to the object that an event is about. As in upstream, field `uid` contains the object's name.
+/// Returns the reference to the object that an event is about. As in upstream, field `uid` has the name of a Node, or `namespace/name` of a
+/// Service.
 pub(super) fn regarding(node: &str, event: &ReportedEvent) -> ObjectReference {
     match event {
         ReportedEvent::Starting
@@ -88,7 +89,6 @@ fn action(event: &ReportedEvent) -> &'static str {
         | ReportedEvent::EphemeralNodePorts(_)
         | ReportedEvent::ServiceNotProgrammed { .. }
         | ReportedEvent::FrontNotProgrammed { .. } => "Program",
-        // Upstream has this action in its warning about mode ipvs.
         ReportedEvent::Mode(_) => "ProxyModeCheck",
         _ => "StartKubeProxy",
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(event, expected);
     }
 
-    // A configured mode other than `nftables` is reported as a warning about the node (P12).
+    // Mode ipvs in the configuration is reported as a warning about the node (P12).
     #[test]
     fn another_mode_is_a_warning_of_the_node() {
         let event = object("node-1", &ReportedEvent::Mode("mode is \"ipvs\"".to_owned()), at(1));

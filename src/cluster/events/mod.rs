@@ -1,13 +1,13 @@
 //! Sends Kubernetes Events about this node and its Services, which `kubectl get events` shows.
 //!
-//! The module takes [`ReportedEvent`]s from any thread and sends events.k8s.io/v1 objects to the API server, with upstream's reasons and
-//! actions. Events are not essential: a thread that records an event never waits, an error of the API server loses only the event, and an
-//! event that occurs again is sent at most once in ten minutes.
+//! The module takes [`ReportedEvent`]s from any thread and sends events.k8s.io/v1 objects to the API server. Events are not essential: a
+//! thread that records an event never waits for the API server, an error of the API server loses only the event, and an event that occurs
+//! again is recorded at most once in ten minutes.
 //!
 //! Any number of Services may be broken at once, and any user who can create Services can break them on purpose. So the number of events of
-//! each kind in ten minutes is limited, for each namespace and in total. A part of the queue is reserved for events about the node. When
-//! events about Services have filled the rest of the queue, a new event of a namespace with fewer queued events replaces the last event of
-//! the namespace with the most.
+//! each kind in ten minutes is limited, and so is the number of those about Services of one namespace. A part of the queue is reserved for
+//! events about the node. When the rest of the queue is full, a new event about a Service may replace an event of the namespace that has
+//! the most events in the queue.
 
 mod content;
 
@@ -26,15 +26,15 @@ use tracing::{debug, warn};
 use content::object;
 use rules::model::ObjectName;
 
-/// The largest number of events that wait for the API server; further events are dropped.
+/// The largest number of messages in the queue; while it is full, new events are dropped.
 const QUEUE: usize = 64;
 /// The number of places in the queue that are reserved for events about the node.
 const QUEUE_OF_NODE: usize = 16;
-/// The time for which an equal event is not sent again.
+/// The time for which an equal event is not recorded again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
-/// The largest number of events of one kind that are sent within [`REPEAT_INTERVAL`].
+/// The largest number of events of one kind that are recorded within [`REPEAT_INTERVAL`].
 const MAX_OF_KIND: usize = 256;
-/// The largest number of events of one kind about Services of one namespace that are sent within [`REPEAT_INTERVAL`].
+/// The largest number of events of one kind about Services of one namespace that are recorded within [`REPEAT_INTERVAL`].
 const MAX_OF_NAMESPACE: usize = 32;
 /// The number of attempts to send an event, and the time-out of each attempt.
 const TRIES: u32 = 5;
@@ -45,13 +45,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ReportedEvent {
     /// The proxy starts (O11).
     Starting,
-    /// The healthz server cannot listen, so the process ends (O8).
+    /// The healthz server cannot listen, which ends the process (O8). Contains the error.
     HealthzFailed(String),
-    /// The metrics server cannot listen, so the process ends (O8).
+    /// The metrics server cannot listen, which ends the process (O8). Contains the error.
     MetricsFailed(String),
-    /// The configured proxy mode is not `nftables`. Contains the text of the warning.
+    /// The configured proxy mode is `ipvs` (P12). Contains the text of the warning.
     Mode(String),
-    /// Node ports are ephemeral ports of the node (N6). Contains the text of the warning.
+    /// Other programs may get node ports, which are in the node's range of ephemeral ports (N6). Contains the text of the warning.
     EphemeralNodePorts(String),
     /// Another kube-proxy writes to the tables that this process programs.
     AnotherProxy,
@@ -61,17 +61,17 @@ pub enum ReportedEvent {
         service: ObjectName,
         /// The health-check node port of the Service.
         port: u16,
-        /// The error that the kernel reported.
+        /// The error, and the address at which the proxy tried to listen.
         error: String,
     },
-    /// The proxy does not serve a Service, because the kernel refuses its rules or because it has too many elements.
+    /// The rules do not have the current state of a Service, because the kernel refuses it (G15) or because it has too many elements (A18).
     ServiceNotProgrammed {
-        /// The Service that is not served.
+        /// The Service that is left out.
         service: ObjectName,
         /// The kernel's error, or the limit that the Service exceeds.
         error: String,
     },
-    /// The proxy does not serve a Service at an address and port, or at a node port, that the Service specifies.
+    /// The proxy does not serve a Service at an address and port, or at a node port, that the Service specifies (A16, A17).
     FrontNotProgrammed {
         /// The Service that specifies the address or port.
         service: ObjectName,
@@ -81,7 +81,7 @@ pub enum ReportedEvent {
 }
 
 impl ReportedEvent {
-    /// Returns the Service that the event is about, unless it is about the node.
+    /// Returns the Service that the event is about; `None` if it is about the node.
     const fn service(&self) -> Option<&ObjectName> {
         match self {
             Self::Starting
@@ -100,7 +100,7 @@ impl ReportedEvent {
 /// Records events. Clones record for the same [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// Wakes the publisher when messages wait. The channel is closed when the publisher was dropped.
+    /// Wakes the publisher when messages wait. The channel is closed once the publisher is dropped.
     bell: mpsc::Sender<()>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -108,12 +108,12 @@ pub struct Recorder {
 #[derive(Debug)]
 enum Message {
     Event(ReportedEvent),
-    /// A request for an answer as soon as all earlier events were sent or dropped.
+    /// Asks the publisher for an answer as soon as it has sent or dropped all earlier events.
     Flush(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// Returns the namespace of the Service that the message is about.
+    /// Returns the namespace of the Service that the message is about; `None` if it is not about a Service.
     fn namespace(&self) -> Option<&Arc<str>> {
         match self {
             Self::Event(event) => event.service().map(|service| &service.namespace),
@@ -122,7 +122,7 @@ impl Message {
     }
 }
 
-/// The messages that wait for the publisher, and the events that were recorded recently.
+/// The queue of the publisher, and the events that were recorded recently.
 #[derive(Debug, Default)]
 struct Waiting {
     messages: VecDeque<Message>,
@@ -130,7 +130,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Adds an event to the queue. Returns `false` if an equal event was sent recently, or if a limit is reached.
+    /// Adds an event to the queue. Returns `false` if an equal event was recorded recently, or if a limit is reached.
     fn add(&mut self, event: ReportedEvent, now: Instant) -> bool {
         if !self.recent.is_new(&event, now) {
             return false;
@@ -155,8 +155,8 @@ impl Waiting {
         true
     }
 
-    /// Finds room in the queue for an event of `namespace`. If the queue is full, finds the last event of the namespace with the most
-    /// events, provided that it has more events than `namespace` would have with the new one.
+    /// Returns the place of an event that an event of `namespace` may replace: the last one of the namespace with the most events, if that
+    /// namespace has more events than `namespace` would have with the new one. Otherwise returns [`Place::None`].
     fn place_for(&self, namespace: &Arc<str>) -> Place {
         let mut counts: HashMap<&Arc<str>, usize> = HashMap::new();
         self.messages.iter().filter_map(Message::namespace).for_each(|of| *counts.entry(of).or_default() += 1);
@@ -167,27 +167,28 @@ impl Waiting {
     }
 }
 
-/// Whether the queue has room for a new event.
+/// Where a new event fits into the queue.
 enum Place {
     Free,
-    /// The queue has room if the message with this index is dropped.
+    /// It fits if the message with this index is dropped.
     Of(usize),
     None,
 }
 
 impl Recorder {
-    /// Records an event. Drops it if an equal event or too many events of its kind or namespace were recorded recently, if the queue is
-    /// full, or if there is no API server.
+    /// Records an event. Drops it if an equal event or too many events of its kind or namespace were recorded recently, if the queue has no
+    /// room for it, or if the [`Publisher`] is dropped (as the proxy does without an API server).
     pub fn record(&self, event: ReportedEvent) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bell.is_closed() || !waiting.add(event, Instant::now()) {
             return debug!("No event is sent, because it or too many like it were sent lately, or too many wait");
         }
-        // Ignore the error: if the channel is full, the publisher is about to wake up.
+        // Ignore the error: if the channel is full, the publisher wakes up anyway.
         let _ = self.bell.try_send(());
     }
 
-    /// Waits until the events recorded so far are sent, but not longer than `at_most`.
+    /// Waits until the events recorded so far are sent or dropped, but not longer than `at_most`. Returns at once if the publisher is
+    /// dropped.
     pub async fn flush(&self, at_most: Duration) {
         let (done, published) = oneshot::channel();
         if self.bell.is_closed() {
@@ -220,8 +221,9 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Sends events until every recorder is dropped. `connect` makes a client and returns it with the URL of its server. Calls `answered`
-    /// for each request with the URL, the HTTP status if there was an answer, and the time that the request took.
+    /// Sends events until the queue is empty and every recorder is dropped. `connect` makes a client and returns it with the URL of its
+    /// server. Calls `answered` for each request that ends within its time-out: with the URL, the HTTP status if it is known, and the time
+    /// that the request took.
     pub async fn run(
         mut self,
         connect: impl AsyncFn() -> anyhow::Result<(kube::Client, String)>,
@@ -297,7 +299,8 @@ impl Publisher {
     }
 }
 
-/// Returns whether the server would refuse the same request again.
+/// Returns whether to drop an event, because the server refused it and would refuse it again. After a 401, a 429 and an error of the server
+/// another attempt may succeed.
 fn is_final(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => !matches!(status.code, 401 | 429 | 500..),

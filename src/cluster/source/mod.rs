@@ -1,11 +1,11 @@
 //! Reads the cluster's objects from one of two sources: the API server (`api`) or a directory of manifests (`manifests`).
 //!
-//! The module converts Kubernetes objects to [`Event`]s for `rules::model`, and logs each part of an object that cannot be used. `objects`
-//! defines the fields of each kind that the proxy reads, and `convert` converts objects to events; `api` and `manifests` use both. Besides
-//! [`crate::events`], this is the only module that uses types of k8s-openapi.
+//! The module converts Kubernetes objects to [`Event`]s for `rules::model`, and reports each part of an object that cannot be used.
+//! `objects` defines the fields of each kind that the proxy reads, and `convert` converts objects to events; `api` and `manifests` use
+//! both. Besides [`crate::events`], this is the only module that uses types of k8s-openapi.
 //!
-//! Invariants: an invalid object or field is logged and affects no other object or field; a change of a manifest that does not matter to
-//! the proxy causes no event.
+//! Invariants: an invalid object or field is reported, and an invalid object affects no other object; a change of a manifest that does not
+//! matter to the proxy causes no event.
 
 pub mod api;
 pub mod convert;
@@ -33,7 +33,7 @@ pub fn no_such_node(name: &str) -> String {
     format!("there is no Node {name}: node ports listen nowhere by default, and no endpoint is local")
 }
 
-/// A problem with one object, because of which a part of the object or the complete object is ignored.
+/// A problem with one object, such as a field with an invalid value.
 ///
 /// Prints as `Service demo/web: spec.externalIPs[1]: "300.1.1.1" is not an IP address; ignored`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct Problem {
     pub object: String,
     /// The path of the field, such as `spec.ports[0].port`.
     pub field: String,
-    /// What is wrong with the field, and how it is handled, such as `ignored`.
+    /// What is wrong with the field, and what the proxy does instead, such as `ignored`.
     pub text: String,
 }
 

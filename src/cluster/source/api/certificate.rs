@@ -1,7 +1,7 @@
 //! Reads the following fields of a certificate: its period of validity, its purpose, and the length of its RSA key.
 //!
 //! The module takes certificates in PEM or DER and returns these few fields, which rustls does not expose although it checks certificates.
-//! An X.509 library would add ten crates. For bytes that are not a certificate the result is `None`.
+//! They are not worth the dependencies of an X.509 library. For bytes that it cannot read as a certificate the result is `None`.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
     Some(facts(&first)?.end)
 }
 
-/// Returns the certificates in a PEM text, in DER; `None` in place of a certificate that is not base64.
+/// Returns the certificates in a PEM text, in DER; `None` in place of a certificate that is not base64 or has no end line.
 pub(super) fn blocks(text: &str) -> impl Iterator<Item = Option<Vec<u8>>> {
     text.split("-----BEGIN CERTIFICATE-----").skip(1).map(|rest| {
         let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
@@ -54,7 +54,7 @@ pub(super) fn blocks(text: &str) -> impl Iterator<Item = Option<Vec<u8>>> {
     })
 }
 
-/// Reads the fields of a certificate in DER (RFC 5280, section 4.1).
+/// Reads the fields of a certificate in DER (RFC 5280, section 4.1); `None` if it cannot be read.
 pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
     let (_, whole, _) = value(certificate)?;
     let (_, mut fields, _) = value(whole)?;
@@ -81,7 +81,7 @@ pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
 fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
     let (tag, text, rest) = value(bytes)?;
     let text = std::str::from_utf8(text).ok()?;
-    // A UTCTime has a year of two digits, which mean 1950 to 2049.
+    // A UTCTime has a year of two digits, which mean 1950 to 2049 (RFC 5280, section 4.1.2.5.1).
     let text = match (tag, text.get(..2)?.parse::<u8>().ok()?) {
         (UTC_TIME, ..50) => format!("20{text}"),
         (UTC_TIME, _) => format!("19{text}"),
@@ -116,7 +116,7 @@ fn purposes(fields: &[u8]) -> Option<&[u8]> {
     value(content).map(|(_, purposes, _)| purposes)
 }
 
-/// Returns the consecutive DER values in `bytes`, each as its tag and its content.
+/// Returns the DER values in `bytes` up to the first one that cannot be read, each as its tag and its content.
 fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -126,7 +126,7 @@ fn values(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Returns the tag and the content of the first DER value in `bytes`, and the bytes after it.
+/// Returns the tag and the content of the first DER value in `bytes`, and the bytes after it; `None` if it is incomplete.
 fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;

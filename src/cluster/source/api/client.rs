@@ -1,9 +1,8 @@
 //! Makes the client of the API server, and looks up the server's addresses.
 //!
-//! The module takes a kubeconfig, a URL or a pod's environment. It returns a [`Server`] with a [`kube::Client`], which reads token files
-//! again by itself. It sends an [`Event::ApiServerAt`] whenever the addresses of the server, or of a proxy on the way to the server,
-//! change, so that no Service can take over these addresses with an external IP. `plugin` runs credential plugins, and `connector` makes
-//! the connections.
+//! The module takes a kubeconfig, a URL or a pod's environment. It returns a [`Server`] with a [`kube::Client`]. It sends an
+//! [`Event::ApiServerAt`] whenever it finds other addresses of the server, or of a proxy on the way to the server, so that no Service can
+//! take over these addresses with an external IP (A17). `plugin` runs credential plugins, and `connector` makes the connections.
 
 use std::env;
 use std::fs;
@@ -41,7 +40,8 @@ pub struct ClientOptions {
     /// A kubeconfig file, whose current context is used. `None` for the configuration of a pod or, if `master` is set, for a server without
     /// credentials.
     pub kubeconfig: Option<PathBuf>,
-    /// The server's URL (`--master`), which replaces the URL in the kubeconfig. If there is no kubeconfig, the client sends no credentials.
+    /// The server's URL (`--master`), which replaces the URL in the kubeconfig. With a URL and no kubeconfig, the client sends no
+    /// credentials.
     pub master: Option<String>,
     /// The `Accept` header of lists and watches; the server picks one of its formats for each answer.
     pub accept: String,
@@ -54,7 +54,7 @@ impl Default for ClientOptions {
 }
 
 /// The `proxy-url` that the kube library gets instead of that in the kubeconfig. Without a `proxy-url`, kube would take a proxy from the
-/// environment by rules that differ from Go's.
+/// environment; this program does that itself, by Go's rules ([`proxy`]).
 const NO_PROXY_URL: &str = "http://none";
 /// Where a pod finds the files of its ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -62,7 +62,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 pub(super) struct Configuration {
     /// The configuration for the kube library. Its `root_cert` has only certificates that can be used.
     pub(super) config: Config,
-    /// The route to the server: direct, or through a proxy.
+    /// The route to the server.
     pub(super) route: Route,
     /// The certificates of the CA file that cannot be used, each with the reason.
     pub(super) skipped: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct Configuration {
 pub(super) struct Server {
     /// The client; `None` if the credentials come from a plugin that has not run yet.
     pub(super) client: Option<kube::Client>,
-    /// The server's URL for messages, without credentials.
+    /// The server's URL for messages, without user, password and query.
     pub(super) url: String,
     /// The files that hold the configuration and the credentials.
     pub(super) files: Files,
@@ -103,11 +103,11 @@ impl Remarks {
     }
 }
 
-/// Reads everything that a client needs, to report errors early: the kubeconfig and the files that it names, or a pod's environment. Sends
-/// nothing, runs no credential plugin and starts no thread that outlives the call.
+/// Reads what a client needs, to report errors early: the kubeconfig and the files that it names, or a pod's environment and files. Sends
+/// nothing and runs no credential plugin.
 ///
 /// # Errors
-/// Fails if something cannot be read or used; see [`client`].
+/// Fails if something cannot be read or used.
 pub fn check(options: &ClientOptions) -> Result<()> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
@@ -120,7 +120,7 @@ pub fn check(options: &ClientOptions) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
 
-/// Identifies a version of a file: device, inode, length in bytes, time of the last change.
+/// Identifies a version of a file: device, inode, length in bytes, time of the last modification.
 type Stamp = (u64, u64, u64, Option<SystemTime>);
 
 impl Files {
@@ -139,12 +139,12 @@ impl Files {
         )
     }
 
-    /// Returns whether one of the files was replaced since the last call of [`Self::take_change`].
+    /// Returns whether one of the files was replaced since this value was made or [`Self::take_change`] was last called.
     pub(super) fn differ(&self) -> bool {
         self.0.iter().any(|(file, known)| stamp(file) != *known)
     }
 
-    /// Returns whether one of the files was replaced since the last call of this method.
+    /// Returns whether one of the files was replaced since this value was made or this method was last called.
     pub(super) fn take_change(&mut self) -> bool {
         let changed = |(file, known): &mut (PathBuf, Option<Stamp>)| {
             let now = stamp(file);
@@ -165,8 +165,8 @@ impl Server {
     /// a tokio runtime. Credentials from the plugin are valid until the client's `valid_until`.
     ///
     /// # Errors
-    /// Fails if the configuration cannot be read, if there is no configuration (neither a file nor a URL nor a pod's environment), or if
-    /// the plugin fails.
+    /// Fails if the configuration cannot be read or used, if there is none (neither a file nor a URL nor a pod's environment), or if the
+    /// plugin fails.
     pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
         let mut configuration = configuration(options).await?;
         let server = Self::described(options, &configuration);
@@ -178,7 +178,7 @@ impl Server {
     /// Does the same as [`Server::new`], but runs no plugin: `client` is `None` if the credentials come from a plugin.
     ///
     /// # Errors
-    /// Fails for the same reasons as [`Server::new`].
+    /// Fails for the same reasons as [`Server::new`], except for the plugin.
     pub(super) async fn without_plugin(options: &ClientOptions) -> Result<Self> {
         let configuration = configuration(options).await?;
         let server = Self::described(options, &configuration);
@@ -225,8 +225,8 @@ fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> R
 /// Has to be called in a tokio runtime.
 ///
 /// # Errors
-/// Fails if the configuration cannot be read, if there is no configuration (neither a file nor a URL nor a pod's environment), or if the
-/// plugin fails.
+/// Fails if the configuration cannot be read or used, if there is none (neither a file nor a URL nor a pod's environment), or if the plugin
+/// fails.
 pub async fn client(options: &ClientOptions) -> Result<(kube::Client, String)> {
     let Server { client, url, .. } = Server::new(options).await?;
     Ok((client.context("the credential plugin has not run yet")?, url))
@@ -244,11 +244,11 @@ pub(super) fn without_secrets(url: &str) -> String {
 /// Reads the configuration of a client.
 ///
 /// # Errors
-/// Fails for the same reasons as [`client`].
+/// Fails if it cannot be read or used, or if there is none (neither a file nor a URL nor a pod's environment).
 pub(super) async fn configuration(options: &ClientOptions) -> Result<Configuration> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| {
-        // A URL without a scheme means http, as in kubectl.
+        // A URL without a scheme means http. client-go adds http as well, unless TLS is configured.
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
     });
@@ -270,8 +270,8 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
     Ok(Configuration { config, route, skipped })
 }
 
-/// The configuration for the kube library; the proxy of `proxy-url`, if there is one; and a message for each certificate of the CA file
-/// that cannot be used.
+/// The configuration for the kube library, the proxy of `proxy-url` if there is one, and a message for each certificate of the CA file that
+/// cannot be used.
 type Read = (Config, Option<Proxy>, Vec<String>);
 
 async fn from_file(file: &Path) -> Result<Read> {
@@ -317,7 +317,7 @@ async fn from_file(file: &Path) -> Result<Read> {
     Ok((config, proxy, skipped))
 }
 
-/// Returns the cluster of the current context.
+/// Returns the cluster of the current context, if the kubeconfig has it.
 fn current_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut Cluster> {
     let context = kubeconfig.current_context.as_ref()?;
     let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
@@ -347,7 +347,7 @@ fn trust(config: &mut Config, text: &[u8]) -> Result<Vec<String>> {
     Ok(skipped)
 }
 
-/// Returns the cause of an error of kube without kube's own text, which would repeat the text of the cause. The caller adds the name of the
+/// Returns an error of kube without repetitions, because kube's texts contain the texts of their causes. The caller adds the name of the
 /// file.
 fn once(error: KubeconfigError) -> anyhow::Error {
     match error {
@@ -359,7 +359,8 @@ fn once(error: KubeconfigError) -> anyhow::Error {
 /// Removes white space around a token from a file, as client-go does; kube would put the white space into the HTTP header, where it is not
 /// valid.
 ///
-/// After this, kube no longer reads the file again by itself; the proxy reads it again when the server refuses the token.
+/// If there is white space, kube no longer reads the file again by itself; the proxy reads it again when the file changes or the server
+/// refuses the token.
 fn trim_token(config: &mut Config) -> Result<()> {
     let auth = &mut config.auth_info;
     let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
@@ -370,15 +371,15 @@ fn trim_token(config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a kubeconfig can make this process run programs, because one of its users has an exec plugin. Returns `false` if the
-/// file cannot be read.
+/// Returns whether a kubeconfig can make this process run programs, because one of its users has an exec plugin. Returns `false` if there
+/// is no file or it cannot be read.
 #[must_use]
 pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
     let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
     users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
 }
 
-/// Sends the addresses of the server whenever they change, until the receiver is dropped.
+/// Looks up the addresses of the server again and again and sends them when they differ, until the receiver is dropped.
 ///
 /// Until a look-up succeeds, `rules::model` knows only the API server's addresses in the endpoints of Service `default/kubernetes`.
 pub(super) async fn announce_address(options: &ClientOptions, events: &EventSender) {
@@ -398,7 +399,8 @@ pub(super) async fn announce_address(options: &ClientOptions, events: &EventSend
     }
 }
 
-/// Returns the addresses to which the client connects, sorted. Leaves out loopback addresses, because no Service can have them.
+/// Returns the addresses of the server and of the proxy on the way, sorted. Leaves out loopback addresses, because no Service can take them
+/// over (A17).
 async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
     let Configuration { config, route, .. } = configuration(options).await?;
     let Some(server) = host_and_port(&config.cluster_url) else { return Ok(Vec::new()) };

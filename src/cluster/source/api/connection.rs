@@ -20,18 +20,18 @@ use super::decode::Status;
 use super::error::{Error, chain};
 use super::format::{Format, JSON, PROTOBUF};
 
-/// How long the body of an error response may take to arrive. Only the message in it is used.
+/// How long the body of an error response may take to arrive.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
 /// Credentials are renewed this long before they expire.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
-/// The time between two checks of the files with credentials while the server refuses the credentials.
+/// The time between two checks whether a file of the configuration or the credentials was replaced.
 const FILE_CHECK: Duration = Duration::from_secs(1);
 /// The first wait before a plugin runs again whose credentials the server does not accept. The wait doubles each time, up to
-/// [`LONGEST_RERUN`], because the plugins of all nodes ask the same server of the cloud.
+/// [`LONGEST_RERUN`], because the plugins of all nodes may ask one server.
 const FIRST_RERUN: Duration = Duration::from_secs(5);
-/// The longest wait before a plugin runs again. If the plugin did not run for twice this time, the next wait is [`FIRST_RERUN`] again.
+/// The longest wait before such a plugin runs again. If it did not run again for twice this time, the next wait is [`FIRST_RERUN`] again.
 const LONGEST_RERUN: Duration = Duration::from_secs(60);
-/// The largest body of an error response that is read, in bytes.
+/// The largest body of an error response that is used, in bytes.
 const MAX_FAILURE_BODY: usize = 64 << 10;
 
 /// A request to the API server.
@@ -45,7 +45,7 @@ pub(super) enum Request {
     Create(Vec<u8>),
 }
 
-/// The connection to one API server. Clones use one client, and each clone sends the requests of one kind of objects.
+/// The connection to one API server. Clones use one client; each kind of objects has a clone.
 #[derive(Clone)]
 pub(super) struct Connection {
     shared: Arc<Mutex<Shared>>,
@@ -58,7 +58,7 @@ pub(super) struct Connection {
 
 struct Shared {
     server: Server,
-    /// How many clients were made.
+    /// How often the configuration was read again for a new client.
     made: u64,
     /// How many replacements of the client's files were noticed.
     replaced: u64,
@@ -100,7 +100,7 @@ impl Connection {
     /// Makes a connection from the configuration. Sends nothing, and runs no credential plugin.
     ///
     /// # Errors
-    /// Fails if there is no configuration, or if it cannot be read.
+    /// Fails if there is no configuration, or if it cannot be read or used.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
         let server = Server::without_plugin(&options).await?;
         server.remarks.log(&Remarks::default());
@@ -110,7 +110,7 @@ impl Connection {
     }
 
     /// Reads the configuration again, because its certificates and credentials may be new. Does nothing if another clone has made a new
-    /// client since this clone's last request, or if a plugin would have to run again too soon.
+    /// client since this clone's last request, or if no file has changed and a plugin would have to run again too soon.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Server::new`]; the old configuration then stays in use.
@@ -150,17 +150,17 @@ impl Connection {
         }
     }
 
-    /// Returns the server's URL.
+    /// Returns the server's URL, without user, password and query.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the proxy on the way to the server, without user and password.
+    /// Returns the proxy on the way to the server, if there is one, without user and password.
     pub(super) async fn proxy(&self) -> Option<String> {
         self.shared.lock().await.server.remarks.proxy.clone()
     }
 
-    /// Returns the client. Makes a new one if the credentials expire soon. Waits while another clone waits for a plugin.
+    /// Returns the client. Makes a new one if there is none or the credentials expire soon. Waits while another clone waits for a plugin.
     async fn client(&mut self) -> Result<Client, Error> {
         let mut shared = self.shared.lock().await;
         let client = match &shared.server.client {
@@ -175,7 +175,8 @@ impl Connection {
     /// Sends a request and waits for the start of the response.
     ///
     /// # Errors
-    /// Fails if there are no credentials, no connection or no response in time, or if the response has a status other than 200 and 201.
+    /// Fails if there are no credentials, no connection or no response in time, or if the response has a status other than 200 and 201 or
+    /// is neither JSON nor protobuf.
     pub(super) async fn send(&mut self, path: &str, request: &Request, patience: Duration) -> Result<Response, Error> {
         let builder = kube::core::Request::new(path);
         let built = match request {
@@ -231,7 +232,7 @@ fn is_of_any_version(request: &Request) -> bool {
     matches!(request, Request::List(params) if params.limit.is_some() && params.resource_version.as_deref() == Some("0"))
 }
 
-/// Returns whether the credentials of a client expire within [`MARGIN`].
+/// Returns whether the credentials of a client expire within [`MARGIN`] or have expired.
 fn is_ending(client: &Client) -> bool {
     client.valid_until().is_some_and(|end| Timestamp::now() + MARGIN >= end)
 }

@@ -2,8 +2,8 @@
 //!
 //! The module takes a server's URL and the route to the server, and returns streams to the connection pool of kube's client.
 //!
-//! Invariants: an attempt to connect ends within [`CONNECT_TIMEOUT`]. If a proxy is configured, no connection bypasses it. A connection to
-//! a dead peer ends within 30 s because of TCP keepalives, which need less traffic than an HTTP/2 ping every 30 s.
+//! Invariants: an attempt to connect ends within [`CONNECT_TIMEOUT`]. If a proxy is configured, no connection bypasses it. TCP keepalives
+//! end a connection to a dead peer within 30 s.
 
 use std::error::Error as StdError;
 use std::future::ready;
@@ -51,7 +51,7 @@ const KEEPALIVE_PROBES: u32 = 4;
 const USER_TIMEOUT: Duration = Duration::from_secs(26);
 
 /// The largest sum of the lengths of user, password and target for a SOCKS proxy in bytes: hyper-util has a buffer of 262 bytes for its
-/// three messages.
+/// three messages (method, user and password, target).
 const MAX_SOCKS: usize = 249;
 /// The smallest length that counts for a target in [`MAX_SOCKS`]: an IPv6 address takes as many bytes in a message as a name of this
 /// length.
@@ -223,7 +223,7 @@ async fn socks(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<d
 /// Asks an HTTP proxy for a tunnel to the server.
 async fn tunnel(stream: Box<dyn Io>, proxy: &Proxy, server: &Uri) -> Result<Box<dyn Io>, BoxError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends when the tunnel ends or the sender is dropped.
+    // The task ends when the connection becomes the tunnel, breaks, or the sender is dropped.
     tokio::spawn(connection.with_upgrades());
     let target = authority(server)?;
     let mut request = Request::connect(&*target)

@@ -7,14 +7,14 @@
 //! An API server whose etcd was restored from a backup has lower versions than before. It accepts a watch from a version that it has not
 //! reached yet, and sends nothing, not even a bookmark, until it has reached that version. So this module asks the server when a watch is
 //! silent for longer than the minute between two bookmarks, and soon after a watch was resumed after a failure. The question is a list of
-//! one object that is not older than our version. A server that has the version answers from its cache or, before 1.34, with a read of one
-//! object from etcd. A server that does not have the version refuses within three seconds, which is
-//! [`Error::VersionLost`](super::error::Error::VersionLost); then the reflector lists everything again.
+//! one object that is not older than our version. A server that has the version answers from its cache or, before 1.34 (feature gate
+//! ListFromCacheSnapshot), with a read of one object from etcd. A server that does not have the version refuses within three seconds, which
+//! is [`Error::VersionLost`](super::error::Error::VersionLost); then the reflector lists everything again.
 //!
-//! After a server was unreachable for longer than [`AWAY`], the reflector lists everything again without a question: a restore takes at
-//! least that long, and if the restored server has already passed our version, only a list shows the difference. Most nodes would have to
-//! list anyway, because a server that starts has no history. After a shorter failure the watch is resumed: with 5,000 nodes and 20,000
-//! slices, lists after each reset of a load balancer would transfer a hundred gigabytes.
+//! After a server was unreachable for longer than [`AWAY`], the reflector lists everything again without a question, because in that time
+//! etcd may have been restored, and if the restored server has already passed our version, only a list shows the difference. After a
+//! shorter failure the watch is resumed: with 5,000 nodes and 20,000 slices of 1 kB, lists after each reset of a load balancer would
+//! transfer a hundred gigabytes.
 
 use std::time::Duration;
 
@@ -49,10 +49,10 @@ pub(super) struct Doubt {
     silence: Duration,
     /// How long the next watch may be silent after it begins.
     at_begin: Duration,
-    /// Whether a watch has begun since a watch failed or ended early. If so, a further watch does not postpone `due`, because watches that
-    /// repeatedly end must not postpone the question for ever.
+    /// Whether a watch has begun since a watch failed or ended early, or a question was not answered. If so, a further watch does not
+    /// postpone `due`, because watches that repeatedly end must not postpone the question for ever.
     has_begun: bool,
-    /// When the server last answered that it has our version.
+    /// When the server last answered that it has our version; `None` if it has not, or not since an outage.
     answered: Option<Instant>,
     due: Instant,
 }
@@ -93,8 +93,8 @@ impl Doubt {
         self.due = now + AGAIN.min(self.silence);
     }
 
-    /// Notes the end of an attempt whose watch had the timeout `life`. If the attempt failed, the question is due soon after the next watch
-    /// begins, unless data come before.
+    /// Notes the end of an attempt whose watch had the timeout `life`. If the attempt failed or ended early, the question is due soon after
+    /// the next watch begins, unless data come before.
     pub(super) fn ended(&mut self, attempt: Attempt, life: Duration) {
         let at_begin = match attempt.end {
             // The server got the timeout in whole seconds, without the fraction that `life` has.

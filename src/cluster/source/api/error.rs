@@ -3,7 +3,8 @@
 //! The module takes an error of the client, a Status of the server or a failure that the reflector found, and returns one line of text:
 //! what happened, and what the operator can check. It does no I/O.
 //!
-//! Invariant: a line contains each text only once, although the client's errors print their causes and also return them as `source`.
+//! Invariant: a line contains the text of each cause only once, although some errors of the client print their causes and also return them
+//! as `source`.
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
@@ -30,7 +31,7 @@ pub(crate) enum Error {
         "the server's versions went back: it was restored from a backup, or lags behind another one; everything is listed again"
     )]
     VersionLost,
-    /// The server answered with a status other than 200 and 201.
+    /// The server refused a request or ended a watch with this status.
     #[error("the server answered {code}{}{}", after(": ", message.as_deref()), after("; ", advice(*code)))]
     Refused {
         /// HTTP status.
@@ -46,19 +47,19 @@ pub(crate) enum Error {
     /// There is no connection, or the request failed on it.
     #[error("{0}")]
     Connection(String),
-    /// The connection broke while an answer was read.
+    /// The connection broke or ended while an answer was read, or nothing came on a watch for too long.
     #[error("{0}")]
     Broken(String),
     /// The connection ended within an event.
     #[error("{0} within an event")]
     CutOff(String),
-    /// The server sent nothing for this long.
+    /// The server sent no answer, no further bytes of an answer, or not the whole answer within this time.
     #[error("the server accepts connections, but sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
-    /// The server ended a watch immediately after its start.
+    /// The server ended a watch within a second of its start, without a new version on it.
     #[error("the server ended the watch at once")]
     VeryShortWatch,
-    /// The answer is not one of the Kubernetes API.
+    /// The answer is not one of the Kubernetes API, or is too long.
     #[error("the answer cannot be read: {0}; is this the URL of an API server?")]
     Malformed(String),
     /// A complete list lacks this number of objects (first field), which is more than this share in percent (second field). That may be a
@@ -76,7 +77,8 @@ pub(crate) enum Error {
     ReceiverGone,
 }
 
-/// The cause of a failure. Failures with equal causes look the same to an operator and are logged once.
+/// The cause of a failure. Failures with equal causes look the same to an operator, so a warning about one stands for all of them for a
+/// while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// A list or watch was interrupted: by a broken connection, or because its version is too old. The next attempt often succeeds.
@@ -100,7 +102,7 @@ pub(super) enum End {
     InOrder,
     /// The connection ended within an event.
     WithinEvent,
-    /// The connection ended between two events.
+    /// The connection ended between two events, or nothing came on a watch for too long.
     Interrupted,
     /// The connection ended before a list was complete.
     Unfinished,
@@ -118,7 +120,7 @@ impl Error {
         Self::Connection(explain(error))
     }
 
-    /// Returns the error for a Status of the server.
+    /// Returns the error for a Status with which the server refused a request or ended a watch.
     pub(super) fn of_status(status: Status, retry_after: Option<Duration>) -> Self {
         if status.is_expired() {
             return Self::Expired;
@@ -130,7 +132,7 @@ impl Error {
         Self::Refused { code: status.code, message, retry_after }
     }
 
-    /// Returns the cause to log for an operator.
+    /// Returns the cause of this error.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Expired
@@ -160,7 +162,7 @@ impl Error {
         }
     }
 
-    /// Returns how long the server asks to wait before the next request.
+    /// Returns how long the server asks to wait before the next request, if it asks for that.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -223,7 +225,7 @@ pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
         let more = match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
-            // Replace the text of rustls for this error, which is a URL of its manual.
+            // Replace the text of rustls for this error, which has a URL of its manual.
             Some(ErrorKind::UnexpectedEof) => "the server closed the connection".to_owned(),
             Some(ErrorKind::TimedOut) => "timed out".to_owned(),
             _ => cause.to_string(),
@@ -311,7 +313,7 @@ fn certificate(error: &CertificateError) -> Option<&'static str> {
         E::NotValidForName | E::NotValidForNameContext { .. } => {
             "use one of these names in the URL, or add the name to the server's certificate (--apiserver-cert-extra-sans of kubeadm)"
         }
-        // Compare the debug text, because rustls does not export the type of this error.
+        // Compare the debug text, because the type of this error is not one of rustls, but of its dependency webpki.
         E::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => {
             "a certificate is of X.509 version 1: create it again with extensions, which makes it version 3"
         }

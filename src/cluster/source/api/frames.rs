@@ -2,7 +2,8 @@
 //!
 //! The module takes chunks of bytes and returns the bytes of one event after the other. It does no I/O.
 //!
-//! Invariant: the memory is bounded by the longest allowed event plus one chunk, even if a message announces a larger length.
+//! Invariant: the bytes that are kept are at most those of the longest allowed event plus one chunk, even if a message announces a larger
+//! length.
 
 use super::format::Format;
 

@@ -1,4 +1,4 @@
-//! Tracks which objects of one kind `rules::model` has ("the model"), and finds the known objects that a new list lacks.
+//! Tracks which objects of one kind exist and were sent to `rules::model` ("the model"), and finds those that a new list lacks.
 //!
 //! The module does no I/O. It keeps only the names of the objects, in memory that it shares with the events.
 //!
@@ -10,13 +10,13 @@ use foldhash::HashMap;
 
 use crate::source::Key;
 
-/// The objects of one kind that the model has.
+/// The known objects of one kind: they exist, and the model has them.
 #[derive(Debug, Default)]
 pub(super) struct KnownObjects {
     /// The number of the list in which each object was last seen.
     objects: HashMap<Key, u32>,
     list: u32,
-    /// Whether the current list has an object whose name cannot be read.
+    /// Whether the current list has an object whose name cannot be read or is invalid.
     nameless: bool,
     /// How many objects there were when the list began.
     before: usize,
@@ -27,8 +27,8 @@ pub(super) struct KnownObjects {
 pub(super) struct Confirmation(Option<Instant>);
 
 impl Confirmation {
-    /// Returns whether a list may be applied: it does not remove too many objects (`is_excessive` is false), or the previous list removed
-    /// too many objects as well and is not older than `within`.
+    /// Returns whether a list may be applied: it does not remove too many objects (`is_excessive` is false), or it confirms the previous
+    /// list, which removed too many objects, was not applied and is not older than `within`.
     pub(super) fn may_apply(&mut self, is_excessive: bool, now: Instant, within: Duration) -> bool {
         let is_second = self.0.take().is_some_and(|first| now.saturating_duration_since(first) <= within);
         self.0 = (is_excessive && !is_second).then_some(now);
@@ -40,7 +40,7 @@ impl Confirmation {
 const MANY: usize = 10;
 
 impl KnownObjects {
-    /// Returns how many objects the model has.
+    /// Returns the number of known objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
@@ -79,7 +79,7 @@ impl KnownObjects {
         }
     }
 
-    /// Notes that an object was deleted. Returns whether the model had it.
+    /// Notes that an object was deleted. Returns whether it was known.
     pub(super) fn deleted(&mut self, key: &Key) -> bool {
         self.objects.remove(key).is_some()
     }

@@ -1,8 +1,9 @@
 //! The requests of a [`Reflector`]: a list page by page, a watch event by event, or a streaming list, which is a watch that begins with
 //! all objects.
 //!
-//! The module reads the server's answers and calls the reflector's methods. Every wait has a time limit: if a server sends nothing, sends
-//! single bytes or floods the connection, the request fails and the reflector continues with its next request.
+//! The module reads the server's answers and calls the reflector's methods. Every wait has a time limit, and events and pages have a
+//! largest size: if a server sends nothing, only single bytes or something endless, the request fails and the reflector continues with its
+//! next request.
 
 use std::future::pending;
 use std::time::{Duration, Instant as StdInstant};
@@ -23,10 +24,10 @@ use super::{Answered, Observer, continuity};
 
 /// The number of objects that a page of a list may have.
 const PAGE: u32 = 500;
-/// The longest event of a watch, in bytes. It is well above the largest object that an API server accepts (3 MiB), whose JSON may be twice
-/// as long.
+/// The longest event of a watch, in bytes. It is well above the largest request that an API server accepts (3 MiB, `MaxRequestBodyBytes` in
+/// k8s.io/apiserver), because an object may have more bytes in an answer than in the request that wrote it.
 const MAX_EVENT: usize = 16 << 20;
-/// The largest page, in bytes, for servers that ignore the page size.
+/// The largest page, in bytes. A page without a limit, or of a server that ignores the limit, is the complete list.
 const MAX_PAGE: usize = 256 << 20;
 /// The time without a failure after which a resumed watch counts as working. No data are needed for that, because a working watch may be
 /// silent for a minute.
@@ -89,7 +90,7 @@ impl<O: Observer> Reflector<'_, O> {
         page
     }
 
-    /// Reports to the observer that a request was answered with status 200, or failed with `error`.
+    /// Reports to the observer that a request was answered with status 200, or failed with `error`. `bytes` is the size of the body.
     fn answered(&self, error: Option<&Error>, start: Instant, bytes: Option<usize>) {
         let code = error.map_or(Some(200), Error::code);
         self.shared.observer.answered(Answered { url: self.connection.url(), code, took: start.elapsed(), bytes });
@@ -187,7 +188,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Returns how long to wait for bytes of a watch whose last event came at `last` and that has to end by `end`.
+    /// Returns until when to wait for bytes of a watch whose last event came at `last` and that has to end by `end`.
     fn deadlines(&self, last: Instant, end: Instant, is_list: bool) -> Deadlines {
         let timing = self.shared.timing;
         let patience = if is_list { timing.initial } else { timing.idle };
@@ -199,8 +200,7 @@ impl<O: Observer> Reflector<'_, O> {
         }
     }
 
-    /// Handles that nothing came on a watch until the first of its deadlines. If the question is due, asks whether the server still has the
-    /// version.
+    /// Handles that nothing came on a watch until a deadline. If the question is due, asks whether the server still has the version.
     fn timed_out(&mut self, deadlines: &Deadlines, is_list: bool) -> Result<(), Error> {
         let now = Instant::now();
         if now >= deadlines.end {
@@ -315,8 +315,8 @@ impl<O: Observer> Reflector<'_, O> {
         ListParams {
             label_selector: self.kind.label_selector().map(Into::into),
             field_selector: self.kind.field_selector(self.shared.node_name),
-            // Set no limit together with a version other than 0, because servers before 1.34 would then read from etcd and not from their
-            // cache.
+            // Set no limit together with a version other than 0, because servers before 1.34 (feature gate ListFromCacheSnapshot) would
+            // then read from etcd and not from their cache.
             limit: version_match.is_none().then_some(PAGE),
             continue_token: next,
             version_match,
@@ -341,9 +341,9 @@ impl<O: Observer> Reflector<'_, O> {
 struct Deadlines {
     /// When the watch is given up.
     end: Instant,
-    /// When a resumed watch counts as working.
+    /// When a resumed watch counts as working; `None` if it does already.
     resumed: Option<Instant>,
-    /// When to ask whether the server still has the version.
+    /// When to ask whether the server still has the version; `None` if a question is pending, or during a streaming list.
     doubt: Option<Instant>,
 }
 

@@ -1,8 +1,8 @@
 //! Checks with a proxy's configuration whether the API server is usable, before a proxy starts with that configuration.
 //!
 //! The module takes the client's options and the node's name. It returns whether the server answers, and whether each request of a proxy is
-//! allowed. To find out, it sends the same lists (limited to one object) and watches as a proxy. Only for the creation of Events it sends a
-//! SelfSubjectAccessReview instead, so that it writes nothing.
+//! allowed. To find out, it sends lists (limited to one object) and watches with the paths and selectors of a proxy. Only for the creation
+//! of Events it sends a SelfSubjectAccessReview instead, so that it writes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use super::resource::Resource;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes. A Node can be large, because it lists the node's images.
 const MAX_ANSWER: usize = 16 << 20;
-/// How many characters of a version are used; whatever a server says, it fits a label and a line of the log.
+/// How many characters of a version are used, so that it fits into the label of a metric and a line of the log.
 const MAX_VERSION: usize = 64;
 /// The path of SelfSubjectAccessReviews, which answer whether this client may send a request (authorization.k8s.io/v1).
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -43,9 +43,9 @@ pub struct ServerReport {
     pub skipped: Vec<String>,
     /// The server's answer, or why there is none.
     pub reached: Result<Reached, String>,
-    /// When the client's certificate expires, if it has one.
+    /// When the client's certificate expires; `None` without one, or if it cannot be read.
     pub client_certificate_end: Option<Timestamp>,
-    /// Whether each request that a proxy needs is allowed; empty if the server does not answer.
+    /// Whether each request of a proxy is allowed; empty if the server does not answer.
     pub access: Vec<Access>,
     /// Whether the node's Node object exists; `None` if Nodes cannot be listed.
     pub has_node: Option<bool>,
@@ -54,11 +54,11 @@ pub struct ServerReport {
 /// A server that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// How long the first request took, including the connection.
+    /// How long the first request took, including the connection and the credential plugin.
     pub took: Duration,
     /// The server's version, such as `v1.36.2`; empty if the answer has none.
     pub version: String,
-    /// When the server's certificate expires, if it shows one.
+    /// When the server's certificate expires; `None` if it shows none, or none that can be read.
     pub certificate_end: Option<Timestamp>,
 }
 
@@ -88,10 +88,10 @@ pub enum Allowed {
     Unknown(String),
 }
 
-/// Checks the server.
+/// Checks whether the server answers, and whether it allows each request of a proxy.
 ///
 /// # Errors
-/// Fails when the credentials cannot be read.
+/// Fails if the configuration or the credentials cannot be read.
 pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
@@ -137,7 +137,7 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerRepor
     Ok(look)
 }
 
-/// Returns when the server's certificate expires; `None` without TLS or without a connection.
+/// Returns when the server's certificate expires; `None` without TLS, without a connection, or if the certificate cannot be read.
 async fn certificate_end(config: &Config, route: Route) -> Option<Timestamp> {
     let shown = Connector::new(config, route).ok()?.certificate(&config.cluster_url).await.ok()??;
     Some(certificate::facts(&shown)?.end)
@@ -148,13 +148,14 @@ fn access(verb: &'static str, kind: Resource, outcome: Allowed) -> Access {
     Access { verb, resource, is_optional: kind.is_optional(), outcome }
 }
 
-/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. Every API server answers this in JSON.
+/// Returns the server's version, such as `v1.36.2`; empty if the answer has none. API servers answer this in JSON, whatever the `Accept`
+/// header asks for.
 pub(super) async fn version(connection: &mut Connection) -> Result<String, Error> {
     let answer: Value = answer(connection, "/version", &Request::List(ListParams::default())).await?;
     Ok(answer["gitVersion"].as_str().unwrap_or_default().chars().take(MAX_VERSION).collect())
 }
 
-/// Lists at most one object. Returns whether that is allowed and, if it succeeds, the number of objects in the answer.
+/// Requests a list of at most one object. Returns whether that is allowed and, if it succeeds, the number of objects in the answer.
 async fn list(connection: &mut Connection, kind: Resource, node_name: &str) -> (Allowed, Option<usize>) {
     let params = ListParams {
         label_selector: kind.label_selector().map(Into::into),

@@ -1,7 +1,7 @@
 //! Reads the cluster's objects from the API server.
 //!
-//! The module lists and watches Services, EndpointSlices, ServiceCIDRs and this node's Node. It sends [`Event`]s: first the objects of all
-//! kinds, then [`Event::InitialListDone`], then changes as they happen.
+//! The module lists and watches Services, EndpointSlices, ServiceCIDRs and this node's Node. It sends [`Event`]s: the objects of each kind,
+//! then its changes as they happen, and [`Event::InitialListDone`] once all kinds are listed.
 //!
 //! Each kind has a reflector (`reflector.rs`) that lists and watches it; all reflectors run on one thread, so that their events have an
 //! order. `list_watch` makes the requests of a list or a watch, `frames` cuts a watch into events, `decode` reads the answers, `known`
@@ -9,12 +9,13 @@
 //! when to try again and when to log, `error` explains failures.
 //!
 //! `connection` sends the requests with a client that `client` builds from the configuration; credentials may come from `plugin`.
-//! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads
-//! certificates. `startup` waits for the first lists, and `server_version` asks for the server's version then. `look` and `pods` answer
-//! questions of the commands.
+//! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads certificates.
+//! `startup` waits for the first lists, and `server_version` then asks for the server's version. `look` and `pods` answer questions of the
+//! commands.
 //!
-//! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; memory is
-//! bounded by one page (which may be a complete list) or one event, plus the names of the objects; all times are monotonic.
+//! Invariants: a broken object does not affect others; a list deletes only objects that it lacks, and only when it is complete; each kind
+//! takes the memory of one page (which may be a complete list) or one event, and of the names and the problems of its objects; waits and
+//! time limits depend on no clock that can be set.
 
 mod certificate;
 mod client;
@@ -83,8 +84,8 @@ pub struct ApiOptions {
     pub convert: ConvertOptions,
     /// Whether the start fails if the Node has no pod CIDRs, as with `detectLocalMode: NodeCIDR` (M3).
     pub needs_pod_cidrs: bool,
-    /// The largest share of a kind's objects, in percent, that one list may remove. If a list lacks more, the objects stay until a second
-    /// list confirms it.
+    /// The largest share of a kind's objects, in percent, that one list may remove. If a list lacks more (and at least 10), the objects
+    /// stay until a second list confirms it (O14).
     pub removal_limit: u8,
 }
 
@@ -93,7 +94,7 @@ pub struct ApiOptions {
 pub struct Answered<'a> {
     /// The URL of the server, without user, password and query.
     pub url: &'a str,
-    /// The HTTP status; `None` if there was no answer.
+    /// The HTTP status; `None` if there was no complete answer.
     pub code: Option<u16>,
     /// The time from the request to the end of the answer, or to the start of the answer of a watch.
     pub took: Duration,
@@ -101,25 +102,26 @@ pub struct Answered<'a> {
     pub bytes: Option<usize>,
 }
 
-/// Receives the facts that metrics count and `/readyz` shows. The source calls it on its own thread, so it must not block.
+/// Receives the facts that metrics count and the health pages show. The source calls it on its own thread, so it must not block.
 pub trait Observer: Send + 'static {
     /// Reports whether the server serves a kind: `false` at the start and after a failure.
     fn connected(&self, kind: &'static str, is: bool);
     /// Reports that the server answered a request, or that the request failed.
     fn answered(&self, request: Answered<'_>);
-    /// Reports that the server sent data of a kind: objects, changes or a bookmark. Reports at most one piece of a watch in 50 ms.
+    /// Reports that the server sent data of a kind (objects, changes or a bookmark), or that it accepted a watch. Of the pieces of a watch
+    /// at most one is reported in 50 ms.
     fn received(&self, kind: &'static str, at: SystemTime);
     /// Reports that the watch of a kind fails. `why` contains the server's URL, the error and what to check. The source repeats the report
-    /// every few minutes while the failure lasts, and does not report a failure that the next attempt ends.
+    /// every few minutes while the failure lasts, and does not report a watch that broke off and that the next attempt resumes.
     fn lost(&self, kind: &'static str, why: &str);
     /// Reports that the watch of a kind works again after a failure of duration `lasted`.
     fn reconnected(&self, kind: &'static str, lasted: Duration);
-    /// Reports that an object of a kind has a new problem, so that a part of it or all of it is ignored.
+    /// Reports that an object of a kind has a problem that it did not have before.
     fn rejected(&self, kind: &'static str);
     /// Reports in words what the start waits for. The source calls this at its start, after each change, and with an empty list right
     /// before it sends [`Event::InitialListDone`].
     fn waiting_for(&self, missing: &[&str]);
-    /// Reports the version of the server, such as `v1.36.2`, some seconds after the start and about every ten minutes. May be empty.
+    /// Reports the version of the server, such as `v1.36.2`, some seconds after the first lists and about every ten minutes. May be empty.
     fn server_version(&self, version: &str);
 }
 

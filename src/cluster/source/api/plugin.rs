@@ -3,11 +3,11 @@
 //! The module takes a user of the kubeconfig. If the user has a plugin, the module runs it and puts the token or certificate into the
 //! user's settings, where the client finds them as in any kubeconfig. The plugin's protocol is client.authentication.k8s.io.
 //!
-//! The module replaces the implementation of the kube library, which blocks the thread without a time limit until the plugin ends, and runs
-//! the plugin several times for each client.
+//! The module replaces the implementation of the kube library (5.0.0, `auth_exec`), which blocks the thread without a time limit until the
+//! plugin ends.
 //!
-//! Invariants: a plugin runs for a bounded time, and is then killed together with the processes that it started; no error text contains the
-//! plugin's output, because it may be a secret.
+//! Invariants: a plugin runs for a bounded time, and is then killed with its process group; no error text contains the plugin's standard
+//! output, because it may be a secret.
 
 use std::fmt::Display;
 use std::process::{Output, Stdio};
@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// How long a plugin may run. Plugins that send requests to a cloud's server need a few seconds.
+/// How long a plugin may run.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of characters of a failed plugin's standard error that the error text contains at most.
 const MAX_STDERR: usize = 300;
@@ -43,7 +43,7 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Returns whether a user's credentials come from a plugin. Credentials in the kubeconfig itself take precedence.
+/// Returns whether a user's credentials come from a plugin. A token, a password or an auth provider in the kubeconfig takes precedence.
 pub(super) fn is_used(user: &AuthInfo) -> bool {
     let has_password = user.username.is_some() && user.password.is_some();
     let has_other = user.auth_provider.is_some() || user.token.is_some() || user.token_file.is_some() || has_password;
@@ -54,7 +54,7 @@ pub(super) fn is_used(user: &AuthInfo) -> bool {
 /// change a user without a plugin.
 ///
 /// # Errors
-/// Fails if the plugin cannot be started, fails, runs too long, or does not print credentials.
+/// Fails if the plugin cannot be started, fails, runs too long, or prints no ExecCredential with a status.
 pub(super) async fn resolve(user: &mut AuthInfo) -> Result<Option<Timestamp>> {
     if !is_used(user) {
         return Ok(None);
@@ -89,7 +89,7 @@ async fn ask(exec: ExecConfig, patience: Duration) -> Result<Status> {
     credential.status.context("it printed an ExecCredential without status")
 }
 
-/// A running plugin. When this value is dropped, the plugin's process group is killed.
+/// A running plugin. When this value is dropped before the plugin has ended, the plugin's process group is killed.
 struct Running {
     child: Option<Child>,
     group: Option<Pid>,

@@ -1,9 +1,9 @@
 //! Finds the addresses of a pod by its name.
 //!
-//! Takes the client's options; reads the EndpointSlices of the pod's namespace, whose field `targetRef` names the pod of each endpoint. The
-//! role of a proxy, `system:node-proxier`, may list EndpointSlices and no pods. A pod that no Service selects is not found.
+//! The module reads the EndpointSlices of the pod's namespace, whose field `targetRef` names the pod of each endpoint. The role of a proxy,
+//! `system:node-proxier`, may list EndpointSlices and no pods. A pod that no Service selects is not found.
 //!
-//! Invariants: memory is bounded by one page of slices, and time by [`PATIENCE`].
+//! Invariant: one page of slices is in memory at a time, and the search takes at most [`PATIENCE`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -40,15 +40,15 @@ struct ListMetadata {
     next: String,
 }
 
-/// The addresses of a pod, sorted; empty when no EndpointSlice of its namespace names it.
+/// Returns the addresses of a pod, sorted; none if no EndpointSlice of its namespace names it.
 ///
 /// # Errors
-/// When the credentials cannot be read, or the server does not answer in time or refuses the request.
+/// Fails if the configuration or the credentials cannot be read, or if the server does not answer in time or refuses the request.
 pub fn pod_addresses(options: &ClientOptions, namespace: &str, pod: &str) -> Result<Vec<IpAddr>> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
     let found = runtime.block_on(async { timeout(PATIENCE, find(options, namespace, pod)).await });
-    // Does not wait for the resolution of a name, which may take long.
+    // Do not wait for the resolution of a name, which may take long.
     runtime.shutdown_background();
     let late =
         |_| anyhow!("the API server did not list the EndpointSlices of namespace {namespace} within {PATIENCE:?}");
@@ -56,7 +56,7 @@ pub fn pod_addresses(options: &ClientOptions, namespace: &str, pod: &str) -> Res
 }
 
 async fn find(options: &ClientOptions, namespace: &str, pod: &str) -> Result<BTreeSet<IpAddr>> {
-    // Asks for JSON, because protobuf answers have no typed reader for `targetRef` here.
+    // Request JSON, because `SlicePods` decodes nothing else.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
     let (wanted, mut found, mut next) = (format!("{namespace}/{pod}"), BTreeSet::new(), None);

@@ -29,15 +29,15 @@ pub(super) enum ListMethod {
     Paged,
 }
 
-/// How new a paged list has to be. A server answers [`Self::Any`] and [`Self::NotOlderThan`] from its cache, and reads etcd for
-/// [`Self::Latest`].
+/// How new a paged list has to be. A server can answer [`Self::Any`] and [`Self::NotOlderThan`] from its cache alone, and has to ask etcd
+/// for [`Self::Latest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     /// Any version that the server has in its cache, because no version is known yet. The watch that follows delivers later changes.
     Any,
     /// Not older than this version, which is the last version that the reflector has seen.
     NotOlderThan(String),
-    /// The current state in etcd. Used after the server's versions went back, or if the server's cache may be wrong.
+    /// The current state in etcd. Used after the server's versions went back, and after a list that could not be used.
     Latest,
 }
 

@@ -74,7 +74,7 @@ pub(super) enum Failure {
         status: String,
         code: u16,
     },
-    /// There is no connection to the proxy, or it does not speak its protocol.
+    /// There is no connection to the proxy, it does not speak its protocol, or a SOCKS proxy makes no connection to the server.
     #[error("cannot connect through {proxy}: {reason}")]
     Unreachable {
         /// The proxy's URL and where it is configured, as [`Proxy`] prints them.
@@ -148,7 +148,8 @@ impl Proxy {
     /// Parses the URL of a proxy. A URL without a scheme means an HTTP proxy.
     ///
     /// # Errors
-    /// Fails if the text is not a URL, or has a scheme other than http, https, socks5 and socks5h.
+    /// Fails if the text is not a URL with a host, has a scheme other than http, https, socks5 and socks5h, or has a port, user or password
+    /// that cannot be used.
     pub(super) fn of_url(origin: &'static str, text: &str) -> Result<Self, Failure> {
         let unusable = |reason| Failure::Unusable { origin, reason };
         let text = text.trim();
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn values_are_read_as_go_reads_them() {
-        // These are the cases with a proxy in Go's TestProxyFromEnvironment, each for http:// and https://.
+        // Cases of Go's TestProxyFromEnvironment and some more, each for http:// and https://.
         for (value, expected) in [
             ("127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("cache.corp.example.com:1234", "http://cache.corp.example.com:1234"),
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn exceptions_are_those_of_go() {
-        // The value of NO_PROXY and the hosts are from the table in Go's test of UseProxy, with whether each host needs the proxy.
+        // The value of NO_PROXY and the hosts follow the table in Go's TestUseProxy; each host has whether it needs the proxy.
         let gos = "foobar.com, .barbaz.net, *.bar.foo, *.wildcard.io, 192.0.2.1, 192.0.2.2:81, 192.0.2.3:80, 10.0.0.0/30, 2001:db8::52:0:1, \
                    [2001:db8::52:0:2]:443, [2001:db8::52:0:3]:80, 2002:db8:a::45/64";
         for (host, needs) in [

@@ -3,12 +3,12 @@
 //! The module takes the API server's answers about the kind and sends events. It decides what to do after each list or watch, and handles
 //! each object; `list_watch` sends the requests.
 //!
-//! The client and its credentials are those of the kube library. `src/decisions/0003-own-watch.md` says why the reflector does not use the
-//! watch of `kube::runtime`.
+//! The requests go through a [`kube::Client`]. `src/decisions/0003-own-watch.md` says why the reflector does not use the watch of
+//! `kube::runtime`.
 //!
 //! Invariants: an event is sent before its resource version counts as seen; a list that breaks off deletes nothing; a list is never older
-//! than the last seen version, unless the server's versions went back; after each attempt the reflector waits as long as [`Backoff`] says
-//! and tries again; [`Outage`] decides when a failure is logged.
+//! than the last seen version, unless the server's versions went back; after each attempt the reflector waits and tries again, as `retry`
+//! says, which also decides when a failure is logged.
 
 use std::time::{Duration, SystemTime};
 
@@ -49,9 +49,10 @@ pub(super) struct Timing {
     pub(super) silence: Duration,
     /// How long nothing may arrive on a streaming list before it fails.
     pub(super) initial: Duration,
-    /// How long the answer to a list may take to begin. Servers abandon a list after 60 s.
+    /// How long the answer to a list may take to begin. By default servers abandon a list after 60 s (`--request-timeout`).
     pub(super) list_response: Duration,
-    /// How long the answer to a watch may take to begin. Servers may queue the request for a quarter of their timeout of 60 s.
+    /// How long the answer to a watch may take to begin. Servers may queue the request for a quarter of that time-out (API Priority and
+    /// Fairness).
     pub(super) watch_response: Duration,
     /// How long a complete page may take to arrive.
     pub(super) page: Duration,
@@ -61,7 +62,7 @@ pub(super) struct Timing {
     pub(super) confirmation: Duration,
     /// The time after which an optional kind that the server does not have is listed again.
     pub(super) absent: Duration,
-    /// The shortest wait after a first failure.
+    /// The first of the waits that double ([`Backoff::new`]).
     pub(super) first_wait: Duration,
     /// How much longer each known object makes the random wait before the next list ([`list_spread`]).
     pub(super) per_object: Duration,
@@ -96,8 +97,8 @@ pub(super) struct Shared<'a, O> {
     pub(super) events: &'a EventSender,
     pub(super) observer: &'a O,
     pub(super) progress: &'a ProgressSender,
-    /// Notified when the server serves a kind again after an outage, so that the other kinds try at once. The value counts how often a
-    /// reflector found that the server's versions went back.
+    /// Notified when the server serves a kind again after an outage or answers again, so that the other kinds try at once. The value counts
+    /// how often a reflector found that the server's versions went back.
     pub(super) news: &'a Sender<u64>,
     pub(super) timing: Timing,
 }
@@ -123,13 +124,14 @@ pub(super) struct Reflector<'a, O> {
     pub(super) outage: Outage,
     confirmation: Confirmation,
     backoff: Backoff,
-    /// Whether the last attempt did not reach the server.
+    /// Whether the last failure was that the server was unreachable, and it has accepted no watch since.
     is_unreachable: bool,
-    /// When the server became unreachable ([`is_away`]); `None` once it has accepted a watch.
+    /// When the server became unreachable ([`is_away`]); `None` if it has accepted a watch since, or a list is due for this reason.
     away_since: Option<Instant>,
-    /// Receives a change when the reflector of another kind has recovered, or has found that the server's versions went back.
+    /// Receives the notifications of the other kinds' reflectors ([`Shared::news`]).
     news: Receiver<u64>,
-    /// The value of [`Shared::news`] when the server last accepted a watch of this kind: how often versions had gone back until then.
+    /// The value of [`Shared::news`] at the start of the last attempt, or when the server accepted a watch since: how often versions had
+    /// gone back until then.
     losses: u64,
     logged_problems: OncePerKey<Option<Key>, Problem>,
     logged_absence: Once<()>,
@@ -292,7 +294,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
     }
 
     /// Notes whether the server was unreachable or answered with a failure. The first answer after the server was unreachable ends the long
-    /// waits of all kinds.
+    /// waits of all kinds, if [`Backoff::answered_again`] says so.
     fn note_reachability(&mut self, cause: Cause) {
         if is_away(cause) {
             self.away_since.get_or_insert_with(Instant::now);
@@ -312,7 +314,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles that the server's versions went back. Notifies the reflectors of the other kinds, so that they list at once.
+    /// Handles that the server's versions went back. Notifies the reflectors of the other kinds, so that none lists from a version that the
+    /// server does not have.
     fn lost_version(&mut self, error: &Error) {
         let (kind, url) = (self.kind.name(), self.connection.url());
         warn!("type" = kind, url, err = %error, "Listing everything again");
@@ -320,7 +323,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.losses = *self.news.borrow_and_update();
     }
 
-    /// Makes the reflectors of the other kinds try at once.
+    /// Makes the reflectors of the other kinds try at once if they wait after a failure of all kinds.
     fn tell_others(&mut self) {
         self.shared.news.send_modify(|_| ());
         self.news.mark_unchanged();
@@ -332,7 +335,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.kind.is_optional() && lists && matches!(error.code(), Some(403 | 404))
     }
 
-    /// Handles that the server does not have an optional kind. This is not an outage, and is logged once.
+    /// Handles that the server does not have an optional kind, or does not allow this proxy to list it. This is not an outage, and is
+    /// logged once.
     fn absent(&mut self, error: &Error) {
         self.is_unreachable = false;
         self.received();
@@ -387,7 +391,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         }
     }
 
-    /// Handles an object that was added or modified. Returns the object's resource version.
+    /// Handles an object that was added or modified. Returns the object's resource version, if it has one.
     pub(super) async fn applied(&mut self, object: ReadObject) -> Result<Option<String>, Error> {
         match object {
             Ok(object) => {
@@ -442,13 +446,13 @@ impl<'a, O: Observer> Reflector<'a, O> {
     async fn removed(&mut self, key: Key, was_known: bool) -> Result<(), Error> {
         let key = Some(key);
         match key {
-            // Remember the logged problems of a deleted slice, because the EndpointSlice controller repeatedly deletes and creates slices
-            // with equal names.
+            // Remember the logged problems of a deleted slice, so that a controller that repeatedly deletes and creates a slice does not
+            // fill the log.
             Some(Key::Slice(_)) => self.logged_problems.retire(&key),
             _ => self.logged_problems.forget(&key),
         }
         match key {
-            // Send no deletion, so that `rules::model` keeps the last state of this node's Node (L6, M8).
+            // Send no deletion, so that `rules::model` keeps the last state of this node's Node (L6).
             Some(Key::Node(name)) if was_known => {
                 warn!(node = &*name, "The Node was deleted; the proxy goes on with its last state");
                 self.shared.progress.send_modify(|progress| progress.node(None));
@@ -462,7 +466,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
     /// Handles the end of a complete list of this version.
     ///
     /// # Errors
-    /// Returns [`Error::ExcessiveRemoval`] for the first list that removes too many objects. A second list that does so is applied.
+    /// Returns [`Error::ExcessiveRemoval`] for the first list that removes too many objects. A second list that does so within
+    /// [`Timing::confirmation`] is applied.
     pub(super) async fn list_complete(&mut self, version: String) -> Result<(), Error> {
         let limit = self.shared.removal_limit;
         let (missing, now) = (self.known.excessive_removal(limit), Instant::now());

@@ -13,7 +13,7 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// All kinds. Node comes first, because the start waits for it (M2).
+    /// All kinds, in the order in which [`watch_bytes`](super::decode::watch_bytes) numbers them.
     pub(super) const ALL: [Self; 4] = [Self::Node, Self::Service, Self::EndpointSlice, Self::ServiceCidr];
 
     /// Returns the name of the kind, as in the field `kind` of objects.
@@ -36,7 +36,7 @@ impl Resource {
         }
     }
 
-    /// Returns the label selector of requests for the kind.
+    /// Returns the label selector of requests for the kind; `None` for all labels.
     pub(super) const fn label_selector(self) -> Option<&'static str> {
         match self {
             Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
@@ -45,7 +45,7 @@ impl Resource {
         }
     }
 
-    /// Returns the field selector of requests for the kind.
+    /// Returns the field selector of requests for the kind; `None` for all objects.
     pub(super) fn field_selector(self, node_name: &str) -> Option<String> {
         match self {
             Self::Service => Some("spec.clusterIP!=None".into()),

@@ -3,11 +3,11 @@
 //! The module takes the result of an attempt (one list or watch) and returns durations. It does no I/O: the caller passes in random numbers
 //! and monotonic time.
 //!
-//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended. Otherwise the first waits are
-//! short, because changes may wait at the server and connections break now and then; further waits double, up to 30 s, or up to 3 s while
-//! the server accepts watches. Waits have jitter, so that nodes do not retry at the same moment. A failure is logged as a warning at once
-//! and again every five minutes while it lasts, each cause at most once in five minutes. A failure that the next attempt may end or explain
-//! better is not logged as a warning at first.
+//! Invariants: a watch that delivered a new version or lasted a second resets the waits, however it ended; only a lasting watch resets
+//! those before lists. After an attempt that broke off, ended at once or got no connection, the first waits are short, because changes may
+//! wait at the server; further waits double, up to 30 s, or up to 3 s while the server accepts watches. Waits have jitter, so that nodes do
+//! not retry at the same moment. In each five minutes of an outage, each cause is logged as a warning at most once. A failure that the next
+//! attempt may end or explain better is not logged as a warning at first.
 
 use std::time::{Duration, Instant};
 
@@ -15,24 +15,24 @@ use super::error::{Cause, End};
 
 /// The shortest of the waits that double; tests may use another value.
 pub(super) const FIRST: Duration = Duration::from_millis(800);
-/// The longest wait, jitter included.
+/// The longest wait to which doubling leads, jitter included.
 const LONGEST: Duration = Duration::from_secs(30);
 /// The longest wait, jitter included, while the server accepts watches but ends each one at once: the four kinds then send at most two
 /// requests a second.
 const LONGEST_ACCEPTED: Duration = Duration::from_secs(3);
-/// The largest share of a wait that is added as jitter, so that the nodes of a cluster do not retry at the same moment.
+/// The largest share of a doubling wait that is added as jitter, so that the nodes of a cluster do not retry at the same moment.
 const JITTER: f64 = 0.5;
-/// The longest wait that a server may ask for.
+/// The longest wait that a server may ask for; if it asks for more, this one counts.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// The duration of a watch that counts as working even if it delivered nothing, however it ended, as in client-go.
 pub(super) const LASTING: Duration = Duration::from_secs(1);
-/// The shortest time from the start of a watch that the server ends in order to the start of the next one.
+/// The shortest time from the start of a watch that delivers a version, and that the server ends in order, to the start of the next one.
 const PACE: Duration = Duration::from_millis(500);
 /// The longest random wait after a watch that the server ended without an error, or whose version is too old. It spreads the requests of
 /// the nodes: a server that shuts down ends the watches of all nodes at once, and a server that starts has no history for any node.
 const SPREAD: Duration = Duration::from_millis(200);
-/// The longest random wait before a list that replaces what is known already. A server needs some 20 us of processor time for each object
-/// of a list, so the lists of thousands of nodes at once would keep it busy for minutes.
+/// The longest random wait before a list that replaces what is known already. If a server needs 20 us of processor time for each object of
+/// a list, 5,000 lists of 20,000 objects take more than half an hour of it.
 const LONGEST_SPREAD: Duration = Duration::from_secs(15);
 /// The wait after a watch that broke off, without jitter; jitter may double it.
 const SOON: Duration = Duration::from_millis(300);
@@ -41,7 +41,7 @@ const SOON_WITHIN_EVENT: u32 = 120;
 /// How many waits are short after watches that broke off between events or ended at once, after lists that broke off, and before lists that
 /// are needed because the server does not have the version.
 const SOON_INTERRUPTED: u32 = 6;
-/// How many waits are short after a 401, because credentials are read again at once, or after a request without an answer.
+/// How many waits are short after a 401, because credentials are read again at once, or if there was no connection.
 const SOON_ELSE: u32 = 1;
 /// How often the first answer of a server that was unreachable may reset the waits before an attempt works.
 const ANSWERS: u32 = 2;
@@ -51,7 +51,7 @@ const PROBE_UNREACHABLE: Duration = Duration::from_secs(3);
 /// The wait of the kind with the fewest objects, without jitter, after a 401 or a redirect. It is shorter, because these answers cost the
 /// server little.
 const PROBE_REFUSED: Duration = Duration::from_secs(2);
-/// The time between two warnings about the same cause.
+/// The length of the periods of an outage, in each of which a cause is logged once.
 const REPEAT: Duration = Duration::from_secs(300);
 
 /// The facts about an attempt to list or watch on which the next wait depends.
@@ -77,7 +77,7 @@ pub(super) struct Backoff {
     first: Duration,
     /// The number of short waits since the last attempt that worked.
     soon: u32,
-    /// The number of doubling waits since the last attempt that worked.
+    /// The number of doubling waits since the last attempt that worked, or since [`Backoff::answered_again`] reset it.
     failures: u32,
     /// How often the first answer of a server that was unreachable has reset the waits since the last attempt that worked.
     answers: u32,
@@ -136,7 +136,8 @@ impl Backoff {
         self.doubled(failures, longest, chance)
     }
 
-    /// Returns the wait after this many failures: `first` at first (0.8 s to 1.2 s with [`FIRST`] and jitter), and twice as long each time.
+    /// Returns the wait after this many failures: `first` at first (0.8 s to 1.2 s with [`FIRST`] and jitter), and twice as long each time,
+    /// up to `longest`.
     fn doubled(&self, failures: u32, longest: Duration, chance: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(16));
         doubled.min(longest.div_f64(1.0 + JITTER)).mul_f64(JITTER.mul_add(chance, 1.0))
@@ -154,15 +155,15 @@ impl Backoff {
     }
 }
 
-/// Returns whether a failure means that this node reaches no API server: there is no connection, or a load balancer answers 502, 503 or
-/// 504.
+/// Returns whether a failure means that this node reaches no API server: there is no connection, no answer in time, or one of a load
+/// balancer with status 502, 503 or 504.
 pub(super) const fn is_away(cause: Cause) -> bool {
     matches!(cause, Cause::Unreachable | Cause::Refused(502..=504))
 }
 
 /// Returns the longest wait of the kind with the fewest objects after a failure that affects all kinds, without jitter of up to a half.
-/// When the attempt of this kind works, the other kinds try at once, so until then the server gets one request at a time. Returns `None`
-/// for a failure of one kind only, or if the server sent Retry-After.
+/// When the attempt of this kind works, the other kinds try at once, so these can wait longer. Returns `None` for a failure of one kind
+/// only, or if the server sent Retry-After.
 pub(super) fn probe_interval(cause: Cause, retry_after: Option<Duration>) -> Option<Duration> {
     match cause {
         _ if retry_after.is_some() => None,
@@ -234,7 +235,7 @@ impl Outage {
     }
 }
 
-/// Returns a duration as Kubernetes writes it: `12m0s` or `1h0m3s`, and with tenths of a second below a minute.
+/// Returns a duration in the form of Go's durations, such as `12m0s` or `1h0m3s`, and below a minute with tenths of a second.
 pub(super) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -277,9 +278,9 @@ mod tests {
             (InOrder, 1200, true, [0; 10]),
             (InOrder, 100, true, [400; 10]),
             (InOrder, 0, true, [500; 10]),
-            // A watch that ends at once is no failure either, but the waits before the next watches grow.
+            // While watches end at once, the waits before the next ones grow.
             (InOrder, 0, false, [300, 300, 300, 300, 300, 300, 800, 1600, 2000, 2000]),
-            // After a watch that delivered a version or lasted, the wait is short, however the watch ended.
+            // After watches that delivered a version or lasted, the waits do not grow, however the watches ended.
             (WithinEvent, 0, true, [300; 10]),
             (Interrupted, 0, true, [300; 10]),
             (Interrupted, 1000, false, [300; 10]),
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(outage.failed(Cause::Unreachable, start), Some(Duration::ZERO));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 20), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 310), Some(SECOND * 310));
-        // After the machine was suspended, only one warning is due, and the next one is due at a multiple of five minutes.
+        // After a long time without an attempt, only one warning is due, and the next one is due at a multiple of five minutes.
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1000), Some(SECOND * 1000));
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1199), None);
         assert_eq!(outage.failed(Cause::Unreachable, start + SECOND * 1200), Some(SECOND * 1200));

@@ -1,4 +1,5 @@
-//! Waits at the start until every kind is listed and this node's Node is known, then sends [`Event::InitialListDone`] (M2, M3).
+//! Waits at the start until every kind is listed and, for a bounded time, until this node's Node has what is needed; then sends
+//! [`Event::InitialListDone`] (M2, M3).
 //!
 //! The module takes the progress of the reflectors, and sends the event or returns the error that ends the process. It reports to the
 //! observer what is still missing.
@@ -20,7 +21,7 @@ use rules::model::{Event, Node};
 
 pub(super) type ProgressSender = Sender<Progress>;
 
-/// How long to wait for fields of the Node after the Node was listed.
+/// How long to wait for this node's Node and its fields after the first list of Nodes.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     /// How long the start waits before it logs that the Node does not exist: a kubelet that starts at the same time may still create it.
@@ -54,7 +55,7 @@ struct NodeFacts {
 }
 
 impl Progress {
-    /// Notes that a kind was listed completely.
+    /// Notes that a kind was listed completely, or that the server does not have it.
     pub(super) fn listed(&mut self, kind: Resource) {
         self.listed.insert(kind);
     }
@@ -68,7 +69,7 @@ impl Progress {
         });
     }
 
-    /// Returns whether every kind was listed completely.
+    /// Returns whether every kind was noted as listed.
     pub(super) fn is_whole(&self) -> bool {
         Resource::ALL.into_iter().all(|kind| self.has(kind))
     }
@@ -87,7 +88,8 @@ impl Progress {
     }
 }
 
-/// Sends [`Event::InitialListDone`] when the start has everything it waits for. Returns only the error that ends the process (M3).
+/// Sends [`Event::InitialListDone`] when the start has what it waits for, or has waited long enough. Returns only the error that ends the
+/// process (M3).
 pub(super) async fn run(
     options: &ApiOptions,
     progress: Receiver<Progress>,
@@ -109,7 +111,7 @@ pub(super) async fn run(
     pending().await
 }
 
-/// Waits until every kind is listed and the Node has an IP and, if needed, pod CIDRs. The wait for an IP is bounded.
+/// Waits until every kind is listed and the Node has an IP and, if needed, pod CIDRs. The waits for an IP and for pod CIDRs are bounded.
 ///
 /// # Errors
 /// Fails if the Node has no pod CIDRs although they are needed (M3).

@@ -1,8 +1,8 @@
 //! Makes the settings of TLS connections to the API server: the trusted CAs and the client certificate.
 //!
 //! The module takes the CA, the client certificate and its key from the configuration, and returns settings for rustls. Like Go's
-//! `crypto/x509`, and unlike rustls, it skips a certificate of the CA file that cannot be used, and it accepts a server whose certificate
-//! is itself in the CA file. `deploy/COMPATIBILITY.md` says where it differs from Go.
+//! `crypto/x509`, it skips a certificate of the CA file that cannot be used, and, unlike rustls, it accepts a server whose certificate is
+//! itself in the CA file. `deploy/COMPATIBILITY.md` says where it differs from Go.
 //!
 //! Invariants: the name and the period of validity of a server's certificate are always checked, except with `insecure-skip-tls-verify`. A
 //! CA file without a usable certificate is an error. No error text contains a key.
@@ -60,7 +60,7 @@ impl Authorities {
         }
     }
 
-    /// Returns the CA certificates of the system.
+    /// Returns the CA certificates of the system that can be used.
     fn of_system() -> Vec<CertificateDer<'static>> {
         let mut store = RootCertStore::empty();
         let certificates = rustls_native_certs::load_native_certs().certs;
@@ -69,7 +69,7 @@ impl Authorities {
 }
 
 /// Returns the settings for the server of this configuration. If the configuration has a CA, its `root_cert` must contain only certificates
-/// from [`Authorities`].
+/// from [`Authorities`]; without one the CAs of the system are trusted.
 ///
 /// # Errors
 /// Fails if the client certificate or its key cannot be used, or if no certificate is trusted.
@@ -131,7 +131,7 @@ fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }
 
-/// The shortest RSA key that is accepted, in bits, as in other TLS libraries; Go accepts 1024.
+/// The shortest RSA key that is accepted, in bits, because rustls verifies no signature of a shorter one; Go accepts 1024.
 const LEAST_RSA_BITS: usize = 2048;
 
 /// The error that a certificate has an RSA key that is too short. Contains the length in bits.
@@ -151,7 +151,7 @@ fn weak_bits(certificate: &[u8]) -> Option<usize> {
     certificate::facts(certificate)?.rsa_bits.filter(|bits| *bits < LEAST_RSA_BITS)
 }
 
-/// Returns the decoded base64 `data`, or the content of `file` if there is no data.
+/// Returns the decoded base64 `data`, or the content of `file` if there is no data; `None` without both.
 fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     match (data, file) {
         (Some(data), _) => Ok(Some(BASE64.decode(data.as_bytes()).ok().context("its data is not base64")?)),
@@ -160,7 +160,8 @@ fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Accepts a server's certificate if rustls accepts it, or if the certificate itself is in the CA file.
+/// Accepts a server's certificate if rustls accepts it, or if it is itself in the CA file and passes [`check_trusted`]. Accepts none with a
+/// short RSA key.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,

@@ -56,14 +56,14 @@ fn raw_ips(object: &objects::Node<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     [Some(first), other].into_iter().flatten().collect()
 }
 
-/// Returns whether load balancers may send traffic to the Node: it is not being deleted, and the cluster autoscaler is not about to delete
-/// it (L5).
+/// Returns whether the Node is eligible for the traffic of load balancers: it is not being deleted, and the cluster autoscaler is not about
+/// to delete it (L5).
 fn is_eligible(object: &objects::Node<'_>) -> bool {
     object.metadata.deletion_timestamp.is_none()
         && !object.spec.taints.iter().any(|taint| *taint.key == *DELETION_TAINT)
 }
 
-/// Returns whether a Node has the taint, label or annotation that marks a node which is drained (L10).
+/// Returns whether a Node has this mark, with which an operator drains a node (L10).
 fn has(object: &objects::Node<'_>, mark: &NodeMark) -> bool {
     let is_mark = |(key, value): (&str, &str)| mark.is(key, value);
     match mark.kind {

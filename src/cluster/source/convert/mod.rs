@@ -3,8 +3,8 @@
 //! The module takes the reduced objects of [`super::objects`] and returns [`Converted`]: the [`Event`] for an object, and a [`Problem`] for
 //! each part of the object that cannot be used. `text` validates names, and `intern` keeps one copy of each name.
 //!
-//! Invariants: the result depends only on the object and the options; an invalid item is dropped alone, and valid items stay; an object
-//! that this proxy does not handle becomes the event that deletes the object; an object without a valid name becomes no event.
+//! Invariants: the result depends only on the object and the options; an invalid item of a list is dropped alone, and valid items stay; an
+//! object that this proxy does not handle becomes the event that deletes the object; an object without a valid name becomes no event.
 
 mod cluster_scoped;
 mod intern;
@@ -33,16 +33,16 @@ use rules::model::{ClusterIps, Event, ObjectName, Protocol};
 pub struct ConvertOptions {
     /// Feature gate AllowServiceExternalIPs: whether `spec.externalIPs` is used (A7).
     pub(crate) allow_external_ips: bool,
-    /// How a Service is handled that has no cluster IP and is not headless.
+    /// How a Service without a cluster IP is handled.
     pub(crate) without_cluster_ip: WithoutClusterIp,
-    /// Whether the names and addresses of the pods in EndpointSlices are kept. The rules do not need them.
+    /// Whether the manifests' EndpointSlices are also read for the names and addresses of pods. The rules do not need them.
     pub(crate) keeps_pods: bool,
     /// The mark with which an operator drains a node; `None` if no mark does (L10).
     pub(crate) drain_on: Option<NodeMark>,
 }
 
-/// How a Service is handled that has no cluster IP and is not headless. An API server assigns a cluster IP to each such Service, so only
-/// manifests that were never sent to an API server have such Services.
+/// How a Service is handled that has no cluster IP, is not headless and not of type ExternalName. An API server assigns a cluster IP to
+/// each such Service, so only manifests that were never sent to an API server have such Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WithoutClusterIp {
     /// It does not exist for the proxy (A3).
@@ -77,7 +77,7 @@ impl Default for ConvertOptions {
 pub struct Converted {
     /// The event; `None` if the object has no valid name.
     pub event: Option<Event>,
-    /// A problem for each part of the object that was left out.
+    /// The problems that were found in the object.
     pub problems: Vec<Problem>,
 }
 
@@ -86,7 +86,7 @@ pub(super) trait ObjectKind {
     /// An object of this kind that borrows its strings from the input.
     type Object<'a>: Deserialize<'a> + Message<'a>;
 
-    /// Returns the object's `kind`, which is empty in a list and in protobuf, and its `metadata`.
+    /// Returns the object's `kind`, which may be empty in a list and is empty in protobuf, and its `metadata`.
     fn head<'a>(object: &'a Self::Object<'_>) -> (&'a str, &'a Metadata<'a>);
 
     fn convert(object: &Self::Object<'_>, converter: &mut Converter) -> Converted;
@@ -127,7 +127,7 @@ impl Converter {
         Self { options, names: Interner::default() }
     }
 
-    /// Returns the validated name of a namespaced object.
+    /// Returns the name of a namespaced object; `None` with a problem if the name or the namespace is invalid.
     fn object_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<ObjectName> {
         let name = valid_name(meta, fields)?;
         let namespace = &*meta.namespace;
@@ -138,12 +138,12 @@ impl Converter {
         Some(ObjectName::new(self.names.share(namespace), name))
     }
 
-    /// Returns the validated name of an object without a namespace.
+    /// Returns the name of an object without a namespace; `None` with a problem if it is invalid.
     fn cluster_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         valid_name(meta, fields).map(|name| self.names.share(name))
     }
 
-    /// Returns a port's name, which may be empty.
+    /// Returns a port's name, which may be empty; `None` with a problem if it is invalid.
     fn port_name(&mut self, name: &str, field: Arguments<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
         if name.is_empty() || text::is_dns_label(name) {
             return Some(self.names.share(name));
@@ -185,7 +185,7 @@ impl<'a> Fields<'a> {
         Converted { event, problems: self.problems }
     }
 
-    /// Parses an IP address; leading zeros are allowed (A10).
+    /// Parses an IP address; leading zeros are allowed (A10). `None` with a problem if it is invalid.
     fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
         let ip = parse_ip(value);
         if ip.is_none() {
@@ -209,7 +209,7 @@ impl<'a> Fields<'a> {
         cidrs
     }
 
-    /// Parses a transport protocol. An empty text means TCP, as in the API.
+    /// Parses a transport protocol. An empty text means TCP, as in the API. `None` with a problem for any other text.
     fn protocol(&mut self, field: Arguments<'_>, value: &str) -> Option<Protocol> {
         match value {
             "" | "TCP" => Some(Protocol::Tcp),
@@ -225,7 +225,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Checks that a port number is in 1..=65535. `loss` is the end of the message about an invalid port number, such as `port ignored`.
+    /// Returns a port number; `None` with a problem if it is not in 1..=65535. `loss` is the end of the problem's text, such as `port
+    /// ignored`.
     fn port(&mut self, field: impl Display, value: i32, loss: &str) -> Option<u16> {
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
         if port.is_none() {

@@ -1,4 +1,4 @@
-//! Converts Services: which of them this proxy handles, and their addresses, ports and policies (A1 to A13).
+//! Converts Services: which of them this proxy handles, and their addresses, ports, policies (A1 to A13) and annotations.
 
 use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
@@ -20,7 +20,8 @@ const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
 impl Converter {
-    /// Converts a Service; returns [`Event::ServiceDeleted`] if this proxy does not handle it (A1 to A3) or if it is not usable.
+    /// Converts a Service. The event is [`Event::ServiceDeleted`] if this proxy does not handle it (A1 to A3), or if it has no usable
+    /// cluster IP or port.
     pub fn service(&mut self, object: &objects::Service<'_>) -> Converted {
         let mut fields = Fields::of("Service", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
@@ -35,7 +36,7 @@ impl Converter {
         fields.finish(Some(event))
     }
 
-    /// Whether the Service has a cluster IP, or one will be assigned to it (A3).
+    /// Returns whether the Service has a cluster IP, or one will be assigned to it (A3). Reports a missing one if the options ask for that.
     fn has_or_gets_cluster_ip(&self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> bool {
         if !spec.cluster_ip.is_empty() {
             return true;
@@ -48,8 +49,8 @@ impl Converter {
         self.options.without_cluster_ip == WithoutClusterIp::Assigned
     }
 
-    /// Returns whether node ports are still to be assigned to the Service, and whether a health-check node port is. A Service of type
-    /// LoadBalancer that has a cluster IP comes from an API server, which has assigned all its ports.
+    /// Returns whether node ports are still to be assigned to the Service, and whether a health-check node port is, if it needs one. A
+    /// Service of type LoadBalancer that has a cluster IP counts as one from an API server, which has assigned all its ports.
     fn assigns_ports(&self, spec: &objects::ServiceSpec<'_>) -> (bool, bool) {
         let assigns = self.options.without_cluster_ip == WithoutClusterIp::Assigned;
         let is_new_balancer = *spec.type_ == *"LoadBalancer" && spec.cluster_ip.is_empty();
@@ -94,14 +95,14 @@ impl Converter {
 
     /// Returns the usable ports. If there are none, reports that as a problem and returns `None`.
     fn service_ports(&mut self, spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<Vec<ServicePort>> {
-        // Allocate the exact capacity, because the list is kept as long as the Service exists.
+        // Allocate no more than the list can need, because it is kept as long as the Service exists.
         let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
         let mut known = HashSet::default();
         let (assigns, _) = self.assigns_ports(spec);
         for (index, port) in spec.ports.iter().enumerate() {
             let Some(mut port) = self.service_port(port, format_args!("spec.ports[{index}]"), fields) else { continue };
             port.node_port = port.node_port.or(assigns.then_some(ASSIGN_PORT));
-            // Name and protocol identify a port (A5). Most Services have one port, and need no set of the ports seen so far.
+            // Name and protocol identify a port (A5). A Service with one port needs no set of the ports seen so far.
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
@@ -214,7 +215,7 @@ fn parse_family(word: &str, index: usize, fields: &mut Fields<'_>) -> Option<Fam
     }
 }
 
-/// Returns the external IPs, without white space, blank entries and duplicates (A7).
+/// Returns the external IPs that can be used (A7, A17), without white space, blank entries and duplicates.
 fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let (mut ips, mut known) = (Vec::new(), HashSet::default());
     for (index, text) in spec.external_ips.iter().enumerate() {
@@ -227,7 +228,7 @@ fn external_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Vec
     ips
 }
 
-/// Returns the load balancer IPs whose `ipMode` is VIP or absent: packets reach the node with one of these as destination (A8).
+/// Returns the load balancer IPs whose `ipMode` is VIP or absent, because packets reach the node with one of these as destination (A8).
 fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Vec<IpAddr> {
     let ingress = &object.status.load_balancer.ingress;
     let (mut ips, mut known) = (Vec::new(), HashSet::default());
@@ -247,10 +248,10 @@ fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> 
     ips
 }
 
-/// Returns an external IP or load balancer IP. Reports a problem and returns `None` for an address with a meaning on every host or link,
-/// such as a loopback address: a Service with that address would take traffic for other destinations, for example for a cloud's metadata
-/// server at 169.254.169.254. The API server refuses most of these addresses in external IPs, but not in the status, and not in objects
-/// that are older than its checks.
+/// Returns an external IP or load balancer IP. Reports a problem and returns `None` for a text that is no IP address, and for an address
+/// with a meaning on every host or link, such as a loopback address (A17): a Service with that address would take traffic for other
+/// destinations, for example for a cloud's metadata server at 169.254.169.254. The API server refuses most of these addresses in external
+/// IPs (`ValidateNonSpecialIP` in Kubernetes), but not in the status.
 fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Option<IpAddr> {
     let ip = fields.ip(&field, text)?;
     let special = match ip {
@@ -266,7 +267,7 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Opt
     None
 }
 
-/// Returns a traffic policy. An empty text means Cluster (A12).
+/// Returns a traffic policy. An empty text means Cluster (A12), and so does an unknown one, which is reported.
 fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
     match word {
         "" | "Cluster" => TrafficPolicy::Cluster,
@@ -281,7 +282,7 @@ fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
 /// Returns the external traffic policy; Local is used only if traffic can reach the Service from outside the cluster (A12).
 fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> TrafficPolicy {
     let policy = policy(&spec.external_traffic_policy, "spec.externalTrafficPolicy", fields);
-    // External IPs count here even if the feature gate AllowServiceExternalIPs is off (A7).
+    // External IPs count here even if the feature gate AllowServiceExternalIPs is off.
     let has_external_ips = !spec.external_ips.is_empty();
     let reachable = match &*spec.type_ {
         "LoadBalancer" | "NodePort" => true,
@@ -294,7 +295,7 @@ fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> 
     if reachable { policy } else { TrafficPolicy::Cluster }
 }
 
-/// Returns the time-out of ClientIP affinity in seconds (A11).
+/// Returns the time-out of ClientIP affinity in seconds (A11); `None` without affinity.
 fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Option<u32> {
     match &*spec.session_affinity {
         "" | "None" => return None,
@@ -315,8 +316,8 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
     Some(valid.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
-/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation is matched as the control plane
-/// does.
+/// Returns whether the Service asks for topology hints; see [`Service::asks_for_hints`]. The annotation counts with the values `Auto` and
+/// `auto`, as for the EndpointSlice controller.
 fn asks_for_hints(object: &objects::Service<'_>, spec: &objects::ServiceSpec<'_>) -> bool {
     let mode = object.metadata.annotation(objects::TOPOLOGY_MODE);
     !spec.traffic_distribution.is_empty() || mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
@@ -348,7 +349,7 @@ fn choice<T: Copy>(
     chosen
 }
 
-/// Returns the weights that the Service's annotation gives to endpoints by where they run (E15).
+/// Returns the weights that the Service's annotation gives to endpoints by where they run (E15); none if it is absent or invalid.
 fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
     let Some(text) = object.metadata.annotation(objects::WEIGHTS) else { return Weights::default() };
     parse_weights(text).unwrap_or_else(|| {
@@ -359,7 +360,8 @@ fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
     })
 }
 
-/// Parses weights such as `local=4,zone=2`. Refuses a text that names a place twice, because the weight would be ambiguous.
+/// Parses weights such as `local=4,zone=2`; `None` if the text is invalid. A text that names a place twice is invalid, because the weight
+/// would be ambiguous.
 fn parse_weights(text: &str) -> Option<Weights> {
     let mut weights = Weights::default();
     for part in text.split(',') {
@@ -376,7 +378,8 @@ fn parse_weights(text: &str) -> Option<Weights> {
     Some(weights)
 }
 
-/// Returns the health-check node port, for Services of type LoadBalancer whose external policy is Local (A13).
+/// Returns the health-check node port of a Service of type LoadBalancer whose external policy is Local; `None` for other Services (A13),
+/// and for an invalid port.
 fn health_check_node_port(
     spec: &objects::ServiceSpec<'_>,
     external: TrafficPolicy,

@@ -13,7 +13,7 @@ use rules::model::{
 };
 
 impl Converter {
-    /// Converts an EndpointSlice. The event is [`Event::SliceDeleted`] if the proxy cannot use the slice (B1 to B3).
+    /// Converts an EndpointSlice. The event is [`Event::SliceDeleted`] if the proxy does not use the slice (B1 to B3).
     pub fn endpoint_slice(&mut self, object: &objects::EndpointSlice<'_>) -> Converted {
         let mut fields = Fields::of("EndpointSlice", &object.metadata);
         let Some(name) = self.object_name(&object.metadata, &mut fields) else {
@@ -32,7 +32,7 @@ impl Converter {
         object: &objects::EndpointSlice<'_>,
         fields: &mut Fields<'_>,
     ) -> Option<EndpointSlice> {
-        // Slices of headless Services are for DNS only (B1).
+        // Proxies ignore the slices of headless Services (B1).
         if object.metadata.label(objects::HEADLESS).is_some() {
             return None;
         }
@@ -56,7 +56,7 @@ impl Converter {
     }
 
     fn slice_ports(&mut self, object: &objects::EndpointSlice<'_>, fields: &mut Fields<'_>) -> Vec<SlicePort> {
-        // Allocate the exact capacity, because the list of ports is kept as long as the slice exists.
+        // Allocate no more than the list of ports can need, because it is kept as long as the slice exists.
         let mut ports = Vec::with_capacity(object.ports.len());
         let decoded = object.ports.iter().enumerate();
         ports.extend(decoded.filter_map(|(i, port)| self.slice_port(port, format_args!("ports[{i}]"), fields)));
@@ -86,7 +86,7 @@ impl Converter {
         family: Family,
         fields: &mut Fields<'_>,
     ) -> Vec<Endpoint> {
-        // Allocate the exact capacity, because the list is kept as long as the slice exists.
+        // Allocate no more than the list can need, because it is kept as long as the slice exists.
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
         let decoded = object.endpoints.iter().enumerate();
         endpoints.extend(decoded.filter_map(|(index, endpoint)| self.endpoint(endpoint, index, family, fields)));
@@ -135,14 +135,14 @@ impl Converter {
     }
 }
 
-/// Returns the time of the change that made the endpoints controller write the slice, for the metric of programming latency. An invalid
-/// time counts as absent, as in upstream.
+/// Returns the time of the change that made the EndpointSlice controller write the slice, for the metric of programming latency (P7). An
+/// invalid time counts as absent, as in upstream.
 fn trigger(text: Option<&str>) -> TriggerTime {
     let time = text.and_then(|text| text.parse::<Timestamp>().ok());
     TriggerTime(time.and_then(|time| i64::try_from(time.as_nanosecond()).ok()))
 }
 
-/// Returns the weight that an annotation gives to the endpoints of a slice (E16).
+/// Returns the weight that an annotation gives to the endpoints of a slice (E16): 1 without a valid one.
 fn weight(text: Option<&str>, fields: &mut Fields<'_>) -> u8 {
     let Some(text) = text else { return 1 };
     parse_weight(text).unwrap_or_else(|| {
@@ -152,7 +152,7 @@ fn weight(text: Option<&str>, fields: &mut Fields<'_>) -> u8 {
     })
 }
 
-/// Returns the IP family of a slice, from its `addressType` (B3).
+/// Returns the IP family of a slice, from its `addressType` (B3); `None` with a problem for another type.
 fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::V4),

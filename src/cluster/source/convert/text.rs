@@ -1,4 +1,4 @@
-//! Validates names of objects by the rules of Kubernetes, and weights of endpoints. Does no I/O.
+//! Validates names of objects by the rules of Kubernetes, and parses weights of endpoints. Does no I/O.
 
 use rules::model::MOST_WEIGHT;
 
@@ -22,7 +22,7 @@ fn is_dns_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`].
+/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`] with or without white space around it; `None` for any other text.
 pub(super) fn parse_weight(text: &str) -> Option<u8> {
     text.trim().parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight))
 }

@@ -1,12 +1,13 @@
 //! Gives Services the cluster IPs and node ports that an API server would give them, for commands that show what manifests would do.
 //!
-//! Takes the events of all manifests, in which [`ASSIGN`] and [`ASSIGN_PORT`] mark what is missing; replaces each mark and returns a
-//! sentence for each Service that had a mark. Pure. A Service for which no address or no port is free is removed, with a problem.
+//! The module takes the events of all manifests, in which [`ASSIGN`] and [`ASSIGN_PORT`] mark what is missing, and replaces each mark. It
+//! returns a sentence for each Service that got something, and a problem for each address or port that it lacks because none is free. A
+//! Service that gets no cluster IP at all is removed. The module does no I/O.
 //!
 //! The choice depends on the Service's name, and not on the order of the manifests: a hash of the name gives the first address to try, and
-//! the Service gets the first free address from there on. So a new Service changes the address of another one only when both hashes give
-//! the same address. Like an API server, this module does not choose from the first part of a range, which is left to people who choose by
-//! hand (KEP-3070 for addresses, KEP-3668 for node ports).
+//! the Service gets the first free address from there on. So most Services keep their addresses when another one is added. This module does
+//! not choose from the first part of a range, which an API server leaves to people who choose by hand as long as the rest is not used up
+//! (KEP-3070 for addresses, KEP-3668 for node ports).
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,16 +21,16 @@ use crate::source::convert::{ASSIGN, ASSIGN_PORT};
 use rules::model::{ClusterIps, Event, Family, ObjectName, Service};
 use rules::ruleset::stable_hash::{fnv1a, mix};
 
-/// The ranges of a cluster whose manifests have no ServiceCIDR: the default of kubeadm for IPv4, and of kind for IPv6.
+/// The range of an IP family for which the manifests have no ServiceCIDR: the default of kubeadm for IPv4, and of kind for IPv6.
 const DEFAULT_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12);
 const DEFAULT_V6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0), 112);
-/// The default range from which an API server chooses node ports: 30000 to 32767 without the first 86 (KEP-3668).
+/// The part of the default range from which an API server chooses node ports first: 30000 to 32767 without the first 86 (KEP-3668).
 const FIRST_NODE_PORT: u16 = 30_086;
 const NODE_PORTS: u64 = 32_768 - FIRST_NODE_PORT as u64;
 /// At most this many addresses of a range are used: far more than a cluster has Services.
 const MOST_ADDRESSES: u64 = 1 << 20;
 
-/// Replaces the marks in these events. Returns a sentence for each Service that had one, and the problems.
+/// Replaces the marks in these events. Returns a sentence for each Service that got something, and the problems.
 pub(super) fn assign(events: &mut Vec<Event>) -> (Vec<String>, Vec<ManifestProblem>) {
     let mut free = Free::new(events);
     let with_slices: BTreeSet<ObjectName> = events
@@ -72,7 +73,7 @@ fn services_mut(events: &mut [Event]) -> impl Iterator<Item = &mut Service> {
 struct Free {
     ranges: Vec<Range>,
     node_ports: Places,
-    /// Whether all ServiceCIDRs are IPv6: a Service that names no family then gets an IPv6 address.
+    /// Whether there are ServiceCIDRs and all are IPv6: a Service that would get only an IPv4 address then gets an IPv6 address.
     is_v6_only: bool,
 }
 
@@ -101,7 +102,7 @@ impl Free {
         free
     }
 
-    /// Removes the addresses and node ports that a Service has already.
+    /// Removes the addresses and node ports that a Service has already, external IPs and load balancer IPs included.
     fn occupy(&mut self, service: &Service) {
         let own = Family::BOTH.into_iter().filter_map(|family| service.cluster_ips.get(family));
         for ip in own.chain(service.external_ips.iter().chain(&service.load_balancer_ips).copied()) {
@@ -117,8 +118,8 @@ impl Free {
         }
     }
 
-    /// Replaces the marks of a Service. Returns a text for each value that the Service got, and a text for each value that it lacks because
-    /// none is free.
+    /// Replaces the marks of a Service. Returns texts about the values that the Service got, and about those that it lacks because none is
+    /// free.
     fn give(&mut self, service: &mut Service) -> (Vec<String>, Vec<String>) {
         let (mut said, mut lacks) = (Vec::new(), Vec::new());
         let name = service.name.to_string();
@@ -179,7 +180,8 @@ struct Range {
 }
 
 impl Range {
-    /// Leaves out the network's address, the IPv4 broadcast address and the part from which people choose by hand.
+    /// Returns the range without the network's address, the IPv4 broadcast address and the part from which people choose by hand, and with
+    /// at most [`MOST_ADDRESSES`].
     fn new(cidr: IpNet) -> Self {
         let size = 1_u64.checked_shl((cidr.max_prefix_len() - cidr.prefix_len()).into()).unwrap_or(u64::MAX);
         let by_hand = if size > 32 { (size / 16).clamp(16, 256) } else { 0 };

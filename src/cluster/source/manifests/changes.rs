@@ -35,7 +35,7 @@ pub(super) struct Changed {
 pub(super) struct Monitor {
     inotify: OwnedFd,
     directories: HashMap<i32, Roles>,
-    /// The first directory that could not be watched, and why.
+    /// The first directory that could not be watched for a reason that a scan does not report, and that reason.
     failure: Option<(PathBuf, Errno)>,
 }
 
@@ -60,7 +60,7 @@ impl Monitor {
         Ok(Self { inotify, directories: HashMap::new(), failure: None })
     }
 
-    /// Starts to monitor a directory.
+    /// Starts to monitor the directory in which changes can alter what `visit` stands for.
     pub(super) fn add(&mut self, visit: Visit<'_>) {
         let directory = match visit {
             Visit::Directory(path) | Visit::Root(path, _) => path,
@@ -77,7 +77,7 @@ impl Monitor {
             | WatchFlags::ONLYDIR;
         match inotify::add_watch(&self.inotify, directory, flags) {
             Ok(number) => self.directories.entry(number).or_default().add(visit),
-            // Ignore the error: the scan fails on this directory too, and reports it.
+            // Ignore the error: the scan cannot read this directory either, and reports that unless it is gone.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             Err(error) => {
                 self.failure.get_or_insert_with(|| (directory.into(), error));
@@ -85,7 +85,8 @@ impl Monitor {
         }
     }
 
-    /// Returns the first directory that could not be watched, with the error. Changes in that directory would be missed.
+    /// Returns the first directory that could not be watched although it may be readable, with the error. Changes in that directory would
+    /// be missed.
     pub(super) fn failure(&self) -> Option<&(PathBuf, Errno)> {
         self.failure.as_ref()
     }
@@ -127,7 +128,7 @@ impl Roles {
         }
     }
 
-    /// Whether the event changes more than one file's objects.
+    /// Returns whether the event may change more than the objects of the file `name`.
     fn needs_rescan(&self, event: ReadFlags, name: &OsStr) -> bool {
         let is_root = self.root.as_deref() == Some(name);
         if self.manifests.is_none() {
@@ -170,7 +171,7 @@ fn note_file(path: PathBuf, event: ReadFlags, changed: &mut Changed) {
     }
     let comes = event.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
     if comes && path.is_symlink() {
-        // The path is a symlink, whose target has to be monitored too.
+        // The target of a new symlink has to be monitored too.
         changed.all = true;
     } else if !event.contains(ReadFlags::CREATE) || is_hard_link(&path) {
         // A new file is complete when its writer closes it, but a hard link is complete at once.

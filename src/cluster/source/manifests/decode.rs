@@ -1,7 +1,7 @@
 //! Reads the objects of a manifest file.
 //!
 //! The module takes the bytes of a file. It passes on a [`ManifestObject`] for each object of a kind that the proxy reads, in the order of
-//! the file, and then returns [`FileProblems`]. It does no I/O. A document that does not parse marks the file as broken, but the other
+//! the file, and then returns [`FileProblems`]. It does no I/O. A YAML document that does not parse marks the file as broken, but the other
 //! documents of the file are used. Two threads decode a long JSON list, with the same result in the same order as one thread.
 
 use std::borrow::Cow;
@@ -35,11 +35,11 @@ const CHUNKS_WAITING: usize = 4;
 /// What some editors write at the start of a file.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The namespace of an object without a namespace, as in kubectl.
+/// The namespace of a Service or EndpointSlice without a namespace, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The largest number of nodes and parser events of a YAML document: more than the largest allowed file can contain, so that only the
-/// file's size is limited.
+/// The largest number of nodes and parser events of a YAML document: one for each byte of the largest file that is read, so that in effect
+/// only the file's size is limited.
 const MAX_YAML_EVENTS: usize = 1 << 26;
 
 /// How many parser events aliases may add to a YAML document, for each byte of the document. The limit is needed because a few hundred
@@ -100,8 +100,9 @@ impl Reader {
     }
 }
 
-/// Decodes a file's bytes: JSON if the file's name ends in `.json`, YAML otherwise. Calls `take` with each object, in the order of the
-/// file. The second reader is for a second thread. The bytes of a long list are freed while it is read.
+/// Decodes a file's bytes: JSON if the file's name ends in `.json`, YAML if it ends in `.yaml` or `.yml`, and otherwise JSON if the text
+/// begins with `{`. Calls `take` with each object, in the order of the file. The second reader is for a second thread. The text of a long
+/// list is freed while it is read.
 pub(super) fn decode(
     file: &Arc<Path>,
     bytes: Vec<u8>,
@@ -175,7 +176,7 @@ impl<'a> Decoder<'a> {
         for number in 1.. {
             self.document = Some(number);
             let rest = &text[start..];
-            // Most files consist of one list. Find only the texts of its items here; they are decoded later.
+            // Of a list, find only the texts of its items here; they are decoded later.
             let mut lists = serde_json::Deserializer::from_str(rest).into_iter::<RawList<'_>>();
             let (list, end) = (lists.next(), start + lists.byte_offset());
             if let Some(Ok(list)) = &list
@@ -268,8 +269,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads a Service or EndpointSlice directly from its JSON text. Returns false for an item of another kind, without a namespace, with
-    /// an unknown field or with an error; the caller then parses it into a `Value`, which takes several times as long and finds each
-    /// problem.
+    /// an unknown field or with an error; the caller then parses it into a `Value`, which takes longer and finds each problem.
     fn plain_item(&mut self, text: &str, list: Option<Kind>) -> bool {
         let Some(head) = self.reader.shapes.head(text) else { return false };
         let Ok(Kind::Item(kind)) = kind_of(named(&head.api_version, &head.kind), list) else { return false };
@@ -283,7 +283,7 @@ impl<'a> Decoder<'a> {
                 }
                 is_plain
             }
-            // A cluster has few objects of these kinds, so they can be decoded through a `Value`, which is slower.
+            // A cluster has fewer objects of these kinds, so they can be decoded through a `Value`, which is slower.
             ItemKind::Node | ItemKind::ServiceCidr => false,
         };
         self.kind = ManifestProblem::NO_KIND;
@@ -390,12 +390,12 @@ impl<'a> Decoder<'a> {
     /// Warns about fields that the complete type does not have.
     ///
     /// # Errors
-    /// Returns the first field that does not fit the type.
+    /// Returns the first field that does not fit the complete type.
     fn check<Full: DeserializeOwned>(&mut self, object: &Value, path: &str) -> Result<(), DecodeError> {
         let mut unknown = Vec::new();
         let fits = serde_ignored::deserialize::<_, _, Full>(object, |field| unknown.push(field_path(&field)));
         if fits.is_err() {
-            // Decode the object again to find the field's name. To track field names costs too much for objects that fit.
+            // Decode the object again to find the field's name. Tracking the names takes time for each field, which objects that fit save.
             objects::decode::<Full>(object)?;
         }
         for field in unknown {

@@ -3,7 +3,7 @@
 //! The module reads the files, and passes on a [`ScanItem`] for each event and each new problem while it reads. It uses no inotify.
 //!
 //! Invariants: objects of a missing file are deleted only if the file was certainly deleted, and not if its directory could not be read; a
-//! rescan reads only files that may have changed.
+//! rescan reads only files that may have changed, and those with a definition that counts from now on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -78,7 +78,7 @@ pub(super) struct Directory {
     /// One reader for each of the two threads that share a long list.
     readers: [Reader; 2],
     store: Store,
-    /// Each file's metadata when it was read.
+    /// Each file's metadata when it was read; only of files that had not changed just before.
     stamps: HashMap<Arc<Path>, Stamp>,
     /// Files that could not be read.
     unreadable: HashSet<Arc<Path>>,
@@ -98,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// Scans the whole directory until `go_on` returns false. Calls `visit` with each directory before it is read.
+    /// Scans the whole directory until `go_on` returns false. Calls `visit` with each directory before it is read, and with symlinks.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(Visit<'_>), go_on: &dyn Fn() -> bool, take: Take<'_>) -> End {
         let mut scan = Scan { take, again: BTreeSet::new() };
         let listing = match walk(&self.root, visit) {
@@ -129,11 +129,11 @@ impl Directory {
         End::Complete
     }
 
-    /// Reads directories, files of any name and standard input ([`STDIN`]) once, in the order of their paths. Call it only before any other
-    /// method: it reads no file again.
+    /// Reads directories, files of any name and standard input ([`STDIN`]) once, in the order of their paths. Has to be called before any
+    /// scan, because it does not read a file again as a scan does ([`Changes::again`]).
     ///
     /// # Errors
-    /// Fails if one of the sources cannot be read, or if a file or standard input is empty.
+    /// Fails if one of the sources cannot be read, or if a source that is a file or standard input is empty.
     pub(super) fn read_sources(&mut self, sources: &[PathBuf], take: Take<'_>) -> anyhow::Result<()> {
         let mut scan = Scan { take, again: BTreeSet::new() };
         // Each file, and whether a user named it.
@@ -244,7 +244,7 @@ fn unreadable(file: &Arc<Path>, error: &io::Error) -> ManifestProblem {
     ManifestProblem::of_file(file, format!("cannot be read: {error}; objects from there stay as they were"))
 }
 
-/// A file's metadata. Equal stamps mean equal content.
+/// A file's metadata. Equal stamps mean equal content if the first one is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -301,7 +301,8 @@ fn cannot_read(source: &Path) -> String {
     format!("cannot read {}", source.display())
 }
 
-/// Reads all bytes of a source, at most [`MAX_FILE_BYTES`]. `len` is the expected length; the source may grow while it is read.
+/// Reads all bytes of a source; fails if there are more than [`MAX_FILE_BYTES`]. `len` is the expected length; the source may grow while it
+/// is read.
 fn limited(source: impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(usize::try_from(len.min(MAX_FILE_BYTES)).unwrap_or_default());
     source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

@@ -1,14 +1,15 @@
 //! Reads the cluster's objects from a directory of manifests (`--manifests DIR`).
 //!
-//! The module reads every `.yaml`, `.yml` and `.json` file below the directory. It sends [`Event`]s in the order of the files, then
-//! [`Event::InitialListDone`], then changes as they happen, and reports a [`ManifestProblem`] for everything that cannot be used.
+//! The module reads every `.yaml`, `.yml` and `.json` file below the directory, except hidden ones. It sends [`Event`]s in the order of the
+//! files, then [`Event::InitialListDone`], then changes as they happen, and reports a [`ManifestProblem`] for everything that cannot be
+//! used.
 //!
 //! `walk` finds the files, `document` splits them into YAML documents, `decode` reads their objects, `shape` finds objects with the same
 //! fields and types, of which only the first needs a full check, `store` compares objects with their former versions; `directory` scans a
 //! directory with these modules. `changes` reports which files changed, and `thread` runs everything.
 //!
-//! If possible, an event is sent while its file is still being read, so that a large file takes memory only for its text and for a few
-//! thousand objects. Two threads share the items of a long JSON list.
+//! If possible, an event is sent while its file is still being read, so that not all objects of a large file are in memory at once. Two
+//! threads share the items of a long JSON list.
 //!
 //! Invariants: a file that cannot be read deletes no object; if two files define an object, the one with the smallest path counts; an
 //! event is sent only for an object whose meaning for the proxy changed.
@@ -41,9 +42,10 @@ pub use thread::{Handle, check, spawn};
 /// What a [`ManifestProblem`] affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A part of an object is ignored, or an object is ignored because another definition of it counts.
+    /// An object or a part of it is ignored.
     Warning,
-    /// A document, file or directory cannot be used. Objects that it defined before stay unchanged.
+    /// An object, a document, a file or a directory cannot be read (objects that it defined before stay unchanged), or there is no free
+    /// address or port for a Service.
     Error,
 }
 
@@ -82,7 +84,7 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// Decodes bytes as the content of a file with the name `file`, for fuzzing. Decodes JSON if the name ends in `.json`, YAML otherwise.
+/// Decodes bytes as the content of a file with the name `file`, for fuzzing.
 #[doc(hidden)]
 #[must_use]
 pub fn read_bytes(file: &Path, bytes: &[u8]) -> (Vec<Event>, Vec<ManifestProblem>) {
@@ -102,7 +104,7 @@ pub const STDIN: &str = "-";
 /// problems.
 ///
 /// # Errors
-/// Fails if one of the sources cannot be read.
+/// Fails if one of the sources cannot be read, or if a source that is a file or standard input is empty.
 pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<(Vec<Event>, Vec<ManifestProblem>)> {
     let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Reported, ..options };
     let (mut events, problems, _) = read(sources, options)?;
@@ -115,7 +117,7 @@ pub fn read_once(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result
 pub struct AssignedManifests {
     /// The events of all objects, [`Event::InitialListDone`] last.
     pub events: Vec<Event>,
-    /// The problems of all files.
+    /// The problems of all files, and those of Services for which no address or port is free.
     pub problems: Vec<ManifestProblem>,
     /// A sentence for each Service that got a cluster IP or a node port which its manifest does not have.
     pub notes: Vec<String>,
@@ -126,7 +128,7 @@ pub struct AssignedManifests {
 /// Does the same as [`read_once`], and gives Services the cluster IPs and node ports that an API server would give them.
 ///
 /// # Errors
-/// As for [`read_once`].
+/// Fails for the same reasons as [`read_once`].
 pub fn read_and_assign(sources: &[PathBuf], options: ConvertOptions) -> anyhow::Result<AssignedManifests> {
     let options = ConvertOptions { without_cluster_ip: WithoutClusterIp::Assigned, keeps_pods: true, ..options };
     let (mut events, mut problems, pods) = read(sources, options)?;

@@ -1,8 +1,8 @@
 //! Computes the shape of a JSON object, which consists of the names of its fields and the types of their values.
 //!
 //! The shape alone decides whether an object fits the complete type of its kind, and has no unknown field. Most objects of a long list have
-//! one of a few shapes, so only the first object of each shape is decoded as the complete type. To decode all objects as the complete type
-//! took a third of the processor time of a list.
+//! one of a few shapes, so only the first object of each shape is decoded as the complete type. Decoding all objects as the complete type
+//! took a third of the processor time of a start (`src/decisions/0003-own-watch.md`).
 //!
 //! The module takes the text of an object, and returns a hash of its shape, its `apiVersion` and its `kind`. It does no I/O. Invariants:
 //! objects that differ in their fields, or in the type of a field's value, differ in their shapes; in a field for times, a string that is
@@ -21,7 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 /// Fields of `ObjectMeta`, `ManagedFieldsEntry` and `Condition` whose text has to be a time.
 const TIMES: [&str; 4] = ["creationTimestamp", "deletionTimestamp", "time", "lastTransitionTime"];
 
-/// The largest number of remembered shapes, to bound the memory.
+/// The largest number of remembered shapes, to bound the memory. When it is reached, all are forgotten.
 const MAX_SHAPES: usize = 4_096;
 
 /// Shapes of objects that were read as their complete types, without a problem.
@@ -40,7 +40,7 @@ pub(super) struct Head<'a> {
 }
 
 impl Shapes {
-    /// Reads the JSON text of an object; `None` if the text is not an object.
+    /// Reads the JSON text of an object; `None` if the text is not an object, or its `apiVersion` or `kind` is no text or is there twice.
     pub(super) fn head<'a>(&self, text: &'a str) -> Option<Head<'a>> {
         let mut json = serde_json::Deserializer::from_str(text);
         json.deserialize_map(WholeObject(&self.hasher)).ok().filter(|_| json.end().is_ok())

@@ -4,12 +4,12 @@
 //! "Definition" means an object in a file; if several files define an object, only one definition counts.
 //!
 //! `rules::model` ("the model") has the objects; the store keeps only their names, the files and documents that define them, and a hash of
-//! each event, so that manifests take little more memory than objects from an API server. When the file whose definition counted no longer
-//! defines an object, the next file that defines it has to be read again ([`Changes::again`]).
+//! each event, so that it takes little memory besides the model. When the file whose definition counted no longer defines an object, and
+//! the next file defines it with other content, that file has to be read again ([`Changes::again`]).
 //!
 //! Invariants: if an object is defined several times, the first definition counts (smallest path, then order in the file); equal content
-//! causes no event; a broken file keeps all objects that it defined before; an event waits for the end of its file only if the rest of the
-//! file can change it.
+//! causes no event; a broken file keeps all objects that it defined before; the events of a new file do not wait for its end, unless
+//! another definition of their object is known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -26,7 +26,7 @@ use rules::model::Event;
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) events: Vec<Event>,
-    /// A warning for each new definition that does not count, because another definition of the object comes first.
+    /// A warning for each definition that, since this change, does not count because a certain other definition comes first.
     pub(super) duplicates: Vec<ManifestProblem>,
     /// Other files with a definition that counts from now on. They have to be read again, because the store does not keep the content.
     pub(super) again: BTreeSet<Arc<Path>>,
@@ -126,8 +126,9 @@ impl Store {
         u32::try_from(self.paths.len() - 1).expect("memory ends before there are so many files")
     }
 
-    /// Notes the next object of a file. Returns the object's event if the rest of the file cannot change it: that is, if the file is new
-    /// and no other definition of the object is known.
+    /// Notes the next object of a file. Returns the object's event if the file is new and no other definition of the object is known,
+    /// because the rest of the file cannot change it then. Returns `None` if [`Store::finish`] decides, or if the proxy does not handle the
+    /// object.
     pub(super) fn add(&mut self, load: &mut Load, object: ManifestObject) -> Option<Event> {
         let ManifestObject { key, document, event } = object;
         let is_object = event != key.deletion();

@@ -44,13 +44,13 @@ pub struct Handle {
     _stop: PipeWriter,
 }
 
-/// A function that is called for each new problem with the content of an object, with the object's kind ([`ManifestProblem::kind`]).
+/// A function that is called for each new problem that has a [`ManifestProblem::kind`], with that kind.
 pub(crate) type OnRejected = Box<dyn Fn(&'static str) + Send>;
 
-/// Checks that a directory can be read and followed.
+/// Checks that the path given with `--manifests` is a directory that can be read.
 ///
 /// # Errors
-/// Fails if the directory cannot be read.
+/// Fails if it is no directory, or cannot be read.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
     if dir.as_os_str() == STDIN || fs::metadata(dir).is_ok_and(|meta| !meta.is_dir()) {
         bail!(

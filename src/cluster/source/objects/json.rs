@@ -1,9 +1,7 @@
-//! Decodes objects from JSON, or from any other serde format.
+//! Decodes objects from JSON.
 //!
 //! The module takes a parsed JSON value, and returns an object, or the first field that does not fit its type and the reason. It does no
 //! I/O.
-//!
-//! Invariants: null counts as absent; items of lists and maps that the proxy does not use are not kept.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny};
@@ -25,7 +23,7 @@ pub(in crate::source) struct DecodeError {
 /// # Errors
 /// Returns the first field that does not fit the type.
 pub(in crate::source) fn decode<'de, T: Deserialize<'de>>(object: &'de Value) -> Result<T, DecodeError> {
-    // To track the path of fields costs more than decoding, so only an object that does not decode is decoded again with tracking.
+    // Tracking the path of the fields takes time for each field, so only an object that does not decode is decoded again with tracking.
     T::deserialize(object).map_err(|error| {
         let mut track = serde_path_to_error::Track::new();
         let _ = T::deserialize(serde_path_to_error::Deserializer::new(object, &mut track));

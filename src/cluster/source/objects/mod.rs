@@ -1,14 +1,15 @@
 //! Types of Kubernetes objects with only the fields that the proxy reads.
 //!
-//! The objects are decoded from the API's JSON (or any other serde format) or protobuf, for [`super::convert`]. Enumerated values such as
-//! traffic policies stay strings, because the conversion reports unknown values. The numbers in each `message!` are the numbers of the
-//! fields in protobuf, from `generated.proto` of k8s.io/api and k8s.io/apimachinery.
+//! The objects are decoded from the API's JSON or protobuf, for [`super::convert`]. Enumerated values such as traffic policies stay
+//! strings, because the conversion reports unknown values. The numbers in each `message!` are the numbers of the fields in protobuf, from
+//! `generated.proto` of k8s.io/api and k8s.io/apimachinery.
 //!
-//! An object borrows its strings from the bytes from which it was decoded and does not outlive them; only the result of the conversion is
-//! kept. `kind` is empty for items of a list, because only the list has a kind, and in protobuf, because the envelope has the kind.
+//! An object borrows its strings from its input and does not outlive it; only the result of the conversion is kept. In the lists of an API
+//! server `kind` is empty for the items, because only the list has a kind; in protobuf it is empty, because the envelope has the kind.
+//! [`SlicePods`] is an exception: it owns its strings.
 //!
 //! Invariants: strings and unknown fields are not copied, except JSON strings with escapes; a field that is optional in the API may be
-//! absent, null or empty; an object that decodes as the complete k8s-openapi type also decodes as the type of this module.
+//! absent, null or empty.
 
 mod json;
 mod pods;
@@ -37,7 +38,7 @@ pub(super) struct Metadata<'a> {
     /// The version from which a watch can be resumed after this object.
     pub(super) resource_version: Text<'a>,
     pub(super) creation_timestamp: Option<Time>,
-    /// Set while the object is being deleted and waits for its finalizers.
+    /// Present while the object is being deleted.
     pub(super) deletion_timestamp: Option<AnyTime>,
     pub(super) labels: Pairs<'a>,
     pub(super) annotations: Pairs<'a>,
@@ -53,7 +54,7 @@ pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label with the zone of a Node (C2, C9).
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
-/// Annotation of an EndpointSlice: the time of the change that made the endpoints controller write the slice.
+/// Annotation of an EndpointSlice: the time of the change of a pod or Service that made the EndpointSlice controller write the slice.
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Annotation of a Service with the scheduler, which chooses an endpoint for each connection.
 pub(super) const SCHEDULER: &str = "kube-proxy-nft/scheduler";
@@ -105,7 +106,7 @@ impl Metadata<'_> {
 /// A time, cut to seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Time {
-    /// Seconds since 1970.
+    /// Seconds since 1970; `None` if a protobuf message lacks them.
     pub(super) seconds: Option<i64>,
 }
 
@@ -121,7 +122,7 @@ message!(AnyTime {});
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -230,7 +231,7 @@ message!(Ingress<'a> { 1 => ip, 3 => ip_mode });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]
@@ -262,7 +263,7 @@ pub(super) struct EndpointPort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
     pub(super) protocol: Text<'a>,
-    /// The port's number; 0 if it is absent. In the API an absent number means all ports; the proxy ignores a port without a number (B5).
+    /// The port's number; 0 if it is absent. In the API an absent number restricts no port; the proxy ignores such a port (B5).
     #[serde(deserialize_with = "nullable")]
     pub(super) port: i32,
 }
@@ -284,7 +285,8 @@ pub(super) struct Endpoint<'a> {
 
 message!(Endpoint<'a> { 1 => addresses, 2 => conditions, 6 => node_name, 7 => zone, 8 => hints });
 
-/// The zone as a hash of its name. The name is not kept, because lists have hundreds of thousands of endpoints.
+/// The zone as a hash of its name; `None` without a zone. The name is not kept, because a large cluster has hundreds of thousands of
+/// endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ZoneName(pub(super) Option<Zone>);
 
@@ -339,7 +341,7 @@ message!(Hint<'a> { 1 => name });
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(super) struct Node<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     /// With all labels and annotations.
@@ -433,7 +435,7 @@ message!(NodeAddress<'a> { 1 => type_, 2 => address });
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceCidr<'a> {
-    /// `kind`; empty in protobuf and for the items of a list.
+    /// `kind`; empty in protobuf, and for the items of a list of an API server.
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(deserialize_with = "nullable")]

@@ -1,7 +1,7 @@
 //! The pods that an EndpointSlice names.
 //!
-//! Decodes only the fields about pods, and only for a command that asks for them. The rules do not need pods, and the decoded endpoints of
-//! [`super::EndpointSlice`], hundreds of thousands in a large cluster, are smaller without them.
+//! The module decodes only the fields about pods. Only commands need these, and the decoded endpoints of [`super::EndpointSlice`], hundreds
+//! of thousands in a large cluster, are smaller without them.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,8 @@ struct TargetRef {
 }
 
 impl SlicePods {
-    /// The first address of each pod, after its `namespace/name`. A proxy uses only the first address of an endpoint (B6).
+    /// Returns `namespace/name` and the first address of each pod, because a proxy uses only the first address of an endpoint (B6). Leaves
+    /// out pods whose first address is missing or invalid.
     pub(in crate::source) fn addresses(&self) -> impl Iterator<Item = (String, IpAddr)> {
         self.endpoints.iter().flatten().filter_map(|endpoint| {
             let pod = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod")?;

@@ -3,8 +3,8 @@
 //! The module takes the bytes of a message and decodes its fields one after the other; strings borrow from the bytes. The macro [`message`]
 //! assigns field numbers to the fields of a type. prost decodes the varints and skips fields of other wire types. The module does no I/O.
 //!
-//! Invariants: unknown fields are ignored; if a field occurs twice, the last one counts, and messages are merged, as the protobuf format
-//! demands.
+//! Invariants: unknown fields are ignored; if a field that is no list occurs twice, the last one counts, or both are merged if they are
+//! messages, as the protobuf format demands.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
@@ -136,7 +136,7 @@ pub(in crate::source) trait Message<'a>: Default {
 }
 
 impl Message<'_> for i32 {
-    // Protobuf sends a negative int32 as 64 bits, of which the lower 32 are its value.
+    // Protobuf sends a negative int32 as a varint of 64 bits, of which the lower 32 are its value.
     #[allow(clippy::cast_possible_truncation, reason = "protobuf defines it")]
     fn merge(&mut self, value: Value<'_>) -> Result<(), Box<Malformed>> {
         *self = value.varint()?.cast_signed() as Self;

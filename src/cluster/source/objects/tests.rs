@@ -55,7 +55,7 @@ fn an_error_names_its_field() {
 
 #[test]
 fn times_are_cut_to_seconds_in_any_format() {
-    // If two Services claim the same frontend, the older one gets it, so `creationTimestamp` is read.
+    // Of two equal claims to a frontend the one of the older Service wins, so `creationTimestamp` is read.
     let text = r#"{"metadata": {"creationTimestamp": "2026-01-01T00:00:01.5Z", "deletionTimestamp": "x"}}"#;
     let service: Service<'_> = serde_json::from_str(text).unwrap();
     assert_eq!(service.metadata.creation_timestamp.and_then(|time| time.seconds), Some(1_767_225_601));

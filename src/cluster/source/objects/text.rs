@@ -1,4 +1,4 @@
-//! Strings, lists and maps of an object, which borrow from the bytes from which the object is decoded.
+//! Strings, lists and maps of an object, which borrow from the input from which the object is decoded.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Decodes JSON of the API server: lines of a watch, and pages of a list.
 //!
-//! The module takes text and returns watch events and pages. A text is read once if it decodes. If it does not decode, the module reads it
-//! again, to find the name of the object and the wrong field.
+//! The module takes text and returns watch events and pages. If an object does not decode, the module reads its text again, to find the
+//! name of the object and the wrong field.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! Decodes answers of the API server: events of a watch, pages of a list, and the bodies of error responses.
 //!
 //! The module takes JSON (`json.rs`) or protobuf (`protobuf.rs`), and returns events with converted objects. It does no I/O. If an object
-//! does not decode, it is decoded a second time to find its name and what is wrong, so that a broken object does not affect other objects.
+//! does not decode, its name is read separately, so that a broken object does not affect other objects.
 //!
 //! Invariants: an answer that is not a list is an error, not an empty list; an object decodes to the same event from JSON and from
 //! protobuf.
@@ -33,7 +33,7 @@ pub(super) struct Object {
 /// An object that did not decode.
 #[derive(Debug)]
 pub(super) struct Undecodable {
-    /// The identity of the object; `None` if its name cannot be read either.
+    /// The identity of the object; `None` if its name cannot be read either, or if the object is of another kind.
     pub(super) key: Option<Key>,
     /// The object's resource version, if it can be read.
     pub(super) version: Option<Box<str>>,
@@ -55,7 +55,7 @@ pub(super) enum WatchEvent {
         /// Whether the server has now sent all objects that existed at the start of a streaming list.
         ends_list: bool,
     },
-    /// The watch failed.
+    /// The server ends the watch with an error.
     Error(Status),
 }
 
@@ -86,8 +86,8 @@ impl Status {
         self.code == 410 || matches!(self.reason.as_deref(), Some("Expired" | "Gone"))
     }
 
-    /// Reads the body of an error response in any format. If the body is not a Status, such as in an answer of a load balancer, its first
-    /// line becomes the message.
+    /// Reads the body of an error response in any format. If it cannot be read as a Status, such as in an answer of a load balancer, the
+    /// start of its first line becomes the message, unless it begins with `<`, as HTML does.
     pub(super) fn of_body(body: &[u8]) -> Self {
         if let Some(status) = protobuf::status(body) {
             return status;
@@ -158,7 +158,7 @@ impl Decoder {
         Ok(page)
     }
 
-    /// Converts an object; `kind` is empty for the items of a list.
+    /// Converts an object, unless it is of another kind; `kind` is empty for the items of a list.
     fn read<T: ObjectKind>(&mut self, kind: &str, object: &T::Object<'_>) -> ReadObject {
         let (_, metadata) = T::head(object);
         if !self.is_of_kind(kind) {

@@ -2,8 +2,7 @@
 //!
 //! The module takes bytes and returns watch events, pages and Statuses. An object or a list comes in an envelope: four bytes, and a message
 //! with the kind and the bytes of the object (`runtime.Unknown` of k8s.io/apimachinery). A message of a watch has no envelope, but the
-//! object in the message has one. Each object is decoded separately, so that a broken object does not affect other objects. Nothing is
-//! copied.
+//! object in the message has one. Each object is decoded separately and in place, so that a broken object does not affect other objects.
 
 use super::{Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, WatchEvent, bookmark};
 use crate::source::objects::{Malformed, Message, Metadata, Text, Value, message};
@@ -50,12 +49,12 @@ impl Decoder {
     }
 }
 
-/// Reads a message that is not a Kubernetes object.
+/// Reads a message. The error is a text with the wrong field and the reason.
 fn read<'a, T: Message<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     T::read(bytes).map_err(|error| format!("{}: {}", error.field, error.reason))
 }
 
-/// Reads an envelope, and checks that its content is protobuf.
+/// Reads an envelope, and checks that its content is protobuf without a further encoding.
 fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     let Some(message) = bytes.strip_prefix(MAGIC) else { return Err("no envelope of Kubernetes' protobuf".into()) };
     let envelope: Envelope<'_> = read(message)?;
@@ -67,7 +66,7 @@ fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     }
 }
 
-/// Returns the Status in an envelope.
+/// Returns the Status in an envelope; `None` if the body is no envelope, or the message in it cannot be read as a Status.
 pub(super) fn status(body: &[u8]) -> Option<Status> {
     let envelope = Envelope::read(body.strip_prefix(MAGIC)?).ok()?;
     StatusMessage::read(envelope.raw.0).ok().map(Into::into)
@@ -92,7 +91,7 @@ impl<'a> Message<'a> for Raw<'a> {
     }
 }
 
-/// `runtime.Unknown`.
+/// The message `runtime.Unknown`.
 #[derive(Default)]
 struct Envelope<'a> {
     type_meta: TypeMeta<'a>,
@@ -103,7 +102,7 @@ struct Envelope<'a> {
 
 message!(Envelope<'a> { 1 => type_meta, 2 => raw, 3 => content_encoding, 4 => content_type });
 
-/// `runtime.TypeMeta`.
+/// The message `runtime.TypeMeta`, of which only the kind is read.
 #[derive(Default)]
 struct TypeMeta<'a> {
     kind: Text<'a>,
@@ -111,7 +110,7 @@ struct TypeMeta<'a> {
 
 message!(TypeMeta<'a> { 2 => kind });
 
-/// `meta.v1.WatchEvent`.
+/// The message `meta.v1.WatchEvent`.
 #[derive(Default)]
 struct Event<'a> {
     kind: Text<'a>,
@@ -120,7 +119,7 @@ struct Event<'a> {
 
 message!(Event<'a> { 1 => kind, 2 => object });
 
-/// `runtime.RawExtension`.
+/// The message `runtime.RawExtension`.
 #[derive(Default)]
 struct RawExtension<'a> {
     raw: Raw<'a>,
@@ -137,7 +136,7 @@ struct List<'a> {
 
 message!(List<'a> { 1 => metadata, 2 => items });
 
-/// `meta.v1.ListMeta`.
+/// The fields of the message `meta.v1.ListMeta` that are read.
 #[derive(Default)]
 struct ListMetadata<'a> {
     resource_version: Text<'a>,
@@ -162,7 +161,7 @@ struct IdentifiedObject<'a> {
 
 message!(IdentifiedObject<'a> { 1 => metadata });
 
-/// `meta.v1.Status`.
+/// The fields of the message `meta.v1.Status` that are read.
 #[derive(Default)]
 struct StatusMessage<'a> {
     message: Option<Text<'a>>,

@@ -21,7 +21,7 @@ fn watch_event(format: Format, resource: Resource, word: &str, object: &Value) -
     decoder(resource).watch_event(format, &event_bytes(format, resource, word, object))
 }
 
-/// Returns an event of a watch as the server sends it.
+/// Returns an event of a watch as the server sends it, in protobuf without the length that comes before it.
 fn event_bytes(format: Format, resource: Resource, word: &str, object: &Value) -> Vec<u8> {
     match format {
         Format::Json => event(word, object).into_bytes(),
@@ -228,7 +228,7 @@ fn marks_of_a_node_are_read_in_both_formats() {
 #[test]
 fn fields_that_are_not_known_change_nothing() {
     let mut bytes = encoder::enveloped(&typed(Resource::Service, &web("7")));
-    // Unknown fields with number 900 in the envelope: a varint, 8 bytes, a string, a group, and 4 bytes.
+    // The unknown fields are a varint, 8 bytes, a string, an empty group, and 4 bytes. The test adds them to the envelope and to the event.
     let unknown: &[&[u8]] =
         &[b"\xa0\x38\x05", b"\xa1\x38abcdefgh", b"\xa2\x38\x01x", b"\xa3\x38\xa4\x38", b"\xa5\x38abcd"];
     bytes.extend(unknown.concat());

@@ -81,7 +81,7 @@ fn a_url_takes_the_place_of_the_kubeconfigs_server() {
     let options = kubeconfig(dir.path(), &json!({"server": "http://192.0.2.1:1"}), &json!({"token": "t"}));
     runtime().block_on(ask(ClientOptions { master: Some(server.url.clone()), ..options })).unwrap();
     assert_eq!(server.requests("services")[0].headers["authorization"], "Bearer t");
-    // The URL of a server may lack the scheme, as for kubectl.
+    // The URL of a server may lack the scheme.
     let address = server.url.trim_start_matches("http://").to_owned();
     runtime().block_on(ask(ClientOptions { master: Some(address), ..ClientOptions::default() })).unwrap();
     assert_eq!(server.requests("services").len(), 2);

@@ -62,7 +62,7 @@ fn a_broken_watch_goes_on_where_it_was() {
 
 #[test]
 fn a_connection_on_which_nothing_comes_is_given_up() {
-    // The peer is dead at first; in the second run it sends single bytes of a line that never ends.
+    // In the first run the peer is dead; in the second run it sends single bytes of a line that never ends.
     for drip in [false, true] {
         let answer = move |request: &Request| match request.nth {
             0 if drip => {
@@ -368,7 +368,7 @@ fn a_question_that_is_not_answered_changes_nothing_and_delays_no_event() {
 
 #[test]
 fn a_list_from_long_ago_confirms_nothing() {
-    // The second list comes too late to confirm the first list, so the third list has to confirm the second.
+    // The second list that lacks the objects comes too late to confirm the first one, and the list after it has the objects again.
     let all =
         |version: &str| (0..12).map(|n| added(&service(&format!("s{n}"), &json!(80), version))).collect::<Vec<_>>();
     let answer = move |request: &Request| match request.nth {

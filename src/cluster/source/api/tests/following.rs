@@ -21,7 +21,7 @@ fn everything_is_listed_before_the_list_is_done() {
 
 #[test]
 fn requests_carry_the_selectors() {
-    // Requests have the selectors and parameters of upstream.
+    // Requests have upstream's selectors (P10) and the parameters of a streaming list.
     let followed = follow("services", |_| stream(vec![end("3")]), Timing::default());
     followed.until("done");
     for (resource, key, value) in [
@@ -88,7 +88,7 @@ fn a_list_after_a_refused_watch_comes_from_the_cache_and_after_a_refused_list_fr
 
 #[test]
 fn a_server_that_ignores_streaming_lists_is_asked_for_pages() {
-    // A server ignores streaming by sending nothing, or a bookmark that does not end the list.
+    // A server that ignores streaming sends no bookmark, or one that does not end the list.
     for lines in [vec![added(&web("2"))], vec![added(&web("2")), bookmark("3")]] {
         let answer = move |request: &Request| match request.query("watch") {
             "" => reply(200, "", &services("7", "", &[web("2")])),
@@ -139,7 +139,7 @@ fn changes_are_sent_as_they_come() {
 
 #[test]
 fn a_deleted_node_stays_as_it_was() {
-    // The last state of a deleted Node is kept, because the Node may come back (M8, L6).
+    // The last state of a deleted Node is kept (L6).
     let answer = |_: &Request| stream(vec![added(&node()), end("2"), event("DELETED", &node()), added(&node())]);
     let followed = follow("nodes", answer, Timing::default());
     let all: Vec<_> = (0..3).map(|_| short(&followed.events.recv_timeout(PATIENCE).unwrap())).collect();

@@ -121,8 +121,8 @@ fn timing() -> Timing {
     Timing { initial, idle, watch_response: idle, stall: idle, ..Timing::default() }
 }
 
-/// Returns time limits with which the first wait after a failure is 20 to 30 s, as long as by default only the sixth wait is. For Nodes the
-/// wait is 3 to 4.5 s if the server cannot be reached.
+/// Returns time limits with which the first of the waits that double is 20 to 30 s, as long as by default only the sixth is. For Nodes it
+/// is 3 to 4.5 s if the server cannot be reached.
 fn longest_waits() -> Timing {
     Timing { first_wait: PATIENCE, ..Timing::default() }
 }

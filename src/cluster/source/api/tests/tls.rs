@@ -47,7 +47,7 @@ const RSA_1024_SIGNED: &str = include_str!("certificates/rsa-1024-signed.pem");
 const VERSION_1_AUTHORITY: &str = include_str!("certificates/version-1-authority.pem");
 const VERSION_1_SIGNED: &str = include_str!("certificates/version-1-signed.pem");
 const SIGNED_KEY: &str = include_str!("certificates/signed.key");
-/// Keys in the formats that tools of a cluster write: kubeadm writes PKCS#1; Go and openssl write ECDSA keys in SEC1.
+/// Keys in the formats that tools of a cluster write: kubeadm writes RSA keys in PKCS#1; Go programs and openssl write ECDSA keys in SEC1.
 const FORMS: [(&str, &str, &str); 3] = [
     ("P-256", "EC PRIVATE KEY", include_str!("certificates/ec-p256-sec1.key")),
     ("P-521", "EC PRIVATE KEY", include_str!("certificates/ec-p521-sec1.key")),

@@ -171,7 +171,7 @@ fn addresses_that_every_host_or_link_has_are_no_external_and_no_load_balancer_ip
 
 #[test]
 fn external_ips_need_their_gate() {
-    // With the feature gate off the external IPs are dropped, but the Service still counts as reachable from outside (A7, A12).
+    // With the feature gate off the external IPs are dropped, but the external traffic policy still counts because of them (A7, A12).
     let value = with(web(), "/spec/externalIPs", json!(["203.0.113.7", "x"]));
     let value = with(value, "/spec/externalTrafficPolicy", json!("Local"));
     let mut converter = Converter::new(ConvertOptions { allow_external_ips: false, ..ConvertOptions::default() });
@@ -265,7 +265,7 @@ fn an_annotation_names_the_scheduler() {
     assert_eq!(service(web()).0.scheduler, None);
 }
 
-// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` have valid values; other values are reported (J3,
+// The annotations `kube-proxy-nft/close-connections` and `kube-proxy-nft/keep-udp-flows` take certain values; others are reported (J3,
 // J13).
 #[test]
 fn annotations_say_what_becomes_of_flows() {
@@ -338,7 +338,7 @@ fn unknown_policy_words_mean_cluster() {
 
 #[test]
 fn health_checks_are_for_load_balancers_with_policy_local() {
-    // Only load balancers with external policy Local have a health-check node port (A13).
+    // Only Services of type LoadBalancer with external policy Local have a health-check node port (A13).
     let local = with(web(), "/spec/externalTrafficPolicy", json!("Local"));
     let lb = with(local.clone(), "/spec/type", json!("LoadBalancer"));
     let (checked, _) = service(with(lb.clone(), "/spec/healthCheckNodePort", json!(32000)));

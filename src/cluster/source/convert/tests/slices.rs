@@ -137,14 +137,14 @@ fn node_names_and_hints_are_shared() {
 
 #[test]
 fn a_bad_name_gives_no_event() {
-    // A slice needs a valid name (B2).
+    // A slice without a valid namespace gives no event.
     let converted = convert_slice(with(web_slice(), "/metadata/namespace", Value::Null));
     assert_eq!((converted.event, converted.problems.len()), (None, 1));
 }
 
 #[test]
 fn the_time_of_the_trigger_comes_along_and_makes_no_difference() {
-    // The annotation holds the time from which the metric network_programming_duration_seconds is measured.
+    // The annotation holds the time from which the latency of network programming is counted (P7).
     let annotated = |text: &str| {
         let annotations = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
         let (slice, problems) = slice(with(web_slice(), "/metadata/annotations", annotations));

@@ -9,7 +9,7 @@ use super::super::{AssignedManifests, read_and_assign, read_once};
 use super::*;
 use rules::model::Service;
 
-/// A Service in namespace shop whose `spec` has one port and these fields.
+/// Returns a Service in namespace shop whose `spec` has one port and these fields.
 fn service(name: &str, spec: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
@@ -39,7 +39,7 @@ fn services(manifests: &AssignedManifests) -> BTreeMap<String, Service> {
     services.collect()
 }
 
-/// The IPv4 addresses of the Services, by name.
+/// Returns the IPv4 addresses of the Services, by name.
 fn v4(documents: &[String]) -> BTreeMap<String, u32> {
     let found = assigned(documents);
     assert_eq!(texts(&found.problems), [""; 0]);
@@ -121,7 +121,7 @@ fn node_ports_are_given_where_an_api_server_would_give_them() {
         service("np", ", type: NodePort, clusterIP: 10.96.0.1"),
         service("lb", local),
         service("none", ", type: LoadBalancer, allocateLoadBalancerNodePorts: false"),
-        // This Service has a cluster IP, so it comes from an API server: nothing is missing.
+        // This Service has a cluster IP, so it counts as one from an API server, which has given it all that it needs.
         service("old", ", type: LoadBalancer, clusterIP: 10.96.0.2"),
     ]);
     assert_eq!(texts(&found.problems), [""; 0]);

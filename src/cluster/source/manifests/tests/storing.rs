@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::store::{Changes, Store};
 use super::*;
 
-/// A store, and the text of each file, because the store may need to read a file again.
+/// A store, and the text of each file, because a file may have to be read again.
 #[derive(Default)]
 struct Files {
     store: Store,
@@ -70,7 +70,7 @@ fn only_what_changed_is_sent() {
 
 #[test]
 fn a_service_that_is_not_ours_comes_and_goes() {
-    // The proxy does not handle a headless Service (A1, A2).
+    // The proxy does not handle a headless Service (A2).
     let mut files = Files::default();
     assert_eq!(files.events("f.yaml", &service("a", "None")), [""; 0]);
     assert_eq!(files.events("f.yaml", &service("a", "10.96.0.1")), ["+demo/a 10.96.0.1"]);
