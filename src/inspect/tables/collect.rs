@@ -112,7 +112,7 @@ impl Collected {
         }
     }
 
-    /// Whether this program wrote the table: it has the chain `KUBE-SERVICES`.
+    /// Whether this program wrote the table: there are rules in a chain `KUBE-SERVICES`.
     pub(super) fn is_ours(&self) -> bool {
         self.chain(chain::SERVICES).is_some()
     }
