@@ -40,7 +40,7 @@ pub(crate) struct Frontends {
 }
 
 impl Frontends {
-    /// `node_addresses` are the addresses that accept node ports: a connection to any other address is not counted for a node port.
+    /// A connection to a node port is counted only if it goes to one of `node_addresses`.
     #[must_use]
     pub(crate) fn new(
         frontends: impl IntoIterator<Item = Frontend>,

@@ -1,6 +1,6 @@
 //! Gathers the facts for `kube-proxy check`, as plain values.
 //!
-//! If a fact cannot be read, the reason takes its place. This module judges nothing and writes nothing.
+//! If a fact cannot be read, the reason or `None` takes its place. This module changes nothing on the node.
 
 use std::env;
 use std::fs;
@@ -93,7 +93,7 @@ pub(super) struct Kernel {
     pub(super) release: String,
     /// Why its version is too old; `None` when it is new enough.
     pub(super) too_old: Option<String>,
-    /// For each IP family, whether the kernel accepts the rules of this program.
+    /// For each IP family that the kernel supports, whether it accepts the rules of this program.
     pub(super) families: Vec<(Family, Result<(), NoLook>)>,
     /// Sysctls as (path below `/proc/sys/net`, value); those that do not exist are left out.
     pub(super) values: Vec<(&'static str, String)>,
@@ -115,12 +115,12 @@ pub(super) struct Privileges {
 pub(super) struct Programs {
     /// The running proxy of this program; `None` when none runs.
     pub(super) proxy: Result<Option<String>, NoLook>,
-    /// In one sentence, what the running proxy waits for before it writes its rules.
+    /// In one sentence, what the running proxy waits for before it writes its rules; `None` when it does not wait.
     pub(super) waits: Option<String>,
     /// Another running kube-proxy.
     pub(super) other: Option<OtherProxy>,
     pub(super) left: Result<Left, NoLook>,
-    /// The base chains of all programs.
+    /// The base chains of all programs in tables of the families ip, ip6 and inet.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
     /// The first line of `nft --version`; `None` without an nft program.
     pub(super) nft: Option<String>,

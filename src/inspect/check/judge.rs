@@ -441,7 +441,7 @@ fn nft_program(version: Option<&str>) -> Line {
     ok(AREA, text)
 }
 
-/// Warns of other programs' base chains that may keep packets from our rules, or change what our rules see.
+/// Warns of other programs' base chains that may drop packets to Services, or change what our rules see.
 fn hooks(chains: &[HookedChain]) -> Vec<Line> {
     const AREA: &str = "other-programs";
     let is_ours = |chain: &&HookedChain| {

@@ -112,7 +112,8 @@ fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, lis
     };
 }
 
-/// Adds a problem that the proxy reports, as the reason or as a warning. `is_here`: the packet goes to a port of this host.
+/// Adds a problem that the proxy reports, as the reason or as a warning, if it concerns the packet. `is_here` says that the packet goes to a
+/// port of this host.
 fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: Option<&str>, problem: &Problem) {
     use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined, Waiting};
     let is_unowned = explanation.service.is_none();

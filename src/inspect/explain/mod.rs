@@ -133,8 +133,8 @@ pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Re
     tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }
 
-/// Prints an explanation. Returns `Found` when the packet does not get through or something is wrong; with `--expect`, when the verdict is
-/// not an expected one.
+/// Prints an explanation. Returns `Found` when the packet does not get through for certain or something is wrong with the node; with
+/// `--expect`, when the verdict is not an expected one.
 fn tell(
     args: &Args,
     (packet, pod): (&Packet, Option<&str>),
@@ -176,7 +176,7 @@ fn family(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
 }
 
-/// How often the rules are read again when they change during the evaluation.
+/// How often the rules are read again, at most, when they change during the evaluation.
 const TRIES: usize = 5;
 
 /// Explains a packet between two addresses of one family.
@@ -208,8 +208,8 @@ fn first_packet(Pair { source: from, target: to, .. }: &Pair, input: Link) -> Pa
     Packet::new((from.address, from.port), SocketAddr::new(to.address, to.port), to.protocol, input)
 }
 
-/// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
-/// begins a new one.
+/// The tracked connection that the packet belongs to, if its source port is given. `None` when there is none, and when it has ended: the packet
+/// then begins a new one.
 fn tracked(packet: &Packet) -> Result<Option<Tracked>> {
     let Some(port) = packet.source_port.filter(|_| packet.has_ports()) else { return Ok(None) };
     let ends = Ends { source: SocketAddr::new(packet.source, port), destination: packet.target() };

@@ -236,13 +236,14 @@ fn different_families(from: Source, to: Target) -> String {
     format!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address)
 }
 
-/// The cluster IPs among frontends, each with its service port as `namespace/name:port`.
+/// The cluster IPs among frontends, each with its service port as `namespace/name[:port]`.
 pub(crate) fn cluster_ips(frontends: &[FrontendView]) -> Vec<(&str, Frontend)> {
     let all = frontends.iter().filter(|view| view.kind == Some(Kind::ClusterIP));
     all.filter_map(|view| Some((view.service.as_deref()?, view.frontend))).collect()
 }
 
-/// The error for a Service that the running proxy leaves out, in the proxy's words.
+/// The error for a Service that the running proxy leaves out, in the proxy's words, or the error that the proxy does not answer; `None` without
+/// such a problem.
 fn left_out(name: &ServiceName, problems: &[Problem]) -> Option<anyhow::Error> {
     let is_it = |problem: &&Problem| problem.is_about(name) || problem.kind == ProblemKind::ProxySilent;
     let problem = problems.iter().find(is_it)?;

@@ -17,7 +17,7 @@ use crate::screen::{self, Key, Line, OnScreen};
 /// The order of the frontends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The name of the Service, then the frontend.
+    /// The order of the view: by Service, then by kind and frontend.
     #[default]
     Name,
     /// New connections per second, the most first.

@@ -27,7 +27,7 @@ use crate::services::stats::Stats;
 const RATES_WITHIN: Duration = Duration::from_secs(60);
 /// How long the running proxy may take for a part of its history.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most parts of the history that are read for a page. The proxy has fewer; another program at its address may have more.
+/// The most parts of the history that are read for a page: another program at the proxy's address may offer parts without end.
 const MOST_PARTS: usize = 64;
 
 /// This node as the pages show it.
@@ -89,7 +89,7 @@ impl Node {
 
     fn explain(&self, form: &Form) -> Page {
         let told = form.is_filled().then(|| {
-            // The names of Services need the tables; addresses do not.
+            // Without a reading, names of Services are not known, but a packet between two addresses can be explained.
             let (cluster_ips, problems) = self
                 .with_reading(|reading| {
                     let cluster_ips = explain::cluster_ips(&reading.listing.view.frontends);
