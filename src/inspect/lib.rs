@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each command is a module with `Args` and `run`; the binary has the list of commands. The exit code is that of the returned
-//! [`CommandOutcome`]; when `run` returns an error, it is that of [`output::ReaderGone`], or else [`COULD_NOT_LOOK`].
+//! [`CommandOutcome`]. If `run` returns an error, it is [`COULD_NOT_LOOK`], but for [`output::ReaderGone`], which has an exit code of its own.
 //!
 //! Invariants: no command takes the proxy's lock or needs more than CAP_NET_ADMIN. Each works beside a running proxy and, where that is
 //! possible, without one. The binary raises the nice value of the process before a command runs, so that the proxy and the pods go first.

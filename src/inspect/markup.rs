@@ -38,7 +38,7 @@ impl Markup {
         self.0.push_str("/>");
     }
 
-    /// Writes a text.
+    /// Writes a text, with its special characters escaped.
     pub(crate) fn text(&mut self, text: impl Display) {
         self.0.push_str(&escaped(&text.to_string()));
     }

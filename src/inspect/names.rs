@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `shop/web` | all ports of a Service |
 //! | `shop/web:http` | one port of a Service |
-//! | `10.96.0.10`, `fd00::10` | all frontends with this address |
+//! | `10.96.0.10`, `fd00::10` | all frontends with this address, and those with an endpoint at it |
 //! | `10.96.0.10:53`, `[fd00::10]:53` | the frontends with this address and port |
 //! | `10.96.0.10:53/udp` | one frontend |
 //! | `*:30080`, `:30080`, `30080` | a node port, of all protocols |
@@ -24,7 +24,7 @@ use rules::model::Protocol;
 pub(crate) enum Wanted {
     /// A Service, or one port of it.
     Service(ServiceName),
-    /// All frontends with this address.
+    /// All frontends with this address, and those with an endpoint at it.
     Address(IpAddr),
     /// The frontends with this address (or node port), port and protocol.
     Frontend(FrontendName),

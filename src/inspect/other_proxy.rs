@@ -19,7 +19,7 @@ const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A running kube-proxy that does not hold the lock of this program.
+/// A running kube-proxy, other than the one that [`RunningProxy::find`] finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherProxy {
     /// Whether it is this program or upstream's, as far as its servers tell.

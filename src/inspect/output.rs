@@ -105,7 +105,7 @@ impl<'a> Output<'a> {
         self.text(words + "\n")
     }
 
-    /// Prints the sentence about a problem, which may come from the kernel or the API.
+    /// Prints the sentence about a problem. Control characters in it are escaped, because it may have words from the kernel or the API.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -118,7 +118,7 @@ impl<'a> Output<'a> {
         self.width.map_or_else(|| words.to_owned(), |width| terminal::broken(words, width, at, hang))
     }
 
-    /// Prints a table with aligned columns: the headings, then one line per row.
+    /// Prints a table with aligned columns: the headings, then the rows.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -201,7 +201,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Lets enums be written with the words of their JSON form.
+/// Implements `Display` for enums: each value is written as the word of its JSON form.
 macro_rules! written_as_json {
     ($($kind:ty),*) => {
         $(impl std::fmt::Display for $kind {

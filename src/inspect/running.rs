@@ -1,9 +1,9 @@
 //! The running proxy, and the problems of this node that it reports.
 //!
 //! The proxy lists [`Problem`]s on its health pages, each with a sentence, which the commands print. The commands find a dormant or missing
-//! table themselves, and a proxy that has not written its rules yet. It is no problem when nothing listens at the default address, because
-//! no proxy may run. A proxy that does not answer within three seconds is a problem, and so is an address from the proxy's configuration or
-//! from the user at which nothing listens.
+//! table themselves, and a proxy that has not written its rules yet. A proxy that does not answer within three seconds is a problem, and so
+//! is an address from the proxy's configuration or from the user at which nothing listens. If neither gives an address, and nothing listens
+//! at the default one, that is no problem: perhaps no proxy runs.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -29,7 +29,7 @@ use super::output::Tone;
 /// The hidden subcommand that runs the guard process.
 pub const GUARD: &str = "terminal-guard";
 
-/// How often `Screen::wait` checks for a signal.
+/// The longest time between two checks for a signal in `Screen::wait`.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The keys that commands use.
@@ -219,8 +219,8 @@ pub(crate) trait OnScreen {
     fn look(&mut self) -> Result<()>;
 }
 
-/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. After a signal, the process
-/// ends by the default action of that signal.
+/// Shows something in full-screen mode until a key or a signal ends it, and calls [`OnScreen::look`] after each `interval`. After a signal,
+/// the process ends by the default action of that signal.
 ///
 /// # Errors
 /// When the terminal cannot be used, or what is shown cannot be read.

@@ -4,7 +4,7 @@
 //! memory for the next walk. Pure, except for [`Walks`], which lists the connections. For rates, callers divide [`Count::since`] by the
 //! time between two walks.
 //!
-//! The meaning of the numbers: *new* is a connection that is in this walk and was not in the previous one. By default the kernel keeps a TCP
+//! The meaning of the numbers: a connection is new if it is in this walk and was not in the previous one. By default the kernel keeps a TCP
 //! connection for at least 10 seconds after its end and a UDP flow for at least 30 seconds after its last packet
 //! (`nf_conntrack_tcp_timeout_close`, `nf_conntrack_udp_timeout`), so walks at shorter intervals meet nearly all. They can miss a connection
 //! that the endpoint refuses with a reset, which the kernel forgets at once, and entries that were deleted, for example because the

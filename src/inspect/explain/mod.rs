@@ -133,7 +133,7 @@ pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Re
     tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }
 
-/// Prints an explanation. Returns `Found` when the packet does not get through for certain or something is wrong with the node; with
+/// Prints an explanation. Returns `Found` when it is not certain that the packet gets through, or something is wrong with the node; with
 /// `--expect`, when the verdict is not an expected one.
 fn tell(
     args: &Args,

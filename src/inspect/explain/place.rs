@@ -253,7 +253,7 @@ fn left_out(name: &ServiceName, problems: &[Problem]) -> Option<anyhow::Error> {
 /// The cluster IPs of a port of a Service, in the order of the frontends, which has IPv4 first.
 ///
 /// # Errors
-/// When there is no such Service or port, or several ports have this name.
+/// When there is no such Service or port, or several of its ports fit the name and the protocol.
 pub(crate) fn targets(
     cluster_ips: &[(&str, Frontend)],
     name: &ServiceName,

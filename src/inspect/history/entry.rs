@@ -58,16 +58,16 @@ pub struct Change {
     /// The namespace and name of the Service.
     #[serde(with = "form::name")]
     pub service: ObjectName,
-    /// Whether the Service was added, removed or changed.
+    /// What happened to the Service in the tables.
     pub action: Action,
     /// What triggered the change.
     pub trigger: Trigger,
-    /// The time from when the proxy took over the first object that triggered the change, to the end of the transaction; `None` when no
-    /// object of the Service did.
+    /// The time from when the proxy applied the first object that triggered the change to its state until the result was known; `None` when
+    /// no EndpointSlice of the Service and not the Service itself triggered it.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
-    /// The time from the change in the cluster, as the EndpointSlice's annotation has it, to the end of the transaction; `None` without this
-    /// annotation.
+    /// The time from the change in the cluster, as the annotation of the EndpointSlice that triggered the change has it, until the result was
+    /// known; `None` without this annotation.
     #[serde(rename = "clusterLatencySeconds", with = "form::seconds")]
     pub cluster_latency: Option<Duration>,
     /// The result of the transaction for this change.
@@ -268,7 +268,7 @@ pub struct ApiServer {
 pub enum Connection {
     /// The API server does not serve a resource that the proxy watches.
     Lost,
-    /// The API server serves all these resources again.
+    /// The API server serves all watched resources again.
     Found,
 }
 

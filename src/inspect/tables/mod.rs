@@ -139,7 +139,7 @@ impl View {
     /// Reads the tables of both families.
     ///
     /// # Errors
-    /// When the kernel refuses to list them or has neither, when one of them changes too often, or when they are upstream's.
+    /// When the kernel does not list them or has neither, or when they are upstream's.
     pub(crate) fn read() -> Result<Self> {
         let mut connection = Connection::open().map_err(|error| explained(ReadError::Socket(error)))?;
         let mut view = Self::default();
@@ -172,7 +172,7 @@ impl View {
         Ok(view)
     }
 
-    /// The problems that the tables show: those that are dormant or missing.
+    /// The problems of tables that are dormant or missing.
     pub(crate) fn problems(&self) -> impl Iterator<Item = Problem> {
         let dormant = self.dormant.iter().map(|family| Problem::dormant(*family));
         dormant.chain(self.missing.iter().map(|family| Problem::missing(*family)))
