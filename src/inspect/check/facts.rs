@@ -95,7 +95,7 @@ pub(super) struct Kernel {
     pub(super) too_old: Option<String>,
     /// For each IP family that the kernel supports, whether it accepts the rules of this program.
     pub(super) families: Vec<(Family, Result<(), NoLook>)>,
-    /// Sysctls as (path below `/proc/sys/net`, value); those that do not exist are left out.
+    /// Sysctls as (path below `/proc/sys/net`, value); those that cannot be read are left out.
     pub(super) values: Vec<(&'static str, String)>,
     /// Whether the node has a bridge interface.
     pub(super) has_bridge: bool,
@@ -122,7 +122,7 @@ pub(super) struct Programs {
     pub(super) left: Result<Left, NoLook>,
     /// The base chains of all programs in tables of the families ip, ip6 and inet.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
-    /// The first line of `nft --version`; `None` without an nft program.
+    /// The first line of `nft --version`; `None` without an nft program, and when it fails.
     pub(super) nft: Option<String>,
 }
 

@@ -1,8 +1,8 @@
 //! What the rules that a packet meets do not show: the Service that has the packet's destination, a dormant table, an address that takes no
 //! node ports, a Service that is left out, the userspace proxy for loopback addresses, and tables that are not evaluated.
 //!
-//! Takes an [`Explanation`] made from the rules (`explain`) or from the kernel's reports (`trace`); corrects its reason, says whether
-//! something is wrong, and adds warnings.
+//! Takes an [`Explanation`] made from the rules (`explain`) or from the kernel's reports (`trace`); corrects its verdict, Service and reason,
+//! says whether something is wrong, and adds warnings.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

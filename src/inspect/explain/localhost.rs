@@ -1,4 +1,4 @@
-//! Finds the program that listens on a loopback address. kube-proxy serves node ports there from user space, which no rule shows.
+//! Finds the program that listens on a loopback address. kube-proxy can serve node ports there from user space, which no rule shows.
 //!
 //! Takes an address and a port, gives a [`Listener`]; reads the kernel's lists of TCP sockets and the open files of processes.
 

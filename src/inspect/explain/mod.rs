@@ -7,7 +7,7 @@
 //!                                       │ routes, rules, elements        kernel: reads what the packet meets
 //! ```
 //!
-//! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
+//! Takes addresses or names; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `verdict` and `words` are pure;
 //! `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: nothing is guessed. When a
 //! rule cannot be evaluated, the packet is followed both as if the rule matched and as if it did not match; if the outcomes differ, the
@@ -114,7 +114,8 @@ struct Answer<'a> {
 /// Explains a packet.
 ///
 /// # Errors
-/// When the rules, routes or interfaces cannot be read, or the arguments contradict each other or do not fit this host.
+/// When the addresses of a name cannot be found, the rules, routes or interfaces cannot be read, or the arguments contradict each other or do
+/// not fit this host.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let pair = place::resolve(&args.from, &args.to, args.running)?;
     let iface = args.iface.as_deref();
@@ -161,7 +162,8 @@ fn tell(
     })
 }
 
-/// Explains a packet in the network namespace of the calling thread. `from`, `to` and `iface` have the syntax of the command's arguments.
+/// Explains a packet in the network namespace of the calling thread. `from`, `to` and `iface` have the syntax of the command's arguments;
+/// names of Services and pods are not accepted.
 ///
 /// # Errors
 /// As for [`run`].

@@ -23,7 +23,7 @@ use rules::model::Frontend;
 /// The node that manifests describe, with the tables that a proxy would write on it.
 #[derive(Clone, Debug)]
 pub struct ManifestNode {
-    /// The tables of the proxy, one for each family.
+    /// The tables of the proxy, at most one for each family.
     pub tables: Vec<TableDump>,
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     pub cluster_ips: Vec<(Arc<str>, Frontend)>,

@@ -86,7 +86,7 @@ pub(crate) enum FromArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToArg {
     Address(Target),
-    /// The cluster IP of a Service. The port of the name is a name or a number; `None` stands for the only port.
+    /// The cluster IP of a Service. The port behind the name of the Service is a name or a number, and may be left out if there is only one.
     Service(ServiceName, Option<Protocol>),
 }
 

@@ -1,7 +1,8 @@
 //! Makes one explanation from the paths of a packet: verdict, endpoints, masquerading, reason, and the steps in words.
 //!
 //! Pure. Branches that differ only in their endpoint are described once. A world is a set of assumptions about rules that cannot be
-//! evaluated (see [`nft::machine`]); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
+//! evaluated (see [`nft::machine`]). All worlds have to agree; otherwise the verdict is [`Verdict::Unknown`], and the reason says what cannot
+//! be evaluated.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -22,7 +22,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) table: &'a TableName,
     /// The name of the rule's chain.
     pub(crate) chain: &'a str,
-    /// The rule; `None` for the policy of a base chain.
+    /// The rule; `None` for the policy of a base chain, and when it is not known.
     pub(crate) rule: Option<&'a RuleDump>,
     pub(crate) effects: &'a [Effect],
     /// The packet before the rule.
@@ -229,7 +229,7 @@ fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
     format!("to be masqueraded: {service} is reached from outside and has external policy Cluster")
 }
 
-/// Why the packet does not come from a pod of this node, according to the comparison in the rule.
+/// Why the packet does not come from a pod, according to the comparison in the rule.
 fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
     let arrives = || match &packet.input {
         Link::Known(_, name) => format!("arrives at {name}"),
@@ -254,7 +254,7 @@ fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
     })
 }
 
-/// Whether a rule matches packets from pods of this node.
+/// Whether a rule matches packets from pods.
 fn is_from_pod(statements: &[Statement]) -> bool {
     statements.iter().any(|statement| match statement {
         Statement::Match(fields, Operand::InPrefix(..)) => is_source(fields),

@@ -164,7 +164,7 @@ pub(crate) fn unknown() -> Cell {
     Cell::new(Tone::Warning, "unknown")
 }
 
-/// The frontend as text. A node port has no address that shows its family, so IPv6 is added.
+/// The frontend as text. A node port has no address that shows its family, so `(IPv6)` is added to one of this family.
 pub(crate) fn frontend(view: &FrontendView) -> String {
     let name = frontend_name(&view.frontend);
     match view.frontend.destination {

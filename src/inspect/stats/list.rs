@@ -185,7 +185,7 @@ fn form(main: &mut Markup, query: &ListQuery) {
     });
 }
 
-/// An option of a select.
+/// Writes an option of a `select` element.
 pub(super) fn option(select: &mut Markup, value: &str, text: &str, is_selected: bool) {
     let selected: &[(&str, &dyn Display)] = if is_selected { &[("selected", &"")] } else { &[] };
     select.leaf("option", &[&[("value", &value as &dyn Display)], selected].concat(), text);

@@ -9,8 +9,8 @@
 //! values to HTML.
 //!
 //! Invariants: the process changes nothing, and gives up privileges that it does not need before it takes the first request. Pages show what
-//! other commands print. The number of connections, of pages that are made at once and the time for a page are bounded; one reading of the
-//! tables serves all requests for at least `reading::FRESH`.
+//! other commands print. The number of connections, the number of pages that are made at once, and the time for a page are bounded. One
+//! reading of the tables serves all requests for at least `reading::FRESH`.
 
 mod answer;
 mod explain;

@@ -23,7 +23,7 @@ use crate::running::{Running, RunningArgs};
 use crate::services::causes::Causes;
 use crate::services::stats::Stats;
 
-/// Rates are averages since the reading before; without one within this time there are none.
+/// Rates are averages since the previous reading. If that is older than this, there are none.
 const RATES_WITHIN: Duration = Duration::from_secs(60);
 /// How long the running proxy may take for a part of its history.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ impl Node {
         made.unwrap_or_else(|error| Page::failure(StatusCode::SERVICE_UNAVAILABLE, &format!("{error:#}")))
     }
 
-    /// Does something with a fresh reading.
+    /// Calls `work` with a fresh reading, which is taken first if the latest one is old.
     fn with_reading<T>(&self, work: impl FnOnce(&Reading) -> T) -> Result<T> {
         // A thread that panicked leaves either no reading or a whole one.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);

@@ -33,7 +33,7 @@ pub(super) fn parameter(query: &str, name: &str) -> String {
     parameters(query).find(|(its, _)| its == name).map(|(_, value)| value).unwrap_or_default()
 }
 
-/// By what the list of Services is ordered.
+/// What the list of Services is ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     /// The name, from A to Z.

@@ -98,7 +98,7 @@ pub(super) struct Chain {
     pub(super) drops: bool,
     /// The source ranges whose packets a rule does not drop.
     pub(super) sources: Vec<IpNet>,
-    /// The session-affinity maps that its rules add clients to, each with its timeout in seconds.
+    /// The session-affinity sets and maps that its rules add clients to, each with its timeout in seconds.
     pub(super) learns: Vec<(Arc<str>, Option<u64>)>,
 }
 

@@ -105,7 +105,7 @@ struct Way {
     is_known: bool,
     /// Whether the chains end before an endpoint is chosen.
     ends: bool,
-    /// Whether connections from outside the cluster are dropped.
+    /// Whether connections are dropped: all of them, or those from outside the cluster.
     is_dropped: bool,
     /// Whether only endpoints on this node are used, for every client.
     only_local: bool,
@@ -186,7 +186,7 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
 }
 
 /// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, each with its own set.
-/// A client in the map of the endpoints on this node is also in a map of all endpoints, so these two numbers are not added.
+/// A client in the map of the endpoints on this node may be in a map of all endpoints too, so the larger number counts and not the sum.
 fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
     // Counts each set once: with weights, `chains` may have a chain several times.
     let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();

@@ -37,7 +37,8 @@ pub(super) struct View {
     filter: String,
     /// Whether the user is typing the filter.
     typing: bool,
-    /// The service port whose endpoints are shown, by name, so that it stays selected when the order changes.
+    /// The service port whose endpoints are shown, by name, so that it stays selected when the order changes. `None` stands for the first
+    /// one.
     selected: Option<Arc<str>>,
     /// The number of rows that the last frame had room for.
     page: usize,
@@ -248,7 +249,7 @@ fn title(sample: &Sample, rows: &[Row], interval: Duration) -> String {
     )
 }
 
-/// Notes on how to read the numbers.
+/// Notes on how to read the numbers, and the problems of the node.
 pub(super) fn notes(sample: &Sample) -> Vec<String> {
     let mut notes = Vec::new();
     if !sample.accounting {

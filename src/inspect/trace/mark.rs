@@ -1,8 +1,9 @@
 //! The table that makes the kernel report packets, and the socket that gets the reports.
 //!
 //! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
-//! SIGKILL, and no other program can change it. Its name has the process id in the host's PID namespace, so that several traces can run.
-//! Its rules have no verdict. Two of them set `nftrace` on packets that match all conditions, each on at most [`PER_SECOND`] a second.
+//! SIGKILL, and no other program can change it. Its name has the process id, if the kernel tells it that in the initial PID namespace, so
+//! that several traces can run. Its rules have no verdict. Two of them set `nftrace` on packets that match all conditions, each on at most
+//! [`PER_SECOND`] packets a second after the first [`BURST`].
 //! Unless all packets are traced, one of these conditions is that the packet is the first of its connection, so that the later packets of a
 //! busy connection do not use up the limit. Two more chains see the packets right after the translation of their destination. The kernel
 //! reports the headers of a packet with its first message about each base chain, so these chains show the translated destination even if no
@@ -26,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::explain::{Source, Target};
 
-/// How many packets a second a rule marks, and how many at once.
+/// How many packets a second a rule marks at most, and how many at once.
 const PER_SECOND: u64 = 20;
 const BURST: u32 = 20;
 /// The priority of the chains when TCP or all packets are traced: before the usual chains of other programs, and after the reassembly of
