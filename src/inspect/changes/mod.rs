@@ -68,7 +68,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 /// Prints the changes.
 ///
 /// # Errors
-/// When the proxy does not answer, or the Service is unknown.
+/// When the proxy does not answer, or the Service is unknown and `--follow` does not wait for it.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let client = Client::new(args.metrics.address()?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());

@@ -241,9 +241,9 @@ pub struct Repair {
 /// A program that writes to nf_tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
-    /// The name of the process, at most 15 bytes.
+    /// The name of the thread that wrote, at most 15 bytes.
     pub name: String,
-    /// The id of the process in the initial PID namespace.
+    /// The id of this thread in the initial PID namespace; that of a main thread is the process id.
     pub pid: u32,
 }
 

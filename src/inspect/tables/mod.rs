@@ -1,7 +1,7 @@
 //! Reads Services from the kernel's tables: frontends, endpoints, affinity, state. Works for all table layouts, and without the API server.
 //!
 //! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, returns [`FrontendView`]s. `collect` keeps only the needed
-//! part of each object, so that a large table is never in memory twice; `resolve` follows each frontend to its endpoints.
+//! part of each object as the kernel lists it, to save memory; `resolve` follows each frontend to its endpoints.
 //!
 //! Invariants: everything comes from the kernel, also what another program has changed. What the tables do not show is `None` and is
 //! never guessed.
