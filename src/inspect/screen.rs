@@ -3,7 +3,7 @@
 //! `Screen::enter` starts a second process, the guard. Once the guard has saved the modes of the terminal, `Screen::enter` changes them.
 //! `Drop` restores the terminal after a normal end, an error or a panic, and then sends the guard a byte that makes it exit. SIGTERM, SIGINT
 //! and SIGHUP arrive as `Input::Signal`. When the process ends in any other way, for example by SIGKILL, the kernel closes its end of the
-//! guard's pipe, and the guard restores the terminal.
+//! guard's pipe, and the guard, if it could be started, restores the terminal.
 //!
 //! The guard is this program, run as the hidden subcommand `terminal-guard`. It sets its process name to `terminal-guard`, so that
 //! `pkill kube-proxy` does not end it. It runs in its own session, so that terminal keys do not end it, and it may change the terminal from

@@ -61,7 +61,7 @@ pub(super) struct OfConfig {
     /// A note about the proxy mode in the configuration, which is not a problem.
     pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
-    /// The ports that a start reserves.
+    /// The ports that a proxy reserves when it starts.
     pub(super) reserves: PortRanges,
     pub(super) source: Source,
     /// The servers that a proxy starts, and whether a program listens on their ports already.

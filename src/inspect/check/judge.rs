@@ -186,7 +186,8 @@ fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool, privileges: P
     lines
 }
 
-/// Judges whether the kernel may give node ports to programs (N6): the ports that a start reserves, or else the default range.
+/// Judges whether the kernel may give node ports to programs (N6). Looks at the ports that a proxy reserves when it starts, or else at the
+/// default range.
 fn node_ports(local: &LocalPorts, config: Option<&OfConfig>, runs: bool) -> Line {
     const AREA: &str = "sysctls";
     let reserves = config.map(|config| &config.reserves).filter(|ports| !ports.is_empty());

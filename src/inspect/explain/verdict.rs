@@ -103,7 +103,7 @@ pub struct EffectiveRule {
     pub rule: String,
     /// What the rule did, in words.
     pub text: String,
-    /// The endpoints whose packets it applies to; empty when it applies to all packets.
+    /// The endpoints whose packets it applies to; empty when it applies to the packet whichever endpoint it goes to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<SocketAddr>,
     /// The hook at which the kernel calls the base chain that led to it; `None` when that is not known. For drawings.

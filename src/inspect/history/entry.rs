@@ -63,7 +63,7 @@ pub struct Change {
     /// What triggered the change.
     pub trigger: Trigger,
     /// The time from when the proxy applied the first object that triggered the change to its state until the result was known; `None` when
-    /// no EndpointSlice of the Service and not the Service itself triggered it.
+    /// neither the Service nor one of its EndpointSlices triggered it.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
     /// The time from the change in the cluster, as the annotation of the EndpointSlice that triggered the change has it, until the result was

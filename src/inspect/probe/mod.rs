@@ -130,7 +130,7 @@ fn what_to_ask(view: &View) -> Vec<Asked> {
     ports.flat_map(of_port).collect()
 }
 
-/// The address at which a frontend is asked. For a node port it is an address of this node that accepts node ports, `None` without one.
+/// The address at which a frontend is asked. For a node port it is an address of this node that accepts node ports; `None` if there is none.
 fn frontend_target(view: &View, FrontendView { frontend, .. }: &FrontendView) -> Option<(Role, Target)> {
     let (role, ip) = match frontend.destination {
         Destination::Address(ip) => (Role::Frontend, ip),
