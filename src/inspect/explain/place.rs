@@ -2,8 +2,8 @@
 //!
 //! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service come
 //! from the kernel's tables. The address of a pod comes from the EndpointSlices in the API server, because the role of a proxy may not read
-//! pods; the API server is reached with the configuration of the running proxy. If the user gives manifests, all addresses come from the
-//! manifests.
+//! pods; the API server is reached with the configuration of the running proxy. If the user gives manifests, the addresses of names come
+//! from the manifests.
 //!
 //! Invariant: both addresses of a pair are of one family.
 

@@ -129,7 +129,7 @@ pub(crate) struct View {
     pub(crate) dormant: Vec<Family>,
     /// The families that this node has and that have no table, while another family has one.
     pub(crate) missing: Vec<Family>,
-    /// The families whose table changed in each attempt to read it, so that a frontend or an endpoint may be missing or old.
+    /// The families whose table changed again and again while it was read, so that a frontend or an endpoint may be missing, old or repeated.
     pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
     pub(crate) node_addresses: Vec<IpAddr>,
