@@ -1,4 +1,4 @@
-//! One GET from a server of the running proxy, with limits on time and size.
+//! One GET from an HTTP server of a kube-proxy, with limits on time and size.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -13,16 +13,17 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// The most bytes of a response body; the pages of the proxy have fewer.
+/// The most bytes of a response body; a larger one is an error.
 const MOST: usize = 4 << 20;
 
-/// How long [`page`] waits.
+/// How long [`page`] waits for a response.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Returns the body of a page of the running proxy. A health page has its body with every status, so only 404 Not Found is an error.
+/// Returns the body of a page of the running proxy. A health page has its body with every status, so 404 Not Found is the only status that
+/// is an error.
 ///
 /// # Errors
-/// When the server does not answer within three seconds, or has no such page.
+/// When the server does not send the whole page within three seconds, the page is larger than 4 MiB, or there is no such page.
 pub fn page(address: SocketAddr, path: &str) -> Result<Bytes> {
     let client = Client::new(address, PATIENCE)?;
     let url = format!("http://{}{path}", client.address);
@@ -50,7 +51,7 @@ impl Client {
     /// Gets the status and the body of a page.
     ///
     /// # Errors
-    /// When the server does not answer in time.
+    /// When the server does not send the whole response in time, or its body is larger than `MOST`.
     pub(super) fn answer(&self, path: &str) -> Result<(StatusCode, Bytes)> {
         let answer = self.runtime.block_on(async { timeout(self.patience, fetch(self.address, path)).await });
         answer.map_err(|_| anyhow!("no answer within {:?}", self.patience)).flatten()
@@ -59,7 +60,7 @@ impl Client {
     /// Gets the body of a page of the metrics server.
     ///
     /// # Errors
-    /// When the server does not answer in time, or with a status other than 200 OK.
+    /// As [`Self::answer`], and when the status is not 200 OK.
     pub(super) fn get(&self, path: &str) -> Result<Bytes> {
         match self.answer(path) {
             Ok((StatusCode::OK, body)) => Ok(body),
@@ -93,7 +94,7 @@ async fn fetch(address: SocketAddr, path: &str) -> Result<(StatusCode, Bytes)> {
     };
     tokio::select! {
         outcome = exchange => outcome,
-        // The connection ends before the exchange only when it breaks. Its error says why; the exchange may not have failed yet.
+        // When the connection breaks, its error says why, and the exchange may not have failed yet.
         Err(error) = connection => Err(error.into()),
     }
 }
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_is_named_with_the_remedy() {
-        // The port is bound for UDP, so that no program listens on it for TCP.
+        // The kernel chooses a UDP port; it is unlikely that a program listens on the same port for TCP.
         let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = Client::new(taken.local_addr().unwrap(), Duration::from_secs(5)).unwrap();
         let error = format!("{:#}", client.get("/debug/changes").unwrap_err());

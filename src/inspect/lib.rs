@@ -1,5 +1,5 @@
-//! The commands that inspect a node. They read the kernel's tables and the API server, and print text, JSON or YAML. They write to
-//! neither; the one exception is the temporary nftables table of `trace`.
+//! The commands that inspect a node. They read the kernel's tables, the running proxy's pages and the API server. They change none of
+//! these; the one exception is the temporary nftables table of `trace`.
 //!
 //! ```text
 //! arguments ── clap ──► Command ──► NAME::run ──► Output ──► words, JSON, YAML
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Each command is a module with `Args` and `run`; the binary has the list of commands. The exit code is that of the returned
-//! [`CommandOutcome`], or [`COULD_NOT_LOOK`] when `run` returns an error, which the binary prints.
+//! [`CommandOutcome`]. If `run` returns an error, it is [`COULD_NOT_LOOK`], but for [`output::ReaderGone`], which has an exit code of its own.
 //!
-//! Invariants: no command takes the proxy's lock, starts its logging or its threads, or needs more than CAP_NET_ADMIN. Each works beside
-//! a running proxy and, where that is possible, without one. Commands run with a lower CPU priority (`nice`) than the proxy and the pods.
+//! Invariants: no command takes the proxy's lock or needs more than CAP_NET_ADMIN. Each works beside a running proxy and, where that is
+//! possible, without one. The binary raises the nice value of the process before a command runs, so that the proxy and the pods go first.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect"))]
@@ -35,7 +35,7 @@ pub mod top;
 pub mod trace;
 mod traffic;
 
-/// The exit code of a command that fails: it could not read what it needs, so it says nothing about the state of the node.
+/// The exit code of a command whose `run` returns an error, most often because the command could not read what it needs.
 pub const COULD_NOT_LOOK: u8 = 2;
 
 /// The result of a command, from which its exit code follows.
@@ -57,7 +57,8 @@ impl CommandOutcome {
     }
 }
 
-/// Adds the missing privilege to an error, when the kernel does not let this process read nf_tables.
+/// Adds to an error which privilege is missing and how to get it, if the error or one of its causes is a refused permission. Returns other
+/// errors as they are.
 pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
     if error.chain().any(is_about_rights) {
         return error.context(
@@ -68,7 +69,7 @@ pub fn explain_rights(error: anyhow::Error) -> anyhow::Error {
     error
 }
 
-/// Whether an error means that this process lacks a privilege.
+/// Whether an error means that this process lacks a privilege. The causes of the error are not examined.
 pub(crate) fn is_about_rights(error: &(dyn std::error::Error + 'static)) -> bool {
     let is_denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     match error.downcast_ref::<nft::ReadError>() {

@@ -38,7 +38,7 @@ impl Markup {
         self.0.push_str("/>");
     }
 
-    /// Writes a text.
+    /// Writes a text, with its special characters escaped.
     pub(crate) fn text(&mut self, text: impl Display) {
         self.0.push_str(&escaped(&text.to_string()));
     }
@@ -70,10 +70,10 @@ impl Markup {
     }
 }
 
-/// A text in which no character has a meaning in HTML or XML, between tags or in a quoted attribute. Control characters, which XML does not
-/// allow and which may reverse the direction of writing, are shown as their escapes.
+/// A text in which no character has a meaning in HTML or XML, between tags or in a quoted attribute. Control characters, most of which XML
+/// does not allow, and characters that change the direction of writing are shown as their escapes.
 fn escaped(text: &str) -> String {
-    // A space at the end parts a text from the element behind it.
+    // `logging::escaped` removes spaces at the end. They are kept here, because they separate the text from the element behind it.
     let end = text.trim_end_matches(' ').len();
     let visible = logging::escaped(&text[..end]) + &text[end..];
     let mut safe = String::with_capacity(visible.len());
@@ -84,7 +84,7 @@ fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // XML has no such characters.
+            // XML does not allow these two characters.
             '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
             c => safe.push(c),
         }

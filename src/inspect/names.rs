@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `shop/web` | all ports of a Service |
 //! | `shop/web:http` | one port of a Service |
-//! | `10.96.0.10`, `fd00::10` | all frontends with this address |
+//! | `10.96.0.10`, `fd00::10` | all frontends with this address, and those with an endpoint at it |
 //! | `10.96.0.10:53`, `[fd00::10]:53` | the frontends with this address and port |
 //! | `10.96.0.10:53/udp` | one frontend |
-//! | `*:30080`, `*:30080/tcp`, `30080` | a node port |
-//! | `shop` | all Services of a namespace |
+//! | `*:30080`, `:30080`, `30080` | a node port, of all protocols |
+//! | `*:30080/tcp` | a node port of one protocol |
+//! | `shop` | all Services of a namespace; with [`Wanted::in_namespace`] a Service |
 //!
 //! Pure. Invariant: parsing a printed name gives the same value.
 
@@ -23,16 +24,16 @@ use rules::model::Protocol;
 pub(crate) enum Wanted {
     /// A Service, or one port of it.
     Service(ServiceName),
-    /// All frontends with this address.
+    /// All frontends with this address, and those with an endpoint at it.
     Address(IpAddr),
     /// The frontends with this address (or node port), port and protocol.
     Frontend(FrontendName),
 }
 
-/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A name without a slash means a namespace.
+/// NAMESPACE/NAME or NAMESPACE/NAME:PORT. A name without a slash means a namespace; see [`Wanted::in_namespace`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceName {
-    /// The namespace and the name, as `namespace/name`.
+    /// The namespace and the name, as `namespace/name`; or only a namespace.
     pub(crate) service: String,
     /// The name of the port; `None` for all ports.
     pub(crate) port: Option<String>,
@@ -44,7 +45,7 @@ impl ServiceName {
         !self.service.contains('/')
     }
 
-    /// Whether this name stands for `service`, a Service or service port: it names that Service, any port of the Service, or its namespace.
+    /// Whether `service`, a Service or service port, belongs to the Service or to the namespace of this name. Ports are not compared.
     pub(crate) fn is_of(&self, service: &str) -> bool {
         if self.is_namespace() { is_in(service, &self.service) } else { is_port_of(service, &self.service) }
     }
@@ -169,7 +170,7 @@ impl FromStr for ServiceName {
             let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
             return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);
         };
-        // Refuse a numeric port: the user most likely means a frontend, but left out the brackets or mistyped the address.
+        // A number is refused here: most likely the user means the number of a port, and this is the place of its name.
         let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
         let fits = is_label(namespace) && is_label(name) && port_fits;
         fits.then(|| Self { service: service.to_owned(), port: port.map(str::to_owned) }).ok_or(EXPECTED)
@@ -219,8 +220,7 @@ pub(crate) fn no_service(name: &str) -> String {
     }
 }
 
-/// The error for an unknown name, with similar names if there are any: `no Service shop/wbe is in ...; did you mean shop/web?`.
-/// `what` is the message without the suggestion.
+/// The error for an unknown name: `what`, and similar names if there are any, as in `no Service shop/wbe ...; did you mean shop/web:http?`.
 pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> anyhow::Error {
     match near(name, known).join(", ") {
         names if names.is_empty() => anyhow::anyhow!("{what}"),
@@ -243,7 +243,7 @@ fn likeness(wrong: &str, known: &str) -> f64 {
     let (wrong, known) = if wrong.contains(':') { (wrong, known) } else { (wrong, split_port(known).0) };
     let name = known.split_once('/').map_or(known, |(_, name)| name);
     match wrong.split_once('/') {
-        // The right name in a wrong namespace ranks above a misspelled name in another namespace.
+        // The right name in a wrong namespace counts as very similar, even if the namespaces are not.
         Some((_, wrong_name)) if wrong_name == name => 0.9_f64.max(strsim::jaro(wrong, known)),
         Some(_) => strsim::jaro(wrong, known),
         None => strsim::jaro(wrong, name),

@@ -1,9 +1,9 @@
 //! Detects whether a kube-proxy runs on this node: this program or upstream's. Upstream's holds no lock, so only signs of it can be found.
 //!
-//! Takes the addresses of kube-proxy's servers, returns a text for each sign of a running proxy. Signs are a process named `kube-proxy`
-//! in this network namespace (if /proc shows the node's processes), a metrics server that answers `/proxyMode` with a known mode, and a
-//! health page in kube-proxy's format. A process in a container that hides other processes does not find a proxy whose servers have other
-//! addresses.
+//! Takes the addresses of kube-proxy's servers, returns a text for each sign of a running proxy. Signs are a process whose program is
+//! `kube-proxy`, which is in this network namespace or does not show its namespace; a metrics server that answers `/proxyMode` with a known
+//! mode; and a health page in kube-proxy's format. In a container whose /proc hides the node's processes, a proxy whose servers listen on
+//! other addresses is not found.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,12 +14,12 @@ use component::config::Config;
 use node::configured::RunningProxy;
 use node::kernel::process::proxies;
 
-/// The possible answers of `/proxyMode`.
+/// The answers of `/proxyMode` on Linux.
 const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A running kube-proxy that does not hold the lock of this program.
+/// A running kube-proxy, other than the one that [`RunningProxy::find`] finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherProxy {
     /// Whether it is this program or upstream's, as far as its servers tell.
@@ -35,7 +35,7 @@ pub(crate) enum Program {
     Upstream(&'static str),
     /// This program.
     Own,
-    /// Unknown, because its servers do not answer or were not asked.
+    /// Unknown: its servers were not asked, or their answers do not tell.
     Unknown,
 }
 
@@ -51,7 +51,7 @@ pub fn signs(config: &Config) -> Vec<String> {
 }
 
 /// Finds a running kube-proxy other than `known`, the running proxy of this program. With such a proxy only processes count as signs, because
-/// it may itself answer at the addresses of `config`.
+/// it may itself answer at the addresses of `config`. Without `config` only processes count too.
 pub(crate) fn beside(known: Option<&RunningProxy>, config: Option<&Config>) -> Option<OtherProxy> {
     let signs = match (known, config) {
         (None, Some(config)) => signs(config),
@@ -62,7 +62,8 @@ pub(crate) fn beside(known: Option<&RunningProxy>, config: Option<&Config>) -> O
     (!signs.is_empty()).then_some(OtherProxy { program, signs })
 }
 
-/// Tells which program answers at this address: only the configuration of this program has the field `rulesetLayout`.
+/// Tells which program answers at this address. The field `nftables.rulesetLayout` in the answer of `/configz` is one of this program,
+/// which upstream's kube-proxy does not have.
 fn program(address: SocketAddr) -> Program {
     let page = || Client::new(address, PATIENCE).ok()?.get("/configz").ok();
     let page = page().and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
@@ -80,7 +81,7 @@ fn mode(address: SocketAddr) -> Option<&'static str> {
     MODES.into_iter().find(|mode| body.trim_ascii() == mode.as_bytes())
 }
 
-/// Describes the answer of a health server, if it is kube-proxy's: replacements of kube-proxy have no field `nodeEligible`.
+/// Describes the answer of a health server, if it is kube-proxy's: a JSON object with the field `nodeEligible`.
 fn health(address: SocketAddr) -> Option<String> {
     let (_, body) = Client::new(address, PATIENCE).ok()?.answer("/healthz").ok()?;
     let page: serde_json::Value = serde_json::from_slice(&body).ok()?;

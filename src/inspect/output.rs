@@ -1,9 +1,9 @@
 //! What commands print: aligned tables for people, JSON and YAML for programs.
 //!
-//! Takes `Table`s and serializable values, writes text. Uses colour only on a terminal, and not when `NO_COLOR` is set (no-color.org) or
-//! the terminal is `dumb`. Never truncates, neither for a terminal nor for a pipe. On a terminal, sentences are broken at its width; JSON,
-//! YAML, rules and commands are not, because users copy them. Escapes text that comes from the kernel or the API, so that no name can move
-//! the cursor of a terminal.
+//! Takes `Table`s, sentences and serializable values, writes text. Standard output gets colour only if it is a terminal, and not when
+//! `NO_COLOR` is set (no-color.org) or the terminal is `dumb`. Nothing is truncated. On a terminal, sentences are broken at its width; JSON
+//! and YAML are not, because users copy them. Control characters in cells and in sentences about problems are escaped, so that no name from
+//! the kernel or the API can move the cursor of a terminal; callers escape what they give to [`Output::text`] and [`Output::line`].
 
 use std::fmt::{self, Display};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
@@ -62,7 +62,7 @@ pub struct FormatArgs {
 pub struct Output<'a> {
     writer: Box<dyn Write + 'a>,
     colour: bool,
-    /// The columns of the terminal; `None` without a terminal.
+    /// The columns of the terminal; `None` without a terminal, or when it is too narrow for broken lines ([`terminal::width`]).
     width: Option<usize>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Output<'a> {
         Styled { style: if self.colour { tone.style() } else { Style::new() }, text }
     }
 
-    /// Prints words as one line; on a terminal as several, of which all but the first are indented by `hang`.
+    /// Prints words as one line. On a terminal that is narrower, they become several lines, of which all but the first are indented by `hang`.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -105,7 +105,7 @@ impl<'a> Output<'a> {
         self.text(words + "\n")
     }
 
-    /// Prints the sentence about a problem, which may come from the kernel or the API.
+    /// Prints the sentence about a problem. Control characters in it are escaped, because it may have words from the kernel or the API.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -118,7 +118,7 @@ impl<'a> Output<'a> {
         self.width.map_or_else(|| words.to_owned(), |width| terminal::broken(words, width, at, hang))
     }
 
-    /// Prints a table with aligned columns: the headings, then one line per row.
+    /// Prints a table with aligned columns: the headings, then the rows.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -145,8 +145,9 @@ impl<'a> Output<'a> {
         table.rows.iter().try_for_each(|row| self.row(&table.columns, widths, row))
     }
 
-    /// Prints a row. On a terminal, columns that do not fit go into an indented line below, the headings too. The last cell, in many tables a
-    /// sentence, is broken into lines. If it would begin in the right half of the terminal, it gets lines of its own below the row.
+    /// Prints a row. On a terminal, cells that do not fit go into an indented line below, the headings too. A text in the last column, in many
+    /// tables a sentence, is broken into lines instead. If it would begin in the right half of the terminal and does not fit there, it gets
+    /// lines of its own below the row.
     fn row(&mut self, columns: &[Column], widths: &[usize], row: &[Cell]) -> Result<()> {
         let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
         let end = columns.len() - 1;
@@ -200,7 +201,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Lets enums be written with the words of their JSON form.
+/// Implements `Display` for enums: each value is written as the word of its JSON form.
 macro_rules! written_as_json {
     ($($kind:ty),*) => {
         $(impl std::fmt::Display for $kind {
@@ -214,7 +215,7 @@ pub(crate) use written_as_json;
 
 /// The number of spaces between two columns.
 const GAP: usize = 2;
-/// The indentation of a last cell that is printed below its row.
+/// The indentation of cells that are printed below their row.
 const BELOW: usize = 4;
 
 /// The meaning of a text, which decides its colour.
@@ -248,7 +249,7 @@ impl Tone {
     }
 }
 
-/// A text with the escape sequences of its style around it, if it has one.
+/// A text that is printed with the escape sequences of its style around it; without them if the style is empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Styled<T> {
     style: Style,
@@ -295,7 +296,7 @@ impl Cell {
         Self { text, tone }
     }
 
-    /// The number of characters. Kubernetes names, addresses and numbers have no double-width characters.
+    /// The number of characters, taken for the columns on a terminal: Kubernetes names, addresses and numbers have no double-width characters.
     fn width(&self) -> usize {
         self.text.chars().count()
     }

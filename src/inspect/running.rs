@@ -1,8 +1,9 @@
-//! The problems of this node that the kernel's tables do not show. All commands get them here.
+//! The running proxy, and the problems of this node that it reports.
 //!
-//! The running proxy lists [`Problem`]s on its health pages, each with a sentence, which the commands print. The commands find a dormant
-//! table themselves, and a proxy that has not written its rules yet. It is no error when no proxy listens, because the commands work without
-//! one; a proxy that takes the connection and does not answer within three seconds is a problem.
+//! The proxy lists [`Problem`]s on its health pages, each with a sentence, which the commands print. The commands find a dormant or missing
+//! table themselves, and a proxy that has not written its rules yet. A proxy that does not answer within three seconds is a problem, and so
+//! is an address from the proxy's configuration or from the user at which nothing listens. If neither gives an address, and nothing listens
+//! at the default one, that is no problem: perhaps no proxy runs.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -49,7 +50,7 @@ pub struct Problem {
 pub enum ProblemKind {
     /// A Service is not programmed, because it is too large.
     Oversized,
-    /// The kernel refuses the rules of a Service; its previous rules stay.
+    /// The kernel refuses the rules of a Service. Its previous rules stay in force, if it has some.
     Quarantined,
     /// A Service does not get a frontend that it claims, because the frontend belongs to another Service or to the node.
     LostFrontend,
@@ -61,9 +62,9 @@ pub enum ProblemKind {
     Waiting,
     /// Another program has switched a table off.
     TableDormant,
-    /// There is no table for an IP family that this node has.
+    /// One IP family has no table, and the other has one.
     TableMissing,
-    /// The running proxy takes connections and does not answer.
+    /// A kube-proxy does not answer at the address of its health pages.
     ProxySilent,
     /// A kind that this version does not know.
     #[serde(other)]
@@ -164,8 +165,8 @@ impl Running {
         Self { proxy, config }
     }
 
-    /// The problems that the proxy reports, and the problem that it waits for its first objects; `None` when no proxy runs, or it has no
-    /// health server.
+    /// The problems that the proxy reports, and the problem that it waits for its first objects. `None` when the problems are not known: the
+    /// proxy has no health server, no other address than the default one is known and nothing listens there, or the page has another form.
     pub(crate) fn problems(&self, args: RunningArgs) -> Option<Vec<Problem>> {
         let mut problems = self.reported(args);
         let waits = self.proxy.as_ref().ok().and_then(|proxy| proxy.as_ref()?.waits());
@@ -175,7 +176,7 @@ impl Running {
         problems
     }
 
-    /// In one sentence, what the proxy waits for before it writes its rules; `None` when it does not wait.
+    /// In one sentence, what the proxy waits for before it writes its rules; `None` when it does not wait, or no proxy is found.
     #[must_use]
     pub fn waits(&self) -> Option<String> {
         self.problems(RunningArgs::default())?.into_iter().find(Problem::is_waiting).map(|problem| problem.text)
@@ -209,14 +210,14 @@ impl Running {
     }
 }
 
-/// The error that a table is not there, with what the running proxy waits for.
+/// The error that a table is not there, with what the running proxy waits for, or else the command that says whether a proxy can start.
 #[must_use]
 pub fn no_rules(table: &str) -> Error {
     let why = Running::find().waits().unwrap_or_else(|| "`kube-proxy check` says whether one can start".to_owned());
     anyhow!("no {table} in this network namespace: no kube-proxy of this program has written its rules here; {why}")
 }
 
-/// The problem of a proxy that does not answer.
+/// The problem of a proxy that does not answer. `text` is a sentence without a full stop.
 fn silent(text: &str) -> Problem {
     Problem::of_node(ProblemKind::ProxySilent, format!("{text}, and what it leaves out is not known"))
 }

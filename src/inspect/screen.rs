@@ -1,9 +1,9 @@
 //! A full-screen terminal: draws lines, reads keys, and restores the terminal however the process ends.
 //!
-//! `Screen::enter` starts a second process, the guard, which saves the old modes of the terminal, and then changes the terminal. `Drop`
-//! restores the terminal after a normal end, an error or a panic, and then sends the guard a byte that makes it exit. SIGTERM, SIGINT and
-//! SIGHUP arrive as `Input::Signal`. When the process ends in any other way, for example by SIGKILL, the kernel closes its end of the
-//! guard's pipe, and the guard restores the terminal.
+//! `Screen::enter` starts a second process, the guard. Once the guard has saved the modes of the terminal, `Screen::enter` changes them.
+//! `Drop` restores the terminal after a normal end, an error or a panic, and then sends the guard a byte that makes it exit. SIGTERM, SIGINT
+//! and SIGHUP arrive as `Input::Signal`. When the process ends in any other way, for example by SIGKILL, the kernel closes its end of the
+//! guard's pipe, and the guard, if it could be started, restores the terminal.
 //!
 //! The guard is this program, run as the hidden subcommand `terminal-guard`. It sets its process name to `terminal-guard`, so that
 //! `pkill kube-proxy` does not end it. It runs in its own session, so that terminal keys do not end it, and it may change the terminal from
@@ -29,7 +29,7 @@ use super::output::Tone;
 /// The hidden subcommand that runs the guard process.
 pub const GUARD: &str = "terminal-guard";
 
-/// How often `Screen::wait` checks for a signal.
+/// The longest time between two checks for a signal in `Screen::wait`.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The keys that commands use.
@@ -219,8 +219,8 @@ pub(crate) trait OnScreen {
     fn look(&mut self) -> Result<()>;
 }
 
-/// Shows something in full-screen mode, with a new look after each `interval`, until a key or a signal ends it. After a signal, the process
-/// ends by the default action of that signal.
+/// Shows something in full-screen mode until a key or a signal ends it, and calls [`OnScreen::look`] after each `interval`. After a signal,
+/// the process ends by the default action of that signal.
 ///
 /// # Errors
 /// When the terminal cannot be used, or what is shown cannot be read.
@@ -250,7 +250,7 @@ fn end_by(signal: i32) {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 
-/// Restores the terminal. Ignores errors: they mean that the terminal is gone.
+/// Restores the terminal. Errors are ignored, because nothing more can be done then.
 fn restore() {
     let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
@@ -318,7 +318,7 @@ impl Guard {
 /// When the terminal cannot be changed.
 pub fn guard() -> Result<()> {
     let _ = rustix::thread::set_name(c"terminal-guard");
-    // Fails only for a process group leader, which this child process is not.
+    // `setsid` fails only for the leader of a process group, which a child process is not when it starts.
     let _ = rustix::process::setsid();
     let terminal = io::stderr();
     let before = tcgetattr(&terminal).context("standard error is no terminal")?;

@@ -1,18 +1,19 @@
 //! Counts the connections, packets and bytes of each frontend and each of its endpoints, in one walk over the tracked connections.
 //!
 //! Takes the [`Frontends`], each [`Connection`] of a walk, and the [`Memory`] of the previous walk; returns a [`TrafficSample`] and the
-//! memory for the next walk. Pure, except for [`Walks`], which lists the connections. For rates, the caller divides [`Count::since`] by the
+//! memory for the next walk. Pure, except for [`Walks`], which lists the connections. For rates, callers divide [`Count::since`] by the
 //! time between two walks.
 //!
-//! The meaning of the numbers: *new* is a connection that is in this walk and was not in the previous one. The kernel keeps a connection
-//! for some time after its end (TCP at least 10 seconds, UDP 30, SCTP 3), so walks at shorter intervals miss none, with two exceptions:
-//! the kernel forgets a connection at once when the endpoint refuses it with a reset, and may drop one when the conntrack table is full.
-//! Packets and bytes are those of the connections that are still tracked, in both directions; [`Count::since`] lacks what a connection
-//! carried between the previous walk and its removal.
+//! The meaning of the numbers: a connection is new if it is in this walk and was not in the previous one. By default the kernel keeps a TCP
+//! connection for at least 10 seconds after its end and a UDP flow for at least 30 seconds after its last packet
+//! (`nf_conntrack_tcp_timeout_close`, `nf_conntrack_udp_timeout`), so walks at shorter intervals meet nearly all. They can miss a connection
+//! that the endpoint refuses with a reset, which the kernel forgets at once, and entries that were deleted, for example because the
+//! conntrack table was full. Packets and bytes are those of the connections that are still tracked, in both directions; [`Count::since`]
+//! lacks what a connection carried between the previous walk and its removal.
 //!
-//! Invariant: memory is bounded, whatever the number of connections. At most [`REMEMBERED`] connections are remembered. When there are
-//! more, an even sample of them by id is remembered, and differences are multiplied accordingly. At most [`ENDPOINTS`] endpoints have a
-//! count of their own.
+//! Invariant: memory is bounded, whatever the number of connections. At most [`REMEMBERED`] connections of a walk are remembered. When there
+//! are more, a sample of them by id is remembered, and differences are multiplied accordingly. There are at most [`ENDPOINTS`] counts of
+//! endpoints.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +27,7 @@ use rules::model::{Destination, Family, Frontend};
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub(crate) const REMEMBERED: usize = 1 << 20;
-/// The most endpoints that a [`TrafficSample`] counts; connections to further endpoints are counted for their frontend only.
+/// The most counts of endpoints in a [`TrafficSample`]; connections to further endpoints are counted for their frontend only.
 pub(crate) const ENDPOINTS: usize = 1 << 18;
 
 /// The frontends to count. Maps each address and node port to its position in the list that [`Frontends::new`] took.
@@ -39,7 +40,7 @@ pub(crate) struct Frontends {
 }
 
 impl Frontends {
-    /// `node_addresses` are the addresses that accept node ports: a connection to any other address is not counted for a node port.
+    /// A connection to a node port is counted only if it goes to one of `node_addresses`.
     #[must_use]
     pub(crate) fn new(
         frontends: impl IntoIterator<Item = Frontend>,
@@ -74,11 +75,12 @@ impl Frontends {
 pub(crate) struct Count {
     /// Connections on which both sides sent packets, and that are not closed.
     pub open: u64,
-    /// Connections without an answer yet: many of them mean a dead endpoint, or a firewall in front of it.
+    /// Connections without an answer yet. Many of them can mean a dead endpoint, or a firewall in front of it.
     pub unanswered: u64,
     /// Closed connections that the kernel still keeps.
     pub ended: u64,
-    /// Packets and bytes of the open, unanswered and ended connections, in both directions; `None` when the kernel counts none.
+    /// Packets and bytes of the open, unanswered and ended connections, in both directions; `None` without connections, and when the kernel
+    /// does not count them.
     pub counters: Option<Counters>,
     /// The traffic since the previous walk; `None` in the first walk.
     pub since: Option<Since>,
@@ -89,7 +91,7 @@ pub(crate) struct Count {
 pub(crate) struct Since {
     /// Connections that were not in the previous walk.
     pub connections: u64,
-    /// Packets and bytes since the previous walk, of new and of older connections; `None` when the kernel counts none.
+    /// Packets and bytes since the previous walk, of new and of older connections; `None` as for [`Count::counters`].
     pub counters: Option<Counters>,
 }
 
@@ -98,13 +100,14 @@ pub(crate) struct Since {
 pub(crate) struct TrafficSample {
     /// The count of each frontend, in the order of [`Frontends::new`].
     pub frontends: Vec<Count>,
-    /// The count of each endpoint that has connections, by the index of its frontend in `frontends` and its address.
+    /// The count of each endpoint that has connections, by the index of its frontend in `frontends` and its address. An endpoint of several
+    /// frontends has several counts; there are at most [`ENDPOINTS`].
     pub endpoints: HashMap<(usize, SocketAddr), Count>,
     /// The sampling factor of [`Count::since`]: one in this many connections is compared, and the result is multiplied by it.
     pub(crate) one_in: u32,
 }
 
-/// The connections to frontends that a walk remembers for the next walk.
+/// The connections that a walk remembers for the next walk: those to frontends, or a sample of them by id.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Sorted by id at the end of the walk.
@@ -196,7 +199,7 @@ impl<'a> Walk<'a> {
 pub(crate) struct Walks(Option<(Memory, Instant)>);
 
 impl Walks {
-    /// Walks over all connections; also returns the time since the walk before.
+    /// Walks over all connections; also returns the time since the previous walk, `None` for the first walk.
     ///
     /// # Errors
     /// When the kernel does not list its connections.
@@ -273,7 +276,7 @@ mod tests {
         )
     }
 
-    /// A TCP connection to a frontend, answered by an endpoint, with the bytes that it carried so far.
+    /// A connection to a frontend, over TCP, or over UDP if `to` is an IPv6 address, with the bytes that it carried so far.
     fn connection(id: u32, to: &str, endpoint: &str, bytes: Option<u64>) -> Connection {
         let client: SocketAddr = "203.0.113.7:4711".parse().unwrap();
         let (to, endpoint): (SocketAddr, SocketAddr) = (to.parse().unwrap(), endpoint.parse().unwrap());

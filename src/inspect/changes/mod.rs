@@ -68,7 +68,7 @@ fn service(text: &str) -> Result<ServiceName, String> {
 /// Prints the changes.
 ///
 /// # Errors
-/// When the proxy does not answer, or the Service is unknown.
+/// When the proxy does not answer, or the Service is unknown and `--follow` does not wait for it.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let client = Client::new(args.metrics.address()?, PATIENCE)?;
     let service = args.service.as_ref().map(|name| name.service.clone());
@@ -92,8 +92,8 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     Ok(outcome(&page.changes))
 }
 
-/// The error for an unknown Service: neither the tables of this node nor the changes that the proxy keeps have this name. `None` when it
-/// is known, and when the tables cannot be read, since this command needs no privilege.
+/// The error for an unknown Service: the tables of this node do not have this name, and none of the entries that the proxy keeps is, or may
+/// be, about it. `None` when it is known, and when the tables cannot be read, since this command needs no privilege.
 fn unknown(client: &Client, name: &str) -> Result<Option<anyhow::Error>> {
     let kept = all(client, &mut Query::default())?.changes;
     if kept.iter().any(|entry| entry.is_about(name)) {

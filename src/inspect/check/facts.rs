@@ -1,6 +1,6 @@
 //! Gathers the facts for `kube-proxy check`, as plain values.
 //!
-//! If a fact cannot be read, the reason takes its place. This module judges nothing and writes nothing.
+//! If a fact cannot be read, the reason or `None` takes its place. This module changes nothing on the node.
 
 use std::env;
 use std::fs;
@@ -61,7 +61,7 @@ pub(super) struct OfConfig {
     /// A note about the proxy mode in the configuration, which is not a problem.
     pub(super) mode_note: Option<String>,
     pub(super) sysctls: Vec<Setting>,
-    /// The ports that a start reserves.
+    /// The ports that a proxy reserves when it starts.
     pub(super) reserves: PortRanges,
     pub(super) source: Source,
     /// The servers that a proxy starts, and whether a program listens on their ports already.
@@ -93,9 +93,9 @@ pub(super) struct Kernel {
     pub(super) release: String,
     /// Why its version is too old; `None` when it is new enough.
     pub(super) too_old: Option<String>,
-    /// For each IP family, whether the kernel accepts the rules of this program.
+    /// For each IP family that the kernel supports, whether it accepts the rules of this program.
     pub(super) families: Vec<(Family, Result<(), NoLook>)>,
-    /// Sysctls as (path below `/proc/sys/net`, value); those that do not exist are left out.
+    /// Sysctls as (path below `/proc/sys/net`, value); those that cannot be read are left out.
     pub(super) values: Vec<(&'static str, String)>,
     /// Whether the node has a bridge interface.
     pub(super) has_bridge: bool,
@@ -115,14 +115,14 @@ pub(super) struct Privileges {
 pub(super) struct Programs {
     /// The running proxy of this program; `None` when none runs.
     pub(super) proxy: Result<Option<String>, NoLook>,
-    /// In one sentence, what the running proxy waits for before it writes its rules.
+    /// In one sentence, what the running proxy waits for before it writes its rules; `None` when it does not wait.
     pub(super) waits: Option<String>,
     /// Another running kube-proxy.
     pub(super) other: Option<OtherProxy>,
     pub(super) left: Result<Left, NoLook>,
-    /// The base chains of all programs.
+    /// The base chains of all programs in tables of the families ip, ip6 and inet.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
-    /// The first line of `nft --version`; `None` without an nft program.
+    /// The first line of `nft --version`; `None` without an nft program, and when it fails.
     pub(super) nft: Option<String>,
 }
 

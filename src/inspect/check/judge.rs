@@ -186,7 +186,8 @@ fn sysctls(config: Option<&OfConfig>, kernel: &Kernel, runs: bool, privileges: P
     lines
 }
 
-/// Judges whether the kernel may give node ports to programs (N6): the ports that a start reserves, or else the default range.
+/// Judges whether the kernel may give node ports to programs (N6). Looks at the ports that a proxy reserves when it starts, or else at the
+/// default range.
 fn node_ports(local: &LocalPorts, config: Option<&OfConfig>, runs: bool) -> Line {
     const AREA: &str = "sysctls";
     let reserves = config.map(|config| &config.reserves).filter(|ports| !ports.is_empty());
@@ -441,7 +442,7 @@ fn nft_program(version: Option<&str>) -> Line {
     ok(AREA, text)
 }
 
-/// Warns of other programs' base chains that may keep packets from our rules, or change what our rules see.
+/// Warns of other programs' base chains that may drop packets to Services, or change what our rules see.
 fn hooks(chains: &[HookedChain]) -> Vec<Line> {
     const AREA: &str = "other-programs";
     let is_ours = |chain: &&HookedChain| {

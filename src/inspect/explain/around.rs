@@ -1,8 +1,8 @@
 //! What the rules that a packet meets do not show: the Service that has the packet's destination, a dormant table, an address that takes no
 //! node ports, a Service that is left out, the userspace proxy for loopback addresses, and tables that are not evaluated.
 //!
-//! Takes an [`Explanation`] made from the rules (`explain`) or from the kernel's reports (`trace`); corrects its reason, says whether
-//! something is wrong, and adds warnings.
+//! Takes an [`Explanation`] made from the rules (`explain`) or from the kernel's reports (`trace`); corrects its verdict, Service and reason,
+//! says whether something is wrong, and adds warnings.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -112,7 +112,8 @@ fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, lis
     };
 }
 
-/// Adds a problem that the proxy reports, as the reason or as a warning. `is_here`: the packet goes to a port of this host.
+/// Adds a problem that the proxy reports, as the reason or as a warning, if it concerns the packet. `is_here` says that the packet goes to a
+/// port of this host.
 fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: Option<&str>, problem: &Problem) {
     use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined, Waiting};
     let is_unowned = explanation.service.is_none();

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Takes an [`Explanation`], returns markup: for a page, which has the style sheet [`STYLE`], or a file that stands alone. The words are those
-//! that `explain` prints, and the numbers of the steps too. The drawing goes from top to bottom and is 400 pixels wide, so that it fits a
-//! telephone without being made smaller. Pure. Invariant: size is bounded by [`MOST_ENDPOINTS`] and the steps of the explanation.
+//! that `explain` prints, and the numbers of the steps too. The drawing goes from top to bottom and is only 400 pixels wide, for telephones.
+//! Pure. Invariant: size is bounded by [`MOST_ENDPOINTS`] and the steps of the explanation.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -137,7 +137,7 @@ impl Canvas {
         self.shapes.void("rect", &[("class", &class), x, y, width, height, ("rx", &corner)]);
     }
 
-    /// Writes a text whose first line has its top at `y`.
+    /// Writes one line of text, which has its top at `y`.
     fn write_line(&mut self, class: &str, x: u32, y: u32, text: &str) {
         self.shapes.leaf("text", &[("class", &class), ("x", &x), ("y", &(y + 12))], text);
     }
@@ -240,7 +240,7 @@ impl Canvas {
         self.share(&address, "address", endpoint.probability, tone);
     }
 
-    /// A row with a name, a percentage and a bar of this length.
+    /// A row with a name, a share as a percentage, and a bar whose length shows the share.
     fn share(&mut self, name: &str, style: &str, share: f64, tone: &str) {
         let (x, width) = (MARGIN + GAP + 2, WIDTH - 2 * MARGIN - 2 * GAP - 4);
         let length = (share.clamp(0.0, 1.0) * f64::from(width)).round();

@@ -1,8 +1,8 @@
 //! Reads the kernel's rules, routes and interfaces, when the evaluation of a packet needs them.
 //!
-//! Takes a netlink connection to nf_tables and one to rtnetlink; implements [`Ruleset`] and [`Routes`]. Reads only the chains and
-//! elements that the packet meets, so that the size of the tables hardly matters. All elements of a set are read only for a set of
-//! ranges, or when a part of the key is not known.
+//! Takes a netlink connection to nf_tables and opens one to rtnetlink; implements [`Ruleset`], [`Host`] and [`Routes`]. Reads only the chains
+//! and elements that the packet meets, so that the size of the tables hardly matters. For a key, all elements of a set are read only if it is
+//! a set of ranges, or a part of the key is not known.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! Finds the program that listens on a loopback address. kube-proxy serves node ports there from user space, which no rule shows.
+//! Finds the program that listens on a loopback address. kube-proxy can serve node ports there from user space, which no rule shows.
 //!
 //! Takes an address and a port, gives a [`Listener`]; reads the kernel's lists of TCP sockets and the open files of processes.
 
@@ -55,7 +55,7 @@ pub(crate) fn listener(target: SocketAddr) -> Option<Listener> {
     })
 }
 
-/// The process that has the socket with this inode open.
+/// The process that has the socket with this inode open; `None` if this process may not see it.
 fn program_with(inode: &str) -> Option<Program> {
     let process = with_socket(Path::new("/proc"), inode, |_| true)?;
     let pid = process.file_name()?.to_str()?.parse().ok()?;

@@ -7,7 +7,7 @@
 //!                                       │ routes, rules, elements        kernel: reads what the packet meets
 //! ```
 //!
-//! Takes addresses; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
+//! Takes addresses or names; returns an [`Explanation`]. Interprets the rules as the kernel lists them, also those of other programs. It does not
 //! know which rules the proxy meant to write, so that a change by another program shows. `verdict` and `words` are pure;
 //! `kernel` reads; `offline` has the tables of manifests in place of the kernel's. Invariant: nothing is guessed. When a
 //! rule cannot be evaluated, the packet is followed both as if the rule matched and as if it did not match; if the outcomes differ, the
@@ -114,7 +114,8 @@ struct Answer<'a> {
 /// Explains a packet.
 ///
 /// # Errors
-/// When the rules, routes or interfaces cannot be read, or the arguments contradict each other or do not fit this host.
+/// When the addresses of a name cannot be found, the rules, routes or interfaces cannot be read, or the arguments contradict each other or do
+/// not fit this host.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let pair = place::resolve(&args.from, &args.to, args.running)?;
     let iface = args.iface.as_deref();
@@ -133,8 +134,8 @@ pub fn run_offline(args: &Args, node: &ManifestNode, out: &mut Output<'_>) -> Re
     tell(args, (&packet, pair.pod.as_deref()), &explanation, out)
 }
 
-/// Prints an explanation. Returns `Found` when the packet does not get through or something is wrong; with `--expect`, when the verdict is
-/// not an expected one.
+/// Prints an explanation. Returns `Found` when it is not certain that the packet gets through, or something is wrong with the node; with
+/// `--expect`, when the verdict is not an expected one.
 fn tell(
     args: &Args,
     (packet, pod): (&Packet, Option<&str>),
@@ -161,7 +162,8 @@ fn tell(
     })
 }
 
-/// Explains a packet in the network namespace of the calling thread. `from`, `to` and `iface` have the syntax of the command's arguments.
+/// Explains a packet in the network namespace of the calling thread. `from`, `to` and `iface` have the syntax of the command's arguments;
+/// names of Services and pods are not accepted.
 ///
 /// # Errors
 /// As for [`run`].
@@ -176,7 +178,7 @@ fn family(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
 }
 
-/// How often the rules are read again when they change during the evaluation.
+/// How often the rules are read again, at most, when they change during the evaluation.
 const TRIES: usize = 5;
 
 /// Explains a packet between two addresses of one family.
@@ -208,8 +210,8 @@ fn first_packet(Pair { source: from, target: to, .. }: &Pair, input: Link) -> Pa
     Packet::new((from.address, from.port), SocketAddr::new(to.address, to.port), to.protocol, input)
 }
 
-/// The tracked connection that the packet belongs to, if its source port is given. `None` when that connection has ended: the packet then
-/// begins a new one.
+/// The tracked connection that the packet belongs to, if its source port is given. `None` when there is none, and when it has ended: the packet
+/// then begins a new one.
 fn tracked(packet: &Packet) -> Result<Option<Tracked>> {
     let Some(port) = packet.source_port.filter(|_| packet.has_ports()) else { return Ok(None) };
     let ends = Ends { source: SocketAddr::new(packet.source, port), destination: packet.target() };

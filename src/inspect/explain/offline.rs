@@ -1,8 +1,9 @@
 //! Explains a packet by the rules that manifests lead to, without a kernel and without root.
 //!
 //! Takes the tables as values and the addresses of the node; implements [`Host`] and [`Routes`] for them. Pure. The tables are
-//! read as if the kernel listed them, so that the verdict is the one on a node with these rules and no rules of other programs. The output
-//! interface is unknown, and without `--iface` the input interface too: a rule that depends on an unknown one makes the verdict unknown.
+//! read as if the kernel listed them, so that the verdict is the one on a node with these rules and no rules of other programs. Of packets
+//! that leave the node the output interface is unknown, and of packets that arrive without `--iface` the input interface is. A rule that
+//! depends on an unknown interface can make the verdict unknown.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use rules::model::Frontend;
 /// The node that manifests describe, with the tables that a proxy would write on it.
 #[derive(Clone, Debug)]
 pub struct ManifestNode {
-    /// The tables of the proxy, one for each family.
+    /// The tables of the proxy, at most one for each family.
     pub tables: Vec<TableDump>,
     /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
     pub cluster_ips: Vec<(Arc<str>, Frontend)>,

@@ -2,8 +2,8 @@
 //!
 //! Takes the arguments `--from` and `--to`; gives the pair of addresses that they stand for. The cluster IP and the port of a Service come
 //! from the kernel's tables. The address of a pod comes from the EndpointSlices in the API server, because the role of a proxy may not read
-//! pods; the API server is reached with the configuration of the running proxy. If the user gives manifests, all addresses come from the
-//! manifests.
+//! pods; the API server is reached with the configuration of the running proxy. If the user gives manifests, the addresses of names come
+//! from the manifests.
 //!
 //! Invariant: both addresses of a pair are of one family.
 
@@ -86,7 +86,7 @@ pub(crate) enum FromArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToArg {
     Address(Target),
-    /// The cluster IP of a Service. The port of the name is a name or a number; `None` stands for the only port.
+    /// The cluster IP of a Service. The port behind the name of the Service is a name or a number, and may be left out if there is only one.
     Service(ServiceName, Option<Protocol>),
 }
 
@@ -236,13 +236,14 @@ fn different_families(from: Source, to: Target) -> String {
     format!("{} and {} are of different families: give --from and --to of the same one", from.address, to.address)
 }
 
-/// The cluster IPs among frontends, each with its service port as `namespace/name:port`.
+/// The cluster IPs among frontends, each with its service port as `namespace/name[:port]`.
 pub(crate) fn cluster_ips(frontends: &[FrontendView]) -> Vec<(&str, Frontend)> {
     let all = frontends.iter().filter(|view| view.kind == Some(Kind::ClusterIP));
     all.filter_map(|view| Some((view.service.as_deref()?, view.frontend))).collect()
 }
 
-/// The error for a Service that the running proxy leaves out, in the proxy's words.
+/// The error for a Service that the running proxy leaves out, in the proxy's words, or the error that the proxy does not answer; `None` without
+/// such a problem.
 fn left_out(name: &ServiceName, problems: &[Problem]) -> Option<anyhow::Error> {
     let is_it = |problem: &&Problem| problem.is_about(name) || problem.kind == ProblemKind::ProxySilent;
     let problem = problems.iter().find(is_it)?;
@@ -252,7 +253,7 @@ fn left_out(name: &ServiceName, problems: &[Problem]) -> Option<anyhow::Error> {
 /// The cluster IPs of a port of a Service, in the order of the frontends, which has IPv4 first.
 ///
 /// # Errors
-/// When there is no such Service or port, or several ports have this name.
+/// When there is no such Service or port, or several of its ports fit the name and the protocol.
 pub(crate) fn targets(
     cluster_ips: &[(&str, Frontend)],
     name: &ServiceName,

@@ -10,7 +10,7 @@ use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
 
-/// The indentation of the second line of a sentence.
+/// The indentation of a sentence's lines after the first one.
 const HANG: usize = 2;
 /// The indentation of lines below a step.
 const STEP: usize = 5;
@@ -78,7 +78,7 @@ pub(super) fn arrival(packet: &Packet) -> String {
     }
 }
 
-/// Whether and why the endpoint sees another source address; `None` for a packet that goes to no endpoint.
+/// Whether and why the endpoint sees another source address; `None` for a packet that does not reach an endpoint.
 pub(crate) fn masquerading(explanation: &Explanation) -> Option<String> {
     let masqueraded = explanation.endpoints.iter().filter(|endpoint| endpoint.masquerade).count();
     let why = || explanation.masquerade_reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));

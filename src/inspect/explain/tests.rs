@@ -474,7 +474,7 @@ fn what_was_not_said_about_the_packet_is_not_guessed() {
     assert_eq!([Some(4000), Some(1023)].map(|port| with_source(port).verdict), [Verdict::Translated, Verdict::Dropped]);
 }
 
-/// The first register.
+/// The register into which a rule for a port loads the port.
 fn register() -> Register {
     let exprs = rule([is_port(80)]).to_dump(Family::Ip).exprs;
     match exprs[0] {

@@ -1,7 +1,8 @@
 //! Makes one explanation from the paths of a packet: verdict, endpoints, masquerading, reason, and the steps in words.
 //!
 //! Pure. Branches that differ only in their endpoint are described once. A world is a set of assumptions about rules that cannot be
-//! evaluated (see [`nft::machine`]); all worlds have to agree, otherwise the verdict is [`Verdict::Unknown`], and the reason names these rules.
+//! evaluated (see [`nft::machine`]). All worlds have to agree; otherwise the verdict is [`Verdict::Unknown`], and the reason says what cannot
+//! be evaluated.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -98,11 +99,11 @@ pub struct EffectiveRule {
     pub table: String,
     /// The name of its chain.
     pub chain: String,
-    /// The rule in nft syntax; empty for the policy of a chain.
+    /// The rule in nft syntax; empty for the policy of a chain, and when the rule is not known.
     pub rule: String,
     /// What the rule did, in words.
     pub text: String,
-    /// The endpoints whose packets it applies to; empty when it applies to all packets.
+    /// The endpoints whose packets it applies to; empty when it applies to the packet whichever endpoint it goes to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<SocketAddr>,
     /// The hook at which the kernel calls the base chain that led to it; `None` when that is not known. For drawings.
@@ -119,7 +120,7 @@ impl EffectiveRule {
         if self.rule.is_empty() { "policy drop" } else { &self.rule }
     }
 
-    /// A rule and the sentence that describes it; it applies to packets to these endpoints.
+    /// Makes the value from a rule, the sentence that describes it, and the endpoints whose packets it applies to.
     pub(crate) fn of(seen: &Seen<'_>, sentence: &Sentence, endpoints: Vec<SocketAddr>) -> Self {
         Self {
             table: seen.table.to_string(),
@@ -238,8 +239,8 @@ fn endpoint(branch: &Branch) -> Option<SocketAddr> {
     branch.endpoint.filter(|_| !is_answered_ping(branch))
 }
 
-/// Leaves the mark of the deciding rule at the rule that gives the reason, unless the packet goes to an endpoint: then the rules that
-/// translate it have the mark already.
+/// Marks the rule that gives the reason as the one that decides. A translated packet keeps its marks: the rules that translate have them. A
+/// packet that passes gets no mark.
 fn mark_decision(explanation: &mut Explanation, sentences: &[&Sentence]) {
     if matches!(explanation.verdict, Verdict::Translated) {
         return;
@@ -278,7 +279,8 @@ fn verdict_of(branch: &Branch) -> Verdict {
     }
 }
 
-/// The verdict of a world: the first one in the order of [`Verdict`], but `partly` when some endpoints can be reached and some cannot.
+/// The verdict of a world: the first one of its branches in the order of [`Verdict`]; `partly` when some of its branches are translated and
+/// others are not.
 fn overall(branches: &[&Branch]) -> Verdict {
     match branches.iter().map(|branch| verdict_of(branch)).min() {
         None => Verdict::Passed,
@@ -331,7 +333,7 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    /// The steps that all branches have in common, then the steps of each class of branches.
+    /// The first steps, as far as all branches have them in common, then the further steps of each class of branches.
     fn steps(&self, branches: &[&Branch], bases: &[ChainHead]) -> Vec<(EffectiveRule, Sentence)> {
         let Some((first, others)) = branches.split_first() else { return Vec::new() };
         let is_common = |index: usize| {
@@ -376,7 +378,7 @@ impl Teller<'_> {
     }
 }
 
-/// Gives each rule its hook, the first one `hook` unless it is in a base chain. Returns the hook of the last one.
+/// Gives each rule its hook: that of the last base chain so far, or `hook` before the first one. Returns the hook of the last rule.
 fn set_hooks(told: &mut [(EffectiveRule, Sentence)], mut hook: Option<Hook>, bases: &[ChainHead]) -> Option<Hook> {
     for (rule, _) in told {
         hook = hook_of(rule, bases).or(hook);

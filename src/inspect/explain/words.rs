@@ -1,9 +1,9 @@
 //! Describes what a rule did to a packet, in a sentence that names the Service and the reason.
 //!
 //! Takes one rule as the kernel lists it, the packet as the rule saw it, and the effects ([`Seen`]); returns a [`Sentence`]. Pure. Serves
-//! computed packets (`explain`) and real packets (`trace`). Recognises our rules by the sets that they look up and by the chains that
-//! they lead to, in both table layouts (`maps` and `chains`), and not by their position. For any other rule the sentence names only its
-//! effects, and the caller shows the text of the rule.
+//! computed packets (`explain`) and real packets (`trace`). Recognises our rules by the sets that they look up, by the chains that they
+//! lead to and by their own chains, in both table layouts (`maps` and `chains`), and not by their position. For any other rule the sentence
+//! names its effects and where it is; callers may show the text of the rule.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,7 +22,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) table: &'a TableName,
     /// The name of the rule's chain.
     pub(crate) chain: &'a str,
-    /// The rule; `None` for the policy of a base chain.
+    /// The rule; `None` for the policy of a base chain, and when it is not known.
     pub(crate) rule: Option<&'a RuleDump>,
     pub(crate) effects: &'a [Effect],
     /// The packet before the rule.
@@ -229,7 +229,7 @@ fn why_marked(seen: &Seen<'_>, statements: &[Statement]) -> String {
     format!("to be masqueraded: {service} is reached from outside and has external policy Cluster")
 }
 
-/// Why the packet does not come from a pod of this node, according to the comparison in the rule.
+/// Why the packet does not come from a pod, according to the comparison in the rule.
 fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
     let arrives = || match &packet.input {
         Link::Known(_, name) => format!("arrives at {name}"),
@@ -240,7 +240,7 @@ fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
         Statement::Match(fields, Operand::NotInPrefix(network, len)) if is_source(fields) => {
             Some(format!("{} is outside of {network}/{len}, the range of pods", packet.source))
         }
-        // nft compares without a mask when the prefix is a whole address (/32 or /128).
+        // A prefix that is a whole address (/32 or /128) is compared without a mask.
         Statement::Match(fields, Operand::IsNot(_)) if is_source(fields) => {
             Some(format!("{} is not the address of pods", packet.source))
         }
@@ -254,7 +254,7 @@ fn from_elsewhere(packet: &Packet, statements: &[Statement]) -> Option<String> {
     })
 }
 
-/// Whether a rule matches packets from pods of this node.
+/// Whether a rule matches packets from pods.
 fn is_from_pod(statements: &[Statement]) -> bool {
     statements.iter().any(|statement| match statement {
         Statement::Match(fields, Operand::InPrefix(..)) => is_source(fields),
@@ -444,7 +444,7 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
     Some(plain(text))
 }
 
-/// Whether a chain chooses an endpoint.
+/// Whether a chain chooses an endpoint, without marking packets for masquerading first.
 fn is_choice(chain: ChainKind) -> bool {
     matches!(
         chain,
@@ -458,7 +458,7 @@ fn owner(seen: &Seen<'_>) -> &'static str {
     if is_ours(seen.table) { "" } else { "another program: " }
 }
 
-/// Whether a table is the proxy's own.
+/// Whether a table has the name of one of the proxy's tables.
 pub(super) fn is_ours(table: &TableName) -> bool {
     [names::TABLE, flowtable::TABLE].contains(&&*table.name)
 }

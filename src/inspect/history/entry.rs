@@ -1,6 +1,6 @@
-//! One entry of the proxy's ring buffer of changes. Its JSON form is described in `deploy/REFERENCE.md` and does not change.
+//! One entry of the proxy's ring buffer of changes. Its JSON form is described in `deploy/REFERENCE.md`; other programs read it.
 //!
-//! Invariant: an entry is small. Lists hold at most [`LISTED`] members and count the rest; long texts are cut.
+//! Invariant: an entry is small. Lists hold at most [`LISTED`] members, and long texts are cut.
 
 use std::fmt;
 use std::mem::size_of;
@@ -40,9 +40,10 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum EntryKind {
-    /// A sync changed the tables for one Service, or tried to and failed.
+    /// A sync changed the tables for one Service, tried to and failed, or left the Service out.
     Service(Box<Change>),
-    /// A sync as a whole: the first one, one that failed, one that changed too many Services to list them, or one that changed no Service.
+    /// A sync as a whole: the first one, one that failed, one that changed too many Services to list them, or one that the node, a
+    /// ServiceCIDR or a takeover triggered and that changed the tables for no Service.
     Sync(SyncRun),
     /// The proxy repaired tables that another program had changed.
     Repair(Repair),
@@ -57,19 +58,21 @@ pub struct Change {
     /// The namespace and name of the Service.
     #[serde(with = "form::name")]
     pub service: ObjectName,
-    /// Whether the Service was added, removed or changed.
+    /// What happened to the Service in the tables.
     pub action: Action,
     /// What triggered the change.
     pub trigger: Trigger,
-    /// The time from the arrival of the first object that triggered the change to the kernel's answer.
+    /// The time from when the proxy applied the first object that triggered the change to its state until the result was known; `None` when
+    /// neither the Service nor one of its EndpointSlices triggered it.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
     pub latency: Option<Duration>,
-    /// The time from the change in the cluster, as the EndpointSlice's annotation has it, to the kernel's answer.
+    /// The time from the change in the cluster, as the annotation of the EndpointSlice that triggered the change has it, until the result was
+    /// known; `None` without this annotation.
     #[serde(rename = "clusterLatencySeconds", with = "form::seconds")]
     pub cluster_latency: Option<Duration>,
     /// The result of the transaction for this change.
     pub result: CommitOutcome,
-    /// Why the transaction was not committed; `None` if it was.
+    /// Why the change was not committed; `None` if it was.
     pub error: Option<String>,
     /// The fields of the Service that changed.
     pub fields: Vec<FieldChange>,
@@ -105,7 +108,7 @@ pub enum CommitOutcome {
     Committed,
     /// The kernel refused it, or could not be asked; the proxy tries again.
     Refused,
-    /// The kernel refuses this Service; it is left out until it changes.
+    /// The kernel refuses this Service; it is left out until it changes, or for an hour.
     Quarantined,
     /// The Service needs more set elements than the limit; it is left out until it is smaller.
     Oversized,
@@ -124,7 +127,7 @@ pub struct Trigger {
 /// What can trigger a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TriggerKind {
-    /// The process started; also after a new configuration, which restarts the process.
+    /// The process started: no sync was committed before this one.
     #[serde(rename = "start")]
     Start,
     /// An EndpointSlice changed.
@@ -145,13 +148,13 @@ pub enum TriggerKind {
     /// A ServiceCIDR changed.
     #[serde(rename = "serviceCIDR")]
     ServiceCidr,
-    /// An earlier sync failed.
+    /// An earlier sync failed, or a Service that was left out for an hour is tried again.
     #[serde(rename = "retry")]
     Retry,
     /// Another program wrote to the tables.
     #[serde(rename = "repair")]
     Repair,
-    /// Another kube-proxy on this node ended, and this one takes over.
+    /// Another kube-proxy on this node, which had the writer lock, ended, and this one takes over.
     #[serde(rename = "takeover")]
     Takeover,
     /// An hour passed since the last full sync.
@@ -159,7 +162,7 @@ pub enum TriggerKind {
     Resync,
 }
 
-/// A field of a Service that changed, in the words of the Kubernetes API.
+/// A field of a Service that changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldChange {
     /// Its name, such as `externalTrafficPolicy`.
@@ -194,15 +197,15 @@ pub struct Endpoints {
 pub struct SyncRun {
     /// What triggered the sync.
     pub trigger: Trigger,
-    /// The number of Services whose rules were computed.
+    /// The number of Services whose rules were computed; 0 when the sync failed.
     pub services: usize,
     /// The number of Services that changed and have no entry of their own.
     pub unlisted: usize,
-    /// Whether everything was compared with what the kernel holds.
+    /// Whether everything was compared with what the kernel holds; always true when the sync failed.
     pub full: bool,
-    /// The number of set elements added; a changed element counts as added and as removed.
+    /// The number of set elements added; a changed element counts as added and as removed. 0 when the sync failed.
     pub elements_added: usize,
-    /// The number of set elements removed.
+    /// The number of set elements removed; 0 when the sync failed.
     pub elements_removed: usize,
     /// How long the sync took.
     #[serde(rename = "latencySeconds", with = "form::seconds")]
@@ -224,23 +227,23 @@ pub struct Repair {
     /// The Services whose rules or elements were changed.
     #[serde(with = "form::names")]
     pub services: Vec<ObjectName>,
-    /// The number of such Services that `services` has no room for; 0 also when they were not counted, because nearly everything was
-    /// changed.
+    /// The number of such Services that `services` has no room for; 0 also when they were not counted, because too many elements were
+    /// repaired.
     pub more_services: usize,
     /// How many times the tables were repaired since the last entry of this kind.
     pub times: u64,
-    /// The number of set elements added; 0 when only rules, chains or sets were changed.
+    /// The number of set elements that the syncs which repaired the tables added.
     pub elements_added: usize,
-    /// The number of set elements removed.
+    /// The number of set elements that these syncs removed.
     pub elements_removed: usize,
 }
 
 /// A program that writes to nf_tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
-    /// The name of the process, at most 15 bytes.
+    /// The name of the thread that wrote, at most 15 bytes.
     pub name: String,
-    /// The id of the process in the initial PID namespace.
+    /// The id of this thread in the initial PID namespace; that of a main thread is the process id.
     pub pid: u32,
 }
 
@@ -250,11 +253,11 @@ pub struct Program {
 pub struct ApiServer {
     /// Whether the connection was lost or found again.
     pub state: Connection,
-    /// The resource whose watch noticed it first.
+    /// The resource whose watch failed first, or is the last one to work again.
     pub resource: String,
     /// The error, with the URL; `None` when the connection was found again.
     pub error: Option<String>,
-    /// How long the connection was lost.
+    /// How long the watch of this resource had failed; `None` when the connection was lost.
     #[serde(rename = "lastedSeconds", with = "form::seconds")]
     pub lasted: Option<Duration>,
 }
@@ -265,7 +268,7 @@ pub struct ApiServer {
 pub enum Connection {
     /// The API server does not serve a resource that the proxy watches.
     Lost,
-    /// The API server serves this resource again.
+    /// The API server serves all watched resources again.
     Found,
 }
 
@@ -296,7 +299,7 @@ impl Endpoints {
 }
 
 impl Change {
-    /// Adds a frontend.
+    /// Adds a frontend, or counts it when the list is full.
     pub fn frontend(&mut self, frontend: FrontendChange) {
         push(&mut self.frontends, &mut self.more_frontends, frontend);
     }
@@ -351,7 +354,7 @@ pub fn cut(text: String) -> String {
 }
 
 impl Entry {
-    /// An estimate of the memory that the entry takes, in bytes; never too low.
+    /// An estimate of the memory that the entry takes, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.what.size()
@@ -419,7 +422,7 @@ fn text_size(text: Option<&String>) -> usize {
     text.map_or(0, String::capacity)
 }
 
-/// The bytes of a name. Other entries may share its memory; each entry counts the memory as its own.
+/// The bytes of a name with its reference counts. Other entries may share its memory; each entry counts the memory as its own.
 fn name_size(name: &ObjectName) -> usize {
     const COUNTS: usize = 2 * size_of::<usize>();
     name.namespace.len() + name.name.len() + 2 * COUNTS

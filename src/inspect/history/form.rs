@@ -1,6 +1,7 @@
 //! The JSON form of entry values for which serde's default does not fit: times, durations and names of objects.
 //!
-//! Each module has the functions that serde's `with` attribute needs. Invariant: a value that is written is read back as the same value.
+//! Each module has the functions that serde's `with` attribute needs. Invariant: a value that is written is read back as the same value;
+//! only durations are rounded to microseconds.
 
 use rules::model::ObjectName;
 

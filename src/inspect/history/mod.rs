@@ -1,6 +1,6 @@
 //! The history of what the running proxy did, for its page `/debug/changes`: entries as values, in JSON and in words.
 //!
-//! The proxy writes the entries and the command `changes` reads them. Pure: the caller passes the time in.
+//! The proxy writes the entries; the commands `changes` and `stats` read them. Pure.
 
 mod entry;
 mod form;

@@ -23,7 +23,7 @@ pub struct Query {
 pub struct Page {
     /// When the process started. Another value than in an earlier response means that the numbers of entries begin with 1 again.
     pub started: String,
-    /// The number of the oldest entry that is kept.
+    /// The number of the oldest entry that is kept; when none is, the number that the next entry gets.
     pub first: u64,
     /// The number of the last entry that was examined, which is the `after` of the next query.
     pub last: u64,
@@ -50,7 +50,7 @@ impl Query {
                 }
                 "after" => parsed.after = value.parse().map_err(|_| wrong("the number of an entry"))?,
                 "service" if !value.is_empty() => {
-                    // The slash is the only character of a `namespace/name` that clients may percent-encode.
+                    // The slash is the only character of a `namespace/name` that clients usually percent-encode.
                     parsed.service = Some(value.replace("%2F", "/").replace("%2f", "/"));
                 }
                 "service" => return Err(wrong("namespace/name")),

@@ -142,7 +142,7 @@ impl fmt::Display for ApiServer {
 }
 
 impl fmt::Display for EntryKind {
-    /// Describes the entry, without the name of the Service.
+    /// Describes the entry; a change without the name of its Service.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(change) => change.fmt(f),

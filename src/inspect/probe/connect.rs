@@ -16,8 +16,8 @@ use rules::model::Protocol;
 
 /// The most targets that are asked at the same time.
 const AT_ONCE: usize = 32;
-/// A DNS header that asks for the status of the server. Name servers answer at once that they do not implement this, and look up nothing;
-/// for other servers it is any datagram.
+/// A DNS header that asks for the status of the server (opcode 2). Most name servers answer at once that they do not implement this, and
+/// look up nothing. For other servers it is a datagram without a meaning.
 const DATAGRAM: [u8; 12] = [0x6b, 0x70, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A protocol, address and port to ask.
@@ -32,7 +32,7 @@ pub(super) struct Target {
 pub(super) struct Outcome {
     /// The time until the answer, or why there is none: [`Errno::TIMEDOUT`] when nothing came.
     pub(super) answer: Result<Duration, Errno>,
-    /// The address of this node from which it was asked.
+    /// The address of this node from which it was asked; `None` if the kernel chose none, for example without a route.
     pub(super) source: Option<IpAddr>,
 }
 
@@ -87,7 +87,7 @@ fn exchange(socket: &OwnedFd, target: Target, deadline: Instant) -> Result<(), E
     outcome
 }
 
-/// Waits until the socket is ready or has an error.
+/// Waits until the socket is ready or has an error. Returns [`Errno::TIMEDOUT`] at the deadline.
 fn wait(socket: &OwnedFd, ready: PollFlags, deadline: Instant) -> Result<(), Errno> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

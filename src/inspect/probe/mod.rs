@@ -1,9 +1,8 @@
-//! `kube-proxy probe`: whether the endpoints of a Service answer this node, each asked at its own address.
+//! `kube-proxy probe`: whether the frontends and the endpoints of a Service answer this node.
 //!
 //! Takes names as `services` does and the frontends that the kernel's tables have for them. Asks the frontends, whose packets the rules
 //! translate, and each endpoint directly, once even if several Services have it; prints who answers, how fast, or why not. Needs no running
-//! proxy; if one runs, the problems that it reports for these Services are printed too. Writes nothing. Asks only frontends in the tables
-//! and the endpoints that they lead to.
+//! proxy; if one runs, the problems that it reports for these Services and for the node are printed too.
 
 mod connect;
 
@@ -68,11 +67,12 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 /// Asks, and prints who answers.
 ///
 /// # Errors
-/// When the kernel's tables cannot be read or have nothing with one of the names, or when all that does not answer is silent UDP.
+/// When the kernel's tables cannot be read or have nothing with one of the names; when there is no address to ask; or when nothing is wrong
+/// but some answers are unknown, because UDP is silent or the kernel lacks the protocol.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (view, problems) = services::named(&args.selection, args.running)?;
     let asked = what_to_ask(&view);
-    // Ask each target once, however many Services have it: a pod with a short backlog would drop some of several connections at a time.
+    // Each target is asked once, however many Services have it: a server with a short backlog may drop some of several connections at once.
     let mut known = HashSet::new();
     let mut targets: Vec<Target> = asked.iter().map(|asked| asked.target).filter(|one| known.insert(*one)).collect();
     let left_out = if args.all { 0 } else { targets.len().saturating_sub(MOST) };
@@ -130,7 +130,7 @@ fn what_to_ask(view: &View) -> Vec<Asked> {
     ports.flat_map(of_port).collect()
 }
 
-/// The address at which a frontend is asked. For a node port it is an address of this node that accepts node ports, `None` without one.
+/// The address at which a frontend is asked. For a node port it is an address of this node that accepts node ports; `None` if there is none.
 fn frontend_target(view: &View, FrontendView { frontend, .. }: &FrontendView) -> Option<(Role, Target)> {
     let (role, ip) = match frontend.destination {
         Destination::Address(ip) => (Role::Frontend, ip),
@@ -213,7 +213,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The document of `-o json`.
+/// The document of `-o json` and `-o yaml`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {

@@ -1,7 +1,7 @@
 //! Why a Service has the endpoints that it has: the page `/debug/endpoints/NAMESPACE/NAME` of the running proxy, as values in JSON.
 //!
-//! The proxy writes the page, sentences included; the command `services` asks for it when one Service is named, and prints the sentences.
-//! Without a running proxy the command prints in one line where it asked.
+//! The proxy writes the page, sentences included. The command `services` asks for it when one Service or frontend is named, and prints the
+//! sentences; the page of `stats` about a Service shows them too. Without a running proxy one line says where it was asked for.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! `kube-proxy services`: shows where each frontend of a Service leads right now, from the kernel's tables.
 //!
-//! Takes names of Services or frontends; prints one line per frontend, or JSON. `--stats` adds the connections that the kernel tracks for
-//! each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, the
+//! Takes names of Services or frontends; prints a table with a row for each frontend, or JSON or YAML. `--stats` adds the connections that
+//! the kernel tracks for each frontend and endpoint; `--watch` repeats the listing, with rates. Needs no running proxy; if one runs, the
 //! [`Problem`]s on its health page are listed too, and for one Service why it has the endpoints that it has.
 
 pub mod causes;
@@ -100,7 +100,7 @@ enum NamesOf {
 /// Runs the command.
 ///
 /// # Errors
-/// When the kernel's tables cannot be read, or neither they nor the reported problems have one of the names.
+/// When the kernel's tables or its connections cannot be read, or neither the tables nor the reported problems have one of the names.
 pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if let Some(which) = args.names_of {
         return print_names(&View::read()?, which, out);
@@ -134,8 +134,8 @@ pub(crate) fn named(selection: &Selection, running: RunningArgs) -> Result<(View
     Ok((listing.view, listing.problems))
 }
 
-/// Prints names, Services without their ports. Leaves out names with characters that Kubernetes does not allow: shells evaluate the words
-/// that they complete, and another program may have written anything into the tables.
+/// Prints names, Services without their ports. Leaves out names with other characters than those of Kubernetes names and of addresses: shells
+/// evaluate the words that they complete, and another program may have written anything into the tables.
 fn print_names(view: &View, which: NamesOf, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let services = view.frontends.iter().filter_map(|frontend| frontend.service.as_deref());
     let name = |service| match which {
@@ -162,11 +162,11 @@ pub(crate) struct Listing {
     pub(crate) view: View,
     /// The problems of the node and of the listed Services.
     pub(crate) problems: Vec<Problem>,
-    /// Whether a running proxy answered.
+    /// Whether there is a report of problems: [`Running::problems`] returned a list.
     proxy_answers: bool,
-    /// Whether all frontends are of one Service, which was asked for by its name.
+    /// Whether the user gave one name only, and it is that of a Service, a service port or a frontend.
     is_one_service: bool,
-    /// If `is_one_service`, why that Service has its endpoints.
+    /// If `is_one_service`, why the Service has its endpoints.
     causes: Causes,
 }
 
@@ -174,7 +174,7 @@ impl Listing {
     fn read(args: &Args) -> Result<Self> {
         let (view, running) = (View::read()?, Running::find());
         let mut listing = Self::of(view, running.problems(args.running), args)?;
-        // A proxy that did not answer the first request would not answer this one either.
+        // A proxy that did not answer the request for its problems is not asked again.
         let is_silent = listing.problems.iter().any(|problem| problem.kind == ProblemKind::ProxySilent);
         if listing.is_one_service && !is_silent {
             let address = args.metrics_bind_address.unwrap_or_else(|| running.metrics());

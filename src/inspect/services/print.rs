@@ -84,11 +84,11 @@ fn table(listing: &Listing, stats: Option<&Stats>, positions: &[usize], is_wide:
     table
 }
 
-/// A column that is shown when a frontend has a value other than the default in it.
+/// A column that is shown when a frontend has a value other than the default in it, and with `-o wide`.
 pub(crate) struct Optional {
     pub(crate) heading: &'static str,
     pub(crate) is_other: fn(&FrontendView) -> bool,
-    /// The cell of a frontend, in full or shortened.
+    /// The cell of a frontend; in full if the flag is set, else perhaps shortened.
     pub(crate) cell: fn(&FrontendView, bool) -> Cell,
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn unknown() -> Cell {
     Cell::new(Tone::Warning, "unknown")
 }
 
-/// The frontend as text. A node port has no address that shows its family, so IPv6 is added.
+/// The frontend as text. A node port has no address that shows its family, so `(IPv6)` is added to one of this family.
 pub(crate) fn frontend(view: &FrontendView) -> String {
     let name = frontend_name(&view.frontend);
     match view.frontend.destination {
@@ -227,7 +227,7 @@ pub(crate) fn sentences(listing: &Listing) -> Vec<(Tone, String)> {
     changing.chain(problems).chain(note).chain(unreadable).collect()
 }
 
-/// The document of `-o json`.
+/// The document of `-o json` and `-o yaml`.
 struct Document<'a> {
     listing: &'a Listing,
     stats: Option<&'a Stats>,
@@ -263,7 +263,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// Serializes the frontends one after the other, so that the document is never in memory as a whole.
+/// Serializes the frontends one after the other, so that the fields of all frontends are never in memory at once.
 struct Services<'a> {
     listing: &'a Listing,
     stats: Option<&'a Stats>,

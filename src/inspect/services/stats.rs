@@ -1,4 +1,4 @@
-//! Counts the connections of each frontend and endpoint, in one walk over the connections that the kernel tracks.
+//! Counts the connections of each frontend and endpoint, each time in one walk over the connections that the kernel tracks.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ pub(crate) struct Stats {
     elapsed: Option<Duration>,
 }
 
-/// The numbers of a frontend or an endpoint. Packets and bytes are counted for tracked connections only, in both directions; `None` where
-/// the kernel does not account them.
+/// The numbers of a frontend or an endpoint. Packets and bytes are counted for tracked connections only, in both directions; `None` without
+/// such connections, and where the kernel does not account them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Numbers {
-    /// Connections on which both sides sent packets.
+    /// Connections on which both sides sent packets, and that are not closed.
     pub(crate) open: u64,
     /// Connections without an answer yet.
     pub(crate) unanswered: u64,
-    /// All connections that the kernel tracks, closed ones included.
+    /// All its connections that the kernel tracks, closed ones included.
     pub(crate) connections: u64,
     /// The connections that the nftables counters have counted since they were created; `None` without counters.
     pub(crate) counted: Option<u64>,
     pub(crate) packets: Option<u64>,
     pub(crate) bytes: Option<u64>,
-    /// The rates; with `--watch`, from the second walk on.
+    /// The traffic per second; `None` before the second walk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rates: Option<Rates>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Rates {
 }
 
 impl Numbers {
-    /// Adds the numbers of another frontend of the same Service, or of another one that leads to the same endpoint.
+    /// Adds the numbers of another frontend of the same Service, or those that the same endpoint has for another frontend.
     pub(crate) fn add(&mut self, other: Self) {
         self.open += other.open;
         self.unanswered += other.unanswered;
@@ -86,7 +86,7 @@ impl Stats {
     /// The numbers of an endpoint of the frontend at a position of the view.
     pub(crate) fn of_endpoint(&self, position: usize, endpoint: &EndpointView) -> Numbers {
         let count = self.look.endpoints.get(&(position, endpoint.address)).copied();
-        // An endpoint without connections had no new traffic, so its rates are 0 and not unknown.
+        // An endpoint without connections had no new ones, so its rate of connections is 0 and not unknown.
         let none = Count { since: self.elapsed.map(|_| Default::default()), ..Count::default() };
         Numbers { counted: endpoint.counted, ..self.numbers(&count.unwrap_or(none)) }
     }

@@ -120,7 +120,7 @@ fn json_has_the_documented_fields_in_any_case() {
 
 #[test]
 fn a_proxy_that_is_not_there_is_one_line_with_the_way_to_name_another() {
-    // The port is bound for UDP, so that no program listens on it for TCP.
+    // The kernel chooses a UDP port; it is unlikely that a program listens on the same port for TCP.
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let causes = Causes::ask(address, &view().frontends);

@@ -1,7 +1,7 @@
 //! `services --watch` on a terminal: a screen with the listing. Keys change its order and scroll it.
 //!
-//! [`Pages`] is pure: takes [`Key`]s, the printed listing and a size, returns [`Line`]s that fit the size. If the output is no terminal,
-//! [`super::run`] prints one listing after the other instead.
+//! [`Pages`] is pure: takes [`Key`]s, the printed listing and a size, returns [`Line`]s that fit the size. Without a terminal, and as JSON or
+//! YAML, [`super::run`] prints one listing after the other instead.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::screen::{self, Key, Line, OnScreen};
 /// The order of the frontends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The name of the Service, then the frontend.
+    /// The order of the view: by Service, then by kind and frontend.
     #[default]
     Name,
     /// New connections per second, the most first.

@@ -1,8 +1,8 @@
 //! Answers requests: decides which ones get a page, and gives each answer its headers.
 //!
-//! Takes a request; returns a response. A request gets a page only if it is a GET whose Host is an address of this server, so that no web
-//! site can read the pages through a browser by giving its own name the address 127.0.0.1 (DNS rebinding). Pages are made on threads of
-//! their own; a request waits at most [`PATIENCE`] for one.
+//! Takes a request; returns a response. A request gets a page only if it is a GET whose Host is the address of this server, a loopback address
+//! or `localhost`, so that no web site can read the pages through a browser by giving its own name the address 127.0.0.1 (DNS rebinding).
+//! Pages are made on threads of their own; a request waits at most [`PATIENCE`] for its page.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml; charset=utf-8";
 
-/// How long a request waits until a thread is free for it, and then for its page.
+/// How long a request waits, in all, until a thread is free for it and has made its page.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A page may load its style sheet, script and icon from this server, fetch itself again, and nothing else.
+/// A page may load its style sheet, script and icon from this server, fetch from it and send forms to it, and nothing else.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
                       base-uri 'none'; frame-ancestors 'none'";
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -106,7 +106,7 @@ fn refusal(request: &Request) -> Option<Response> {
     let server = request.extensions().get::<Ends>().map(|ends| ends.server);
     let mut hosts = request.headers().get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
     let host = hosts.next().filter(|_| hosts.next().is_none()).unwrap_or_default();
-    // A request to a proxy names the host in its first line too.
+    // A request as clients send it to HTTP proxies names the host in its first line too.
     let named = [Some(host), request.uri().authority().map(hyper::http::uri::Authority::as_str)];
     if let Some(server) = server
         && named.into_iter().flatten().all(|host| is_own(host, server))
@@ -121,7 +121,8 @@ fn refusal(request: &Request) -> Option<Response> {
     Some(response(StatusCode::MISDIRECTED_REQUEST, PLAIN, text))
 }
 
-/// Whether a Host is that of a server which a client reached at this address.
+/// Whether a Host is that of a server which a client reached at this address: the address itself, `localhost`, `127.0.0.1` or `[::1]`, each
+/// with the port of the server. The port 80 may be left out.
 pub(super) fn is_own(host: &str, server: SocketAddr) -> bool {
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
     let own = SocketAddr::new(server.ip().to_canonical(), server.port());

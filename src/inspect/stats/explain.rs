@@ -1,6 +1,6 @@
 //! The page that explains a packet: a form, the drawing of the packet's way, and the words of `kube-proxy explain` beside it.
 //!
-//! [`Told::of`] reads the rules that the packet meets; the rest is pure.
+//! [`Told::of`] reads the rules that the packet meets, and asks the API server for the addresses of a named pod; the rest is pure.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

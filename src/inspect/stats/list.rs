@@ -64,7 +64,7 @@ impl Row<'_> {
         self.states().iter().position(|count| *count > 0).unwrap_or(STATES.len())
     }
 
-    /// The endpoints of the frontend that has most, and how many of these are on this node.
+    /// The number of endpoints of the frontend that has most, and how many of these are on this node.
     fn endpoints(&self) -> (usize, usize) {
         let local = |view: &FrontendView| view.endpoints.iter().filter(|endpoint| endpoint.local).count();
         self.frontends.iter().map(|view| (view.endpoints.len(), local(view))).max().unwrap_or_default()
@@ -78,7 +78,7 @@ impl Row<'_> {
         self.numbers.rates.and_then(|rates| rates.bytes_per_second).unwrap_or_default()
     }
 
-    /// Whether its name or a frontend contains the text, in small letters, or an endpoint has this address.
+    /// Whether its name or a frontend contains `text`, which is in small letters, or an endpoint has this address.
     fn has(&self, text: &str, address: Option<IpAddr>) -> bool {
         let is_endpoint = |view: &FrontendView| {
             address.is_some_and(|address| view.endpoints.iter().any(|endpoint| endpoint.address.ip() == address))
@@ -185,7 +185,7 @@ fn form(main: &mut Markup, query: &ListQuery) {
     });
 }
 
-/// An option of a select.
+/// Writes an option of a `select` element.
 pub(super) fn option(select: &mut Markup, value: &str, text: &str, is_selected: bool) {
     let selected: &[(&str, &dyn Display)] = if is_selected { &[("selected", &"")] } else { &[] };
     select.leaf("option", &[&[("value", &value as &dyn Display)], selected].concat(), text);
@@ -259,9 +259,9 @@ fn frontends(td: &mut Markup, frontends: &[FrontendView]) {
     }
 }
 
-/// Writes the cells for open connections, new connections per second and bytes per second. `has_bytes` says whether any Service in the list
-/// has a byte count, that is, whether the kernel counts bytes. If it does, a Service without connections shows a rate of 0; if not, every
-/// Service shows a dash.
+/// Writes the cells for open connections, new connections per second and bytes per second. `has_bytes` says whether any Service on the page
+/// has a byte count, which shows that the kernel counts bytes. Then a Service without connections has the rate 0; otherwise the byte rate of
+/// each Service is a dash.
 fn numbers(tr: &mut Markup, numbers: &Numbers, has_bytes: bool) {
     let open = Cell::from(short(numbers.open));
     let new = number(numbers.rates.map(|rates| rates.connections_per_second));

@@ -5,11 +5,12 @@
 //! ```
 //!
 //! Serves the pages at one address until a signal ends the process. `answer` decides which requests get a page, `node` and `reading` read the
-//! kernel's tables and ask the running proxy, and the other modules are pure functions from values to HTML.
+//! kernel's tables and ask the running proxy, `explain` reads the rules that a packet meets, and the other modules are pure functions from
+//! values to HTML.
 //!
-//! Invariants: the process changes nothing, and gives up what it does not need before it takes the first request. A page shows names of
-//! Services and addresses of endpoints, and no credentials. Clients have bounded connections, requests, time and memory; one reading of the
-//! tables serves all requests for at least `reading::FRESH`.
+//! Invariants: the process changes nothing, and gives up privileges that it does not need before it takes the first request. Pages show what
+//! other commands print. The number of connections, the number of pages that are made at once, and the time for a page are bounded. One
+//! reading of the tables serves all requests for at least `reading::FRESH`.
 
 mod answer;
 mod explain;
@@ -40,11 +41,11 @@ use component::http::{self, ConnectionLimit, Limits, Server};
 use component::privileges::{self, Needs};
 use node::Node;
 
-/// The most connections. A browser opens six.
+/// The most connections. Browsers open up to six to a server.
 const CONNECTIONS: usize = 32;
 /// The most threads that read for pages; further requests wait.
 const READERS: usize = 4;
-/// How long the last answers may take after a signal.
+/// How long threads that still make pages may go on after the server is closed.
 const GRACE: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -121,7 +122,7 @@ pub fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         server.close().await;
         Ok::<_, anyhow::Error>(())
     })?;
-    // A thread that waits for the proxy or the kernel does not keep the process.
+    // Ends the process even if a thread still waits for the proxy or the kernel.
     runtime.shutdown_timeout(GRACE);
     Ok(CommandOutcome::Fine)
 }

@@ -23,11 +23,11 @@ use crate::running::{Running, RunningArgs};
 use crate::services::causes::Causes;
 use crate::services::stats::Stats;
 
-/// Rates are averages since the reading before; without one within this time there are none.
+/// Rates are averages since the previous reading. If that is older than this, there are none.
 const RATES_WITHIN: Duration = Duration::from_secs(60);
 /// How long the running proxy may take for a part of its history.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most parts of the history that are read for a page. The proxy has fewer; another program at its address may have more.
+/// The most parts of the history that are read for a page: another program at the proxy's address may offer parts without end.
 const MOST_PARTS: usize = 64;
 
 /// This node as the pages show it.
@@ -57,7 +57,7 @@ impl Node {
         made.unwrap_or_else(|error| Page::failure(StatusCode::SERVICE_UNAVAILABLE, &format!("{error:#}")))
     }
 
-    /// Does something with a fresh reading.
+    /// Calls `work` with a fresh reading, which is taken first if the latest one is old.
     fn with_reading<T>(&self, work: impl FnOnce(&Reading) -> T) -> Result<T> {
         // A thread that panicked leaves either no reading or a whole one.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ impl Node {
 
     fn explain(&self, form: &Form) -> Page {
         let told = form.is_filled().then(|| {
-            // The names of Services need the tables; addresses do not.
+            // Without a reading, names of Services are not known, but a packet between two addresses can be explained.
             let (cluster_ips, problems) = self
                 .with_reading(|reading| {
                     let cluster_ips = explain::cluster_ips(&reading.listing.view.frontends);

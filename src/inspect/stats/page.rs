@@ -50,7 +50,7 @@ impl Page {
         Self { status, html: page.into_string() }
     }
 
-    /// A page that says why there is no other one.
+    /// A page that says why the requested one cannot be shown.
     pub(super) fn failure(status: StatusCode, text: &str) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         Self::new(status, (title, Tab::None, status.is_server_error()), |main| {
@@ -94,7 +94,7 @@ pub(super) fn notice(out: &mut Markup, tone: Tone, text: &str) {
 
 /// Sentences about problems and about what is not shown; nothing if there are none.
 pub(super) fn notices(out: &mut Markup, sentences: &[(Tone, String)]) {
-    /// More sentences than these are counted.
+    /// The most sentences that are shown; the others are counted.
     const MOST: usize = 50;
     sentences.iter().take(MOST).for_each(|(tone, text)| notice(out, *tone, text));
     if sentences.len() > MOST {
@@ -102,7 +102,7 @@ pub(super) fn notices(out: &mut Markup, sentences: &[(Tone, String)]) {
     }
 }
 
-/// A word about a state, in its colour.
+/// A word about a state in its colour, with a number behind it if there is one.
 pub(super) fn chip(out: &mut Markup, cell: &Cell, count: Option<usize>) {
     let count = count.map_or_else(String::new, |count| format!(" {count}"));
     out.leaf("span", &[("class", &format!("chip {}", class(cell.tone)))], format_args!("{}{count}", cell.text));
@@ -160,7 +160,7 @@ pub(super) fn heading(row: &mut Markup, text: &str, is_number: bool) {
     row.leaf("th", &[("scope", &"col"), ("class", &side(is_number))], text.to_lowercase());
 }
 
-/// A cell. On narrow screens its column's name stands before it.
+/// A cell. On narrow screens the style sheet shows the name of its column before most cells.
 pub(super) fn data(row: &mut Markup, column: &str, is_number: bool, fill: impl FnOnce(&mut Markup)) {
     let column = column.to_lowercase();
     row.element("td", &[("data-column", &column), ("class", &side(is_number))], fill);

@@ -19,7 +19,7 @@ pub(super) fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// The parameters of a query, decoded; a plus sign is a space, as forms send it.
+/// The parameters of a query, decoded; a plus sign is a space, as forms send it. Values are without spaces at both ends.
 pub(super) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> + '_ {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs.map(|pair| {
@@ -33,7 +33,7 @@ pub(super) fn parameter(query: &str, name: &str) -> String {
     parameters(query).find(|(its, _)| its == name).map(|(_, value)| value).unwrap_or_default()
 }
 
-/// By what the list of Services is ordered.
+/// What the list of Services is ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     /// The name, from A to Z.
@@ -109,7 +109,7 @@ impl ListQuery {
         list
     }
 
-    /// The address of the page with this list.
+    /// The path and query of the page with this list.
     pub(super) fn address(&self) -> String {
         let mut parts = Vec::new();
         if !self.search.is_empty() {

@@ -1,7 +1,7 @@
 //! What the kernel's tables and its list of connections had at one moment.
 //!
-//! [`Reading::take`] reads; the pages take a reading as a value. A reading serves all requests for [`FRESH`], and longer when reading takes
-//! long, so that reading takes at most a tenth of the time, however many clients ask.
+//! [`Reading::take`] reads; the pages take a reading as a value. A reading serves all requests for [`FRESH`], and longer when reading took
+//! long, so that readings take at most a tenth of the time, however many clients ask. Only after an error the next request reads again.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads the tables and lists the connections. `stats` has those of the reading before, for rates; `metrics` is where the user says that
-    /// the metrics server of the proxy is.
+    /// Reads the tables and lists the connections. `stats` has the connections of the previous reading, for rates; `metrics` is where the user
+    /// says that the metrics server of the proxy is.
     ///
     /// # Errors
     /// When the kernel does not list its tables or connections, or has no tables of the proxy.

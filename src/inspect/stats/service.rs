@@ -37,7 +37,7 @@ pub(super) struct Content {
     age: String,
 }
 
-/// A service port: frontends that lead to the same endpoints, but for traffic policies.
+/// A service port: its frontends in both families, and the endpoints that they lead to.
 #[derive(Debug)]
 struct Port {
     /// `namespace/name[:port]`.
@@ -178,7 +178,8 @@ fn states(port: &Port) -> Vec<Cell> {
     found
 }
 
-/// The form that explains a packet to a frontend; a node port is asked at an address of this node.
+/// The address of the form that explains a packet to a frontend. A node port is asked at an address of this node; `None` when no address of
+/// the family accepts node ports.
 fn explained(frontend: &str, content: &Content) -> Option<String> {
     let (address, rest) = frontend.split_once(' ').unwrap_or((frontend, ""));
     let Some(port) = address.strip_prefix("*:") else { return Some(format!("/explain?to={}", encoded(address))) };
@@ -235,7 +236,7 @@ fn share(endpoint: &EndpointView) -> Cell {
     if parts.is_empty() { nothing() } else { Cell::from(parts.join(", ")) }
 }
 
-/// What is unusual about an endpoint.
+/// What is unusual about an endpoint; empty if nothing is.
 fn remark(endpoint: &Endpoint, port: &Port, causes: &Causes) -> Cell {
     let is_ipv6 = endpoint.view.address.is_ipv6();
     let is_of_family = |view: &&FrontendView| (view.frontend.family() == Family::V6) == is_ipv6;

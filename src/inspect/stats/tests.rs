@@ -163,7 +163,7 @@ fn no_name_becomes_markup() {
     for html in [list, page] {
         assert!(!html.contains("<script>") && !html.contains("<i>"), "{html}");
         assert_eq!(html.matches("<script").count(), html.matches("<script src=\"/live.js\" defer></script>").count());
-        // The policy allows neither.
+        // The pages' Content-Security-Policy allows neither of these attributes.
         assert!(!html.contains(" style=") && !html.contains(" onclick"), "{html}");
     }
 }

@@ -98,7 +98,7 @@ pub(super) struct Chain {
     pub(super) drops: bool,
     /// The source ranges whose packets a rule does not drop.
     pub(super) sources: Vec<IpNet>,
-    /// The session-affinity maps that its rules add clients to, each with its timeout in seconds.
+    /// The session-affinity sets and maps that its rules add clients to, each with its timeout in seconds.
     pub(super) learns: Vec<(Arc<str>, Option<u64>)>,
 }
 
@@ -112,7 +112,7 @@ impl Collected {
         }
     }
 
-    /// Whether this program wrote the table: it has the chain `KUBE-SERVICES`.
+    /// Whether this program wrote the table: there are rules in a chain `KUBE-SERVICES`.
     pub(super) fn is_ours(&self) -> bool {
         self.chain(chain::SERVICES).is_some()
     }

@@ -1,7 +1,7 @@
 //! Reads Services from the kernel's tables: frontends, endpoints, affinity, state. Works for all table layouts, and without the API server.
 //!
 //! Takes the sets, rules and elements of `ip kube-proxy` and `ip6 kube-proxy`, returns [`FrontendView`]s. `collect` keeps only the needed
-//! part of each object, so that a large table is never in memory twice; `resolve` follows each frontend to its endpoints.
+//! part of each object as the kernel lists it, to save memory; `resolve` follows each frontend to its endpoints.
 //!
 //! Invariants: everything comes from the kernel, also what another program has changed. What the tables do not show is `None` and is
 //! never guessed.
@@ -37,15 +37,16 @@ pub(crate) struct FrontendView {
     pub(crate) frontend: Frontend,
     /// The kind of the frontend, such as cluster IP; `None` if the tables do not show it.
     pub(crate) kind: Option<Kind>,
-    /// What becomes of a new connection. `None` when the frontend leads to a chain or verdict that the proxy does not write.
+    /// What becomes of a new connection. `None` when the table is dormant, when the frontend leads to a chain or verdict that the proxy does
+    /// not write, or when its chains have no endpoints.
     pub(crate) state: Option<State>,
-    /// The traffic policy that applies to it.
+    /// The traffic policy that applies to it; `None` if the tables do not show it.
     pub(crate) policy: Option<Policy>,
-    /// The session affinity; `None` when the Service has none.
+    /// The session affinity; `None` when the tables have none for the frontend.
     pub(crate) affinity: Option<Affinity>,
     /// The sources that may connect, sorted; `None` when every source may.
     pub(crate) sources: Option<Vec<IpNet>>,
-    /// The connections that the frontend's counter counted; `None` if `nftables.counters` is off.
+    /// The connections that the frontend's counter counted; `None` if it has no counter.
     pub(crate) counted: Option<u64>,
     /// Whether all frontends of the service port share the counters of its endpoints: they do when each endpoint has a chain (layout
     /// `chains`).
@@ -58,11 +59,12 @@ pub(crate) struct FrontendView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EndpointView {
     pub(crate) address: SocketAddr,
-    /// Whether it is on this node.
+    /// Whether it is on this node, as far as the tables show.
     pub(crate) local: bool,
     /// Its share of new connections in tenths of a percent, if endpoints of the frontend have different ones (weights).
     pub(crate) share: Option<u16>,
-    /// Its share of new connections from outside the cluster, if external policy Local gives these a list of endpoints of their own.
+    /// Its share of new connections from outside the cluster, in tenths of a percent, if external policy Local gives these a list of
+    /// endpoints of their own, and the endpoints in it have different shares.
     pub(crate) share_outside: Option<u16>,
     /// The connections that the endpoint's counter counted, if it has one. The counter of an endpoint's chain counts the connections of
     /// all frontends of the service port.
@@ -89,7 +91,8 @@ pub(crate) enum State {
     Served,
     /// It is refused, because the service port has no endpoint.
     Refused,
-    /// It is dropped, because the policy is Local and no endpoint is on this node.
+    /// It is dropped, because the policy is Local and no endpoint is on this node. With external policy Local this may hold only for clients
+    /// outside the cluster.
     Dropped,
     /// The kernel refused the Service, so its frontends may be missing or outdated. Only the running proxy knows this, not the tables.
     Quarantined,
@@ -98,9 +101,9 @@ pub(crate) enum State {
 /// The traffic policy of a frontend: the internal one for cluster IPs, the external one for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Policy {
-    /// All endpoints are used.
+    /// Endpoints on other nodes may be used too.
     Cluster,
-    /// Only the endpoints on this node are used.
+    /// Only the endpoints on this node are used; with external policy Local, for clients outside the cluster.
     Local,
 }
 
@@ -120,13 +123,13 @@ pub(crate) struct Affinity {
 pub(crate) struct View {
     /// The frontends, sorted by Service, kind and frontend.
     pub(crate) frontends: Vec<FrontendView>,
-    /// The number of objects in the tables that this program cannot read, because another program wrote them.
+    /// The number of objects in the tables that this program cannot decode; another program may have written them.
     pub(crate) unreadable: usize,
     /// The families whose table another program has made dormant: no packet passes its rules.
     pub(crate) dormant: Vec<Family>,
     /// The families that this node has and that have no table, while another family has one.
     pub(crate) missing: Vec<Family>,
-    /// The families whose table changed in each attempt to read it, so that a frontend or an endpoint may be missing or old.
+    /// The families whose table changed again and again while it was read, so that a frontend or an endpoint may be missing, old or repeated.
     pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
     pub(crate) node_addresses: Vec<IpAddr>,
@@ -136,7 +139,7 @@ impl View {
     /// Reads the tables of both families.
     ///
     /// # Errors
-    /// When the kernel refuses to list them, or has neither.
+    /// When the kernel does not list them or has neither, or when they are upstream's.
     pub(crate) fn read() -> Result<Self> {
         let mut connection = Connection::open().map_err(|error| explained(ReadError::Socket(error)))?;
         let mut view = Self::default();
@@ -169,7 +172,7 @@ impl View {
         Ok(view)
     }
 
-    /// The problems that the tables show: those that are dormant or missing.
+    /// The problems of tables that are dormant or missing.
     pub(crate) fn problems(&self) -> impl Iterator<Item = Problem> {
         let dormant = self.dormant.iter().map(|family| Problem::dormant(*family));
         dormant.chain(self.missing.iter().map(|family| Problem::missing(*family)))

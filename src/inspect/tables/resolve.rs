@@ -3,8 +3,8 @@
 //! The map element of a frontend leads to a chain whose name shows what it does (`nft/README.md`). Layout `maps`: `lb-N` chooses among N
 //! endpoints; `masq-` before it stands for external traffic, `local-` for the endpoints on this node, `affinity-` for session affinity.
 //! `external-local` has external policy Local. Layout `chains`: `KUBE-FW-H` leads to `KUBE-EXT-H`, and that to `KUBE-SVC-H` or
-//! `KUBE-SVL-H` (H is a hash); their rules show the next chain. Endpoints are elements of maps, or chains `KUBE-SEP-H` to which the maps
-//! of these chains lead.
+//! `KUBE-SVL-H` (H is a hash); their rules show the next chain. Endpoints are elements of maps, or chains `KUBE-SEP-H` to which these
+//! chains or their maps lead.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ fn max_len(range: &IpNet) -> u8 {
 }
 
 /// Whether a frontend's comment cannot be relied on to have its notes, which follow the name of the service port (`rules::ruleset::notes`):
-/// there is no comment, or it was cut because it was too long. A complete comment without notes is not cut.
+/// there is no comment, or it was cut because it was too long.
 fn is_cut(comment: &str) -> bool {
     comment.is_empty() || comment.ends_with("...")
 }
@@ -105,7 +105,7 @@ struct Way {
     is_known: bool,
     /// Whether the chains end before an endpoint is chosen.
     ends: bool,
-    /// Whether connections from outside the cluster are dropped.
+    /// Whether connections are dropped: all of them, or those from outside the cluster.
     is_dropped: bool,
     /// Whether only endpoints on this node are used, for every client.
     only_local: bool,
@@ -186,8 +186,7 @@ fn endpoint_chains<'a>(collected: &'a Collected, chain: &Option<Arc<str>>) -> Ve
 }
 
 /// The session affinity from chains that remember clients: the chain `learn-affinity-X`, or the chains of endpoints, each with its own set.
-/// If one chain has several maps, the clients in the map of the endpoints on this node are also in the other maps, so they are not counted
-/// again.
+/// A client in the map of the endpoints on this node may be in a map of all endpoints too, so the larger number counts and not the sum.
 fn affinity<'a>(collected: &Collected, chains: impl IntoIterator<Item = &'a Chain>) -> Option<Affinity> {
     // Counts each set once: with weights, `chains` may have a chain several times.
     let learns: BTreeMap<_, _> = chains.into_iter().flat_map(|chain| chain.learns.iter().cloned()).collect();
@@ -233,7 +232,7 @@ fn endpoints(
     slots.into_iter().map(endpoint).collect()
 }
 
-/// The share of each endpoint of a list in tenths of a percent; nothing if all are alike.
+/// The share of each endpoint of a list in tenths of a percent; empty if all are alike.
 fn shares(list: &[Slot]) -> HashMap<SocketAddr, u16> {
     // Beside a Maglev table there is one element for the few clients that find no endpoint in the table.
     let is_table = list.iter().any(|slot| slot.is_place);

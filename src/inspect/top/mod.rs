@@ -1,4 +1,4 @@
-//! `kube-proxy top`: shows the traffic of Services and endpoints now, on a screen, or once for programs.
+//! `kube-proxy top`: shows the traffic of Services and endpoints now, on a screen, or once as a table, JSON or YAML.
 //!
 //! ```text
 //! kernel::each_connection ──► crate::traffic ──────► Sample ──► View ──► Screen

@@ -1,4 +1,5 @@
-//! The numbers that `top` shows for each service port and its endpoints, from two walks over the tracked connections.
+//! The numbers that `top` shows for each service port and its endpoints, from a walk over the tracked connections and its difference to the
+//! previous walk.
 //!
 //! Takes the frontends with their names and endpoints, and a [`TrafficSample`]; returns a [`Sample`]. Pure.
 
@@ -19,7 +20,7 @@ pub(super) struct Named {
     pub(super) service: Arc<str>,
     /// What clients connect to.
     pub(super) frontend: Frontend,
-    /// The connections that its counter counted; `None` without one (`nftables.counters`).
+    /// The connections that its counter counted; `None` without a counter (field `nftables.counters` of the proxy's configuration).
     pub(super) counted: Option<u64>,
     /// The endpoints that the tables have for the frontend, each with the number that its counter counted.
     pub(super) endpoints: Vec<(SocketAddr, Option<u64>)>,
@@ -85,7 +86,7 @@ impl Sample {
         self.services.iter().map(|service| self.row(Arc::clone(&service.name), service.count, service.counted))
     }
 
-    /// Whether the rules count the connections to frontends (`nftables.counters`).
+    /// Whether a rule counts the connections to a frontend.
     pub(super) fn has_counters(&self) -> bool {
         self.frontends.iter().any(|named| named.counted.is_some())
     }
@@ -146,7 +147,7 @@ impl Sample {
         }
     }
 
-    /// The document of `-o json` for these rows.
+    /// The document of `-o json` and `-o yaml` for these rows.
     pub(super) fn document(&self, rows: &[Row]) -> Document {
         let milliseconds = self.since.map_or(0, |since| u32::try_from(since.as_millis()).unwrap_or(u32::MAX));
         let services = rows.iter().map(|row| {
@@ -199,10 +200,10 @@ pub(super) struct Row {
     pub(super) packets: Option<u64>,
     /// Bytes of the tracked connections; `None` while accounting is off.
     pub(super) bytes: Option<u64>,
-    /// Packets per second since the previous sample.
+    /// Packets per second since the previous sample; `None` in the first sample and while accounting is off.
     #[serde(rename = "packetsPerSecond")]
     pub(super) packet_rate: Option<u64>,
-    /// Bytes per second since the previous sample.
+    /// Bytes per second since the previous sample; `None` in the first sample and while accounting is off.
     #[serde(rename = "bytesPerSecond")]
     pub(super) byte_rate: Option<u64>,
     /// Connections that the nftables counters have counted since they were created; `None` without counters.
@@ -240,11 +241,11 @@ impl EndpointRow {
     }
 }
 
-/// The document of `-o json`.
+/// The document of `-o json` and `-o yaml`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Document {
-    /// The time between the two samples.
+    /// The time since the previous sample.
     seconds: f64,
     accounting: bool,
     one_in: u32,
@@ -277,8 +278,8 @@ pub(super) mod testing {
     use node::kernel::connections::Counters;
     use rules::model::{Destination, Protocol};
 
-    /// A sample two seconds after the previous one: `shop/web:http` has a busy endpoint, a dead one and an idle one, and `shop/api` has
-    /// no traffic.
+    /// A sample two seconds after the previous one: `shop/web:http` has a busy endpoint, a dead one, an idle one and one that is no longer in
+    /// the table, and `shop/api` has no traffic.
     pub(in super::super) fn shop(accounting: bool) -> Sample {
         let named = |service: &str, ip: &str, endpoints: &[&str]| Named {
             service: service.into(),

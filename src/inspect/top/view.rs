@@ -10,7 +10,7 @@ use super::sample::{EndpointRow, Row, Sample};
 use crate::output::Tone;
 use crate::screen::{Key, Line};
 
-/// By which number the service ports are ordered.
+/// What the service ports are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Order {
     /// New connections a second
@@ -37,7 +37,8 @@ pub(super) struct View {
     filter: String,
     /// Whether the user is typing the filter.
     typing: bool,
-    /// The service port whose endpoints are shown, by name, so that it stays selected when the order changes.
+    /// The service port whose endpoints are shown, by name, so that it stays selected when the order changes. `None` stands for the first
+    /// one.
     selected: Option<Arc<str>>,
     /// The number of rows that the last frame had room for.
     page: usize,
@@ -208,7 +209,8 @@ impl View {
         lines.extend(notes(sample).into_iter().map(|note| Line::new(Tone::Warning, note)));
         let columns = columns(sample, width);
         lines.push(Line::new(Tone::Strong, heading("SERVICE", width, &columns)));
-        // The endpoints get the lines that they need, up to half of the lines that are left; one line is for the footer.
+        // The endpoints get the lines that they need, up to half of the lines that are left, and none if only a few are left. One line is
+        // for the footer.
         let left = height.saturating_sub(lines.len() + 1);
         let below = if left < 6 || rows.is_empty() { 0 } else { (endpoints.len() + 2).min(left / 2) };
         self.page = (left - below).max(1);
@@ -247,7 +249,7 @@ fn title(sample: &Sample, rows: &[Row], interval: Duration) -> String {
     )
 }
 
-/// Notes on how to read the numbers.
+/// Notes on how to read the numbers, and the problems of the node.
 pub(super) fn notes(sample: &Sample) -> Vec<String> {
     let mut notes = Vec::new();
     if !sample.accounting {
@@ -261,7 +263,6 @@ pub(super) fn notes(sample: &Sample) -> Vec<String> {
     notes
 }
 
-/// The width of the column of names.
 fn name_width(width: usize, columns: usize) -> usize {
     width.saturating_sub(NUMBER * columns).max(NAME)
 }
@@ -314,7 +315,7 @@ fn mark(line: &str, remark: &str, name_width: usize) -> String {
     }
 }
 
-/// Formats a number of tenths: `12.3`, and without a decimal from 100 on.
+/// Formats a number of tenths: `12.3`, and from 100 on without tenths, as [`short`] does.
 fn tenths(number: u64) -> String {
     if number < 1_000 { format!("{}.{}", number / 10, number % 10) } else { short(number / 10) }
 }

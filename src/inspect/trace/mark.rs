@@ -1,8 +1,9 @@
 //! The table that makes the kernel report packets, and the socket that gets the reports.
 //!
 //! The table belongs to its socket (the flag `owner`, kernel 5.12 and later): the kernel removes it when the socket closes, also after
-//! SIGKILL, and no other program can change it. Its name has the process id in the host's PID namespace, so that several traces can run.
-//! Its rules have no verdict. Two of them set `nftrace` on packets that match all conditions, on at most [`PER_SECOND`] packets a second.
+//! SIGKILL, and no other program can change it. Its name has the process id, if the kernel tells it that in the initial PID namespace, so
+//! that several traces can run. Its rules have no verdict. Two of them set `nftrace` on packets that match all conditions, each on at most
+//! [`PER_SECOND`] packets a second after the first [`BURST`].
 //! Unless all packets are traced, one of these conditions is that the packet is the first of its connection, so that the later packets of a
 //! busy connection do not use up the limit. Two more chains see the packets right after the translation of their destination. The kernel
 //! reports the headers of a packet with its first message about each base chain, so these chains show the translated destination even if no
@@ -26,11 +27,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::explain::{Source, Target};
 
-/// How many packets a second are traced, and how many at once.
+/// How many packets a second a rule marks at most, and how many at once.
 const PER_SECOND: u64 = 20;
 const BURST: u32 = 20;
-/// The priority of the chains when TCP or all packets are traced: before the usual chains of other programs. Only the reassembly of
-/// fragments runs earlier (`NF_IP_PRI_CONNTRACK_DEFRAG`, -400).
+/// The priority of the chains when TCP or all packets are traced: before the usual chains of other programs, and after the reassembly of
+/// fragments (`NF_IP_PRI_CONNTRACK_DEFRAG`, -400).
 const FIRST: i32 = -350;
 /// The priority of the chains otherwise: just after connection tracking (-200), because only connection tracking knows the first packet of
 /// a connection that is not TCP.
@@ -41,7 +42,7 @@ const TRANSLATED: i32 = -99;
 const MARKING: [&str; 2] = ["arriving", "leaving"];
 /// The netlink group of the trace reports (`NFNLGRP_NFTRACE`).
 const GROUP: u32 = 9;
-/// The size of the receive buffer in bytes, the kernel's overhead included: enough for the reports of some seconds.
+/// The size of the receive buffer in bytes, the kernel's overhead included.
 const BUFFER: usize = 4 << 20;
 
 /// The table that sets `nftrace`, which makes the kernel report packets. Dropping this value removes the table.
@@ -123,8 +124,8 @@ fn commands(table: &TableName, pid: u32, from: Source, to: Target, all: bool) ->
     commands
 }
 
-/// Whether this is the first report of a packet: that of a rule of the table `own` which sets `nftrace`. If another program's rule sets it
-/// earlier, the kernel reports that packet in our table too, but by the policy of our chain.
+/// Whether this is the first report of a packet: that of a rule of the table `own` which sets `nftrace`. If another program's rule set it
+/// earlier on a packet that our rule does not match, the kernel reports the policy of our chain for that packet, and no rule.
 pub(super) fn is_first(report: &Traced, own: &TableName) -> bool {
     report.table == *own && MARKING.contains(&&*report.chain) && matches!(report.event, Event::Rule(_))
 }
@@ -157,7 +158,7 @@ fn explained(error: &CommitError) -> anyhow::Error {
         CommitError::Refused(refusals) => refusals.first().map(|refusal| refusal.errno),
         _ => None,
     };
-    // EOPNOTSUPP or EINVAL: the kernel does not know the table flag `owner`.
+    // EOPNOTSUPP or EINVAL: most likely the kernel does not know the table flag `owner`.
     if [Some(95), Some(22)].contains(&errno) {
         return anyhow!(
             "this kernel has no tables that vanish with their owner (5.12 and newer), or lacks the expression limit: {error}"

@@ -5,8 +5,9 @@
 //!                                                          rules, interfaces ──────┘
 //! ```
 //!
-//! The only command that writes to the kernel: it creates one table, which the kernel removes when the command ends. It needs neither the
-//! proxy's lock nor a running proxy. Invariant: memory is bounded by `PACKETS` packets in progress, with `REPORTS` reports each.
+//! The only command of this crate that changes something in the kernel: it creates one table, which the kernel removes when the command ends.
+//! It needs neither the proxy's lock nor a running proxy. Invariant: memory is bounded by `PACKETS` packets in progress with `REPORTS`
+//! reports each, and by the rules of `CHAINS` chains.
 
 mod mark;
 mod story;
@@ -40,7 +41,7 @@ use node::kernel::find_connection;
 use rules::ruleset::names;
 use story::{Book, Story, tell};
 
-/// After this time without a report a packet has passed its last chain, and its story is printed.
+/// A packet without a report for this time counts as through its last chain, and its story is printed.
 const SILENCE: Duration = Duration::from_millis(300);
 /// The longest wait for reports; after it, `run` checks for signals and whether the time of `--for` has passed.
 const SLICE: Duration = Duration::from_millis(100);

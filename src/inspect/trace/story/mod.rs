@@ -1,8 +1,8 @@
 //! Makes a story from the kernel's reports about one packet: its outcome, and the rules that had an effect, in words.
 //!
-//! Pure: takes the reports in their order, and the rules that they name; returns a [`Story`]. `explain` and `trace` share their sentences
-//! ([`sentence`]). Only what the kernel reports is printed: the translated destination comes from the headers at the next chain or from
-//! connection tracking, not from the rule.
+//! Takes the reports in their order, and a [`Book`] that looks up what they name; returns a [`Story`]. `explain` and `trace` share their
+//! sentences ([`sentence`]). The translated destination comes from the headers at the next chain or from connection tracking, not from the
+//! rule.
 
 #[cfg(test)]
 mod tests;
@@ -71,8 +71,8 @@ pub(super) trait Book {
     fn correct(&mut self, packet: &Packet, explanation: &mut Explanation);
 }
 
-/// Describes the outcome of a packet. From the reports of `own`, the table that sets `nftrace`, only the headers are used. Returns `None`
-/// if no report has the packet's headers.
+/// Describes the outcome of a packet. From the reports of `own`, the table that sets `nftrace`, only the headers and the packet mark are
+/// used. Returns `None` if no report has the packet's headers.
 pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) -> Option<Story> {
     let seen: Vec<Option<Packet>> = packets(reports, book);
     let first = seen.iter().flatten().next()?.clone();
