@@ -21,7 +21,7 @@ use rules::model::{Conflict, Contest, Frontend, ObjectName};
 
 /// The most Services that are named for one lost frontend.
 pub(super) const NAMED: usize = 5;
-/// The most lines of a report.
+/// The most lines of a report, unless [`NAMESPACES`] asks for more.
 const LINES: usize = 16;
 /// The number of namespaces that each get a line in a report, even if that is more than [`LINES`] lines.
 const NAMESPACES: usize = 64;
@@ -57,7 +57,8 @@ pub struct LostFrontend {
 pub struct LostReport {
     /// Sorted by frontend.
     pub frontends: Vec<LostFrontend>,
-    /// The number of lost frontends that are not in the report, because there are too many.
+    /// The number of lost frontends that are not in the report, because there are too many, or because they were reported often enough
+    /// lately.
     pub left_out: usize,
 }
 
@@ -106,7 +107,7 @@ fn chosen(by_frontend: &BTreeMap<Frontend, Vec<(&Conflict, usize)>>) -> BTreeSet
 pub(super) struct RecentReports {
     by_frontend: HashMap<(Frontend, Arc<str>), Budget>,
     summaries: Budget,
-    /// The number of lost frontends that were not reported since the last summary.
+    /// The number of lost frontends that were left out of reports since the last summary.
     left_out: usize,
 }
 

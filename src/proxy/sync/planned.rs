@@ -15,14 +15,15 @@ use super::tables::{ServiceRecords, Tables};
 use rules::endpoints::Gathered;
 use rules::model::{ObjectName, State};
 
-/// From this number of Services on, a second thread saves more than its start costs, which is some 50 us; a Service takes 2 us or more.
+/// From this number of Services on, a second thread saves more than its start costs: in our measurement, the start takes some 50 us, and a
+/// Service 2 us or more.
 const MANY: usize = 256;
 
 /// The plan for one Service.
 pub(super) struct Planned {
     /// About how many elements its rules need.
     pub(super) size: u64,
-    /// Whether its size is within the limit; all fields below are empty for a Service that is over it, and for one that is deleted.
+    /// Whether its size is within the limit. If not, `effects` and `records` have nothing of it.
     pub(super) fits: bool,
     /// The effects of its endpoints beyond its rules.
     pub(super) effects: Effects,

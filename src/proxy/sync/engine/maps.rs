@@ -19,7 +19,7 @@ use component::logging::duration;
 use node::kernel::Kernel;
 use rules::ruleset::map_steps::{self, Steps};
 
-/// Time from a split that failed to the next try.
+/// The least time from a split that failed to the next try.
 const RETRY: Duration = Duration::from_secs(3600);
 
 /// Whether and how the number of maps is chosen.
@@ -90,9 +90,9 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Splits the maps of endpoints after a sync that succeeded, if the table has outgrown their number. Does nothing while the kernel
-    /// refuses a Service: its old rules may be in force, and cannot be planned again for another number of maps. When the kernel refuses
-    /// the split, the rules stay as they are, and the next try is an hour later.
+    /// Splits the maps of endpoints after a sync that committed something, if a table has outgrown their number. Does nothing while the
+    /// kernel refuses a Service: its old rules may be in force, and cannot be planned again for another number of maps. When a split fails,
+    /// the rules stay as they are, and the next try is at least an hour later.
     pub(super) fn split_maps(&mut self, report: &mut Report) {
         let now = Instant::now();
         let is_time = self.maps.not_before.is_none_or(|time| time <= now) && self.quarantine.names().len() == 0;
