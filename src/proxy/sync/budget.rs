@@ -1,5 +1,5 @@
-//! Remembers which Services need more elements than the limit allows. They are left out, so that the elements of one Service do not take
-//! the place and the time of all others.
+//! Remembers which Services need more elements than the limit allows. They are left out, so that they do not delay the rules of
+//! all other Services.
 //!
 //! The size of a Service is counted before its rules and elements are made, so a change of a Service over the limit costs little. A Service
 //! over the limit has nothing in the tables, whatever it had before.

@@ -53,7 +53,7 @@ impl Loop {
             done.push(if compares { "everything is compared" } else { "a sync" });
             self.repairs.started(now);
             if !compares {
-                // This sync removes an endpoint for which session affinity remembers clients.
+                // A sync that removes an endpoint for which session affinity remembers clients.
                 self.checks.changed(&Owner::Node, &map, now);
             }
             // The first sync also reads everything back.

@@ -24,7 +24,7 @@ pub enum Counted {
 /// Changes that no sync has taken over yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// About the start of this process, in nanoseconds since the epoch. A change that was triggered before it gives no sample.
+    /// When this value was made, at the start of the process, in nanoseconds since the epoch. An earlier change gives no sample.
     start: i64,
     families: Vec<Family>,
     slices: usize,
@@ -70,8 +70,8 @@ impl Pending {
         self.slices += 1;
         let key = (slice.service.clone(), slice.family);
         if now.is_none() {
-            // The annotation of a deleted slice has the time of its last change, and not that of the deletion. Upstream drops the samples
-            // of the Service, too (`pkg/proxy/endpointschangetracker.go`).
+            // The annotation of a deleted slice has the time of its last change, and not that of the deletion. So the deletion gives no
+            // sample, and drops the samples of its Service, as in upstream (`pkg/proxy/endpointschangetracker.go`).
             let dropped = self.triggers.remove(&key);
             self.samples -= dropped.map_or(0, |times| times.len());
             return true;

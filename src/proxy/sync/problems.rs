@@ -14,7 +14,7 @@ use rules::model::{Conflict, Destination, ObjectName, Protocol, State};
 
 /// The most Services that are named for each reason to leave Services out, and the most ports, addresses and node ports of such a Service.
 const LEFT_OUT: usize = 32;
-/// From how many ports of a Service its addresses are collected.
+/// The most ports of a Service from which its addresses are collected.
 const PORTS: usize = 64;
 /// The most lost claims that are named.
 const LOST: usize = 64;

@@ -58,8 +58,8 @@ impl Cause {
     }
 
     /// Returns how many syncs in a row must have failed before a failure with this cause starts the search for the refused Services; `None`
-    /// for no search. The first failure may come from outdated knowledge of what the kernel holds. [`Quarantine::is_time`] has an
-    /// exception.
+    /// for no search. The first failure may come from outdated knowledge of what the kernel holds. [`Quarantine::is_time`] starts the
+    /// search earlier if Services are tried again.
     fn failures_before_search(self) -> Option<u32> {
         match self {
             Self::Content => Some(1),
@@ -81,8 +81,8 @@ pub(super) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Whether to search for the refused Services after a failure with this cause. The search starts at the first failure if Services that
-    /// were left out are tried again.
+    /// Whether to search for the refused Services after a failure with this cause. If Services that were left out are tried again, a refusal
+    /// because of the content starts the search at the first failure.
     pub(super) fn is_time(&self, cause: Cause) -> bool {
         let known = cause == Cause::Content && !self.retried.is_empty();
         cause.failures_before_search().is_some_and(|least| known || self.failures >= least)

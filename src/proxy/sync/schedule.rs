@@ -1,9 +1,9 @@
 //! Decides when to sync: not too often, again after a failure, and once in a while without a request.
 //!
-//! Pure: the caller passes in the time. A run is one sync. Requests are coalesced into one (G2); between the end of a run that an event
-//! asked for and the start of the next such run lies at least the minimum interval, unless that run also makes a repair (G3); a failed run
-//! is tried again with growing delays up to the sync period (G5); the next full comparison, which reads the tables back, follows about an
-//! hour after the last one (G4).
+//! Pure: the caller passes in the time. A run is one sync. Requests are coalesced into one (G2). Between the end of a run that an event
+//! asked for and the start of the next such run lies at least the minimum interval, unless that run also makes a repair, which does not
+//! wait (G3). A failed run is tried again with growing delays up to the sync period (G5). The next full comparison, which reads the tables
+//! back, follows about an hour after the last one (G4).
 //!
 //! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the processor time of the
 //! last run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second; the
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use component::config::AUTOMATIC_LIMIT;
 
 /// Time between two full comparisons (G4), before jitter of a quarter. Upstream does a full sync once an hour (`FullSyncPeriod` in
-/// `pkg/proxy/util/utils.go`).
+/// `pkg/proxy/util/utils.go` of Kubernetes).
 const COMPARISON: Duration = Duration::from_secs(3600);
 
 /// By which share the time between two comparisons may be longer or shorter, so that nodes that were started together do not read their
@@ -35,8 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// Without a configured minimum interval, the next run waits this many times the processor time of the last run, at most
-/// [`AUTOMATIC_LIMIT`].
+/// Without a configured minimum interval, the interval is this many times the processor time of the last run that an event asked for, at
+/// most [`AUTOMATIC_LIMIT`]. So runs that take up to 100 ms use at most a tenth of a processor (`src/decisions/0007-minimum-sync-period.md`).
 const INTERVAL_PER_COST: u32 = 10;
 
 /// The requests and the times from which follows when the next run is due.
@@ -163,7 +163,8 @@ impl Schedule {
         [retry, event, cleanup_step, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
     }
 
-    /// Returns the minimum interval: the configured one, or else one that follows from the processor time of the last run.
+    /// Returns the minimum interval: the configured one, or else one that follows from the processor time of the last run that an event
+    /// asked for.
     fn interval(&self) -> Duration {
         self.min_interval.unwrap_or_else(|| self.last_cost.saturating_mul(INTERVAL_PER_COST).min(AUTOMATIC_LIMIT))
     }
@@ -250,7 +251,8 @@ mod tests {
         schedule.due(start) - (start + Duration::from_secs(9))
     }
 
-    // Without a configured interval, a change waits for ten times the processor time of the last run, and at most for a second (G3).
+    // Without a configured interval, a change waits for ten times the processor time of the last run that an event asked for, and at most for
+    // a second (G3).
     #[test]
     fn the_automatic_interval_is_ten_times_the_processor_time_and_at_most_a_second() {
         let ms = Duration::from_millis;

@@ -2,7 +2,7 @@
 //! the rules and elements of one Service in one table; an entry of a record is an element, or a group: the numbered elements of a map that
 //! list the endpoints of one port.
 //!
-//! Takes time in proportion to the size of the Service, like the comparison that made the commands.
+//! Reads only the records of Services that changed.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;

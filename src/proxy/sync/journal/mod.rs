@@ -3,8 +3,8 @@
 //! Takes the change that each event made, and the records (the rules and elements of a Service in a table) of the transaction just before
 //! they count as committed, or after the kernel refused them; returns [`Change`]s. Has no influence on what is written to the kernel.
 //!
-//! Invariants: nothing is kept for a Service that does not change; [`NOTED`] and [`LISTED`] bound the memory and the time of a sync,
-//! whatever changes. The first sync, which makes everything, is reported by its numbers only.
+//! Invariants: nothing is kept for a Service that does not change; [`NOTED`] and [`LISTED`] bound the memory and the time that the journal
+//! takes, whatever changes. The first sync, which makes everything, is reported by its numbers only.
 
 mod difference;
 
@@ -23,7 +23,7 @@ use rules::model::{self, ObjectName, State};
 const LISTED: usize = 100;
 /// The most Services whose triggers are noted between two syncs.
 const NOTED: usize = 1024;
-/// A repair of more elements than this does not name its Services, because it concerns nearly the whole table.
+/// A repair of more elements than this does not name its Services: there may be too many of them.
 const NAMED: usize = 4096;
 
 /// The cause of a Service's change.
@@ -32,7 +32,7 @@ struct Note {
     trigger: Trigger,
     /// When the first event about the Service was applied.
     since: Instant,
-    /// When the cluster changed, as the slice's annotation says: nanoseconds since the epoch.
+    /// When the cluster changed, in nanoseconds since the epoch, as the annotation of the slice in `trigger` says; `None` if there is none.
     cluster: Option<i64>,
     /// The fields of the Service itself that changed since the last commit.
     fields: Vec<FieldChange>,
@@ -50,7 +50,7 @@ pub(super) struct Journal {
     /// The number of Services that changed and are not in `changes`.
     unlisted: usize,
     repair: Option<Repair>,
-    /// Whether a sync was ever committed.
+    /// Whether a sync ever succeeded.
     began: bool,
     /// Whether the last sync failed.
     has_failed: bool,
@@ -146,7 +146,7 @@ impl Journal {
         }
     }
 
-    /// Returns whether a sync was ever committed.
+    /// Returns whether a sync ever succeeded.
     pub(super) fn has_begun(&self) -> bool {
         self.began
     }
