@@ -1,4 +1,4 @@
-//! Simulates two minutes of a cluster that changes five times a second, and checks that all periodic work of the loop is done in time.
+//! Simulates two minutes of a cluster that changes five times a second, and checks that the periodic work of the loop is done in time.
 //!
 //! Calls the pure parts of the loop in the order in which [`super::Sync`] calls them. The test `tests/hostile` simulates such a cluster for
 //! a real process.

@@ -1,14 +1,14 @@
 //! Builds the report about Services that do not get a frontend (an address with port, or a node port) that they claim.
 //!
 //! Takes the contests (a contest is a frontend that several Services claim, with the losers); returns lines for the log and texts for
-//! events: one text for each Service that is named, however many ports it has, and one line for all Services that lose the same frontend.
+//! events: one line for each frontend that is reported, and one text for each Service that is named, however many ports it has.
 //!
 //! The losers' namespaces share the space of a report. A user who may create Services in one namespace can claim any number of other
 //! Services' frontends, again and again: such a user must neither fill the log nor hide what other namespaces lose.
 //!
-//! Invariants: each namespace gets a line before any gets a second one; a report has at most [`LINES`] lines, or more only to give each of
-//! up to [`NAMESPACES`] namespaces its first line; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is
-//! reported to a namespace; memory is bounded.
+//! Invariants: namespaces take lines in turn, one each; a report has at most [`LINES`] lines, or more only to give each of up to
+//! [`NAMESPACES`] namespaces its first line; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is reported to a
+//! namespace; memory is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -95,7 +95,7 @@ pub struct Reconciled {
 }
 
 impl Flows {
-    /// Notes a change of the state.
+    /// Notes which endpoints a change of the state took away, and whether connections may have to be closed because of it.
     pub(super) fn event(&mut self, state: &State, change: &Change) {
         match change {
             Change::Slice { name, before: Some(before) } => {
@@ -240,7 +240,7 @@ impl Flows {
         results
     }
 
-    /// Whether UDP flows have to be listed.
+    /// Returns [`Listing::Udp`] if UDP flows have to be listed.
     fn udp(&self) -> Option<Listing> {
         let is_needed = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
         is_needed.then_some(Listing::Udp)
@@ -252,7 +252,7 @@ impl Flows {
         if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) }
     }
 
-    /// Returns from when on TCP and SCTP flows may be listed again in this way.
+    /// Returns from when on TCP and SCTP flows may be listed with `next`.
     fn rested(&self, next: Listing) -> Instant {
         let (listed, took) = self.listed;
         listed + rest(took, next)
@@ -290,7 +290,7 @@ fn has_route(address: IpAddr) -> bool {
         }
 }
 
-/// Decodes a key of a set of frontends; `None` if the frontend is not UDP.
+/// Decodes a key of a set of frontends; `None` if it is not the key of a UDP frontend.
 fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option<Frontend> {
     set.frontend(family, key).filter(|frontend| frontend.protocol == Protocol::Udp)
 }
@@ -355,7 +355,8 @@ mod tests {
     use rules::model::Event;
     use rules::model::testing::{self, name, port, slice, slice_port};
 
-    /// A fake kernel that has one flow in each family, which leads to no endpoint, and records the calls.
+    /// A fake kernel that has one UDP flow in each family, which leads to no endpoint. Records the listings and the number of deleted
+    /// flows.
     #[derive(Default)]
     struct Tracker {
         listed: Vec<Family>,

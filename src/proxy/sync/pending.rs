@@ -17,14 +17,14 @@ const MAX_SAMPLES: usize = 10_000;
 pub enum Counted {
     /// A change of a Service.
     Service,
-    /// A change of endpoints.
+    /// A change of an EndpointSlice.
     Slice,
 }
 
 /// Changes that no sync has taken over yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// When this value was made, at the start of the process, in nanoseconds since the epoch. An earlier change gives no sample.
+    /// When this value was made, at the start of the process, in nanoseconds since the epoch. Only later changes give samples.
     start: i64,
     families: Vec<Family>,
     slices: usize,
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(world.pending.numbers(), (1, 0));
     }
 
-    // A change gives no sample if its slice has no annotation, if it was triggered before the start, or if it is a deletion (P7).
+    // A change gives no sample if its slice has no annotation, if it was not triggered after the start, or if it is a deletion (P7).
     #[test]
     fn no_annotation_a_time_before_the_start_and_a_deletion_give_none() {
         let mut world = World::new(&Family::BOTH);

@@ -75,8 +75,8 @@ impl LostFrontends {
     }
 }
 
-/// Returns the problems of lost claims on the frontends that the log would name, see [`conflicts::report`], at most [`LOST`] of them, and a
-/// sentence that counts all others.
+/// Returns the problems of lost claims on the frontends that the log would name, see [`conflicts::report`], at most [`LOST`] of them; if
+/// there are more lost claims, also a sentence that counts these.
 pub(super) fn lost_frontends(state: &State) -> Vec<Problem> {
     let contests = state.standing_conflicts(conflicts::NAMED);
     let report = conflicts::report(&contests);

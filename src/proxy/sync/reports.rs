@@ -59,8 +59,8 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Reports that a sync succeeded. While this node has no Node object, the proxy is not ready, so that a rolling update with a wrong
-    /// node name stops at the first node.
+    /// Reports that a sync succeeded. While the Node object of this node is missing, the proxy is not ready, so that a rolling update with
+    /// a wrong node name stops at the first node.
     pub(super) fn report_ready(&mut self) {
         let Some(node) = self.engine.missing_node() else {
             self.node_is_missing = false;
@@ -166,8 +166,8 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Logs the first successful sync: from now on the node serves. Warns if the configuration leaves a map so large that it takes long to
-    /// read back.
+    /// Logs the first successful sync: from now on the node serves. Warns if the configured number of maps leaves a map so large that it
+    /// takes long to read back.
     pub(super) fn log_first(&self, took: Duration) {
         let (elapsed, since_start) = (duration(took), duration(self.started.elapsed()));
         let (services, endpoints) = (self.engine.state.service_count(), self.engine.endpoint_count());

@@ -39,7 +39,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// most [`AUTOMATIC_LIMIT`]. So runs that take up to 100 ms use at most a tenth of a processor (`src/decisions/0007-minimum-sync-period.md`).
 const INTERVAL_PER_COST: u32 = 10;
 
-/// The requests and the times from which follows when the next run is due.
+/// Knows the requests and the times of earlier runs, and so when the next run is due.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// The configured minimum interval; `None`: it follows from `last_cost`.
@@ -364,7 +364,7 @@ mod tests {
         found
     }
 
-    // The alert KubeProxyTablesNotVerified fires after two hours; it is silent on a node that is busy for days (G4).
+    // The alert KubeProxyTablesNotVerified fires after two hours without a comparison; it is silent on a node that is busy for days (G4).
     #[test]
     fn on_a_live_cluster_everything_is_compared_about_once_an_hour_and_no_event_waits_for_it() {
         const DAYS: Duration = Duration::from_secs(3 * 24 * 3600);

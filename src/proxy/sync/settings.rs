@@ -9,7 +9,7 @@ use component::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLay
 use rules::model::{Family, Node, Ranges, Scheduler};
 use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Pings, Settings};
 
-/// Returns the ruleset layout that the configuration asks for: maps, chains, or chains of Services only.
+/// Returns the ruleset layout that the configuration asks for: maps, chains, or chains without a chain for each endpoint.
 #[must_use]
 pub const fn layout(config: &Config) -> Layout {
     match (config.ruleset_layout, config.endpoint_chains) {
@@ -128,8 +128,8 @@ pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
     }
 }
 
-/// Returns the addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
-/// addresses never accept node ports (D20), even if they are listed for health checks.
+/// Returns the addresses that accept node ports, from the node's IPs and the addresses of its interfaces (H2, H4, H5). Loopback addresses
+/// never accept node ports (D20), even if they are listed for health checks.
 pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = serving(config, interfaces).collect();
     addresses.extend(primary_addresses(config, node));

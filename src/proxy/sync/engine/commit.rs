@@ -16,7 +16,7 @@ use crate::sync::failure::SyncError;
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
-/// The result of the last transaction of a sync; `committed` is `None` if there was nothing to commit.
+/// The result of the last of the transactions that are carried out together; `committed` is `None` if there was nothing to commit.
 struct Done {
     committed: Option<Committed>,
     commands: Vec<Command>,

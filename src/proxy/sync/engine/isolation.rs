@@ -160,8 +160,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Commits the difference between the kernel's tables and the present records. A refusal changes nothing in the kernel, so its content
-    /// stays known.
+    /// Commits the difference between the kernel's tables and the present records. A refusal changes nothing in the kernel, so it stays
+    /// known what the kernel holds.
     fn attempt(&mut self, search: &mut Search) -> Result<(), Failed> {
         search.tries += 1;
         if !self.tables.known() {
@@ -185,7 +185,7 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl Report {
-    /// Adds what a further transaction of the same sync did.
+    /// Adds the report of a further attempt of the same sync.
     fn add(&mut self, other: Self) {
         self.full |= other.full;
         self.repaired |= other.repaired;

@@ -1,9 +1,10 @@
 //! Chooses the number of maps that share the endpoints, unless `nftables.endpointMaps` sets it, and raises it when the table has outgrown
 //! it (F10).
 //!
-//! The first sync reads the tables before it plans. If the kernel holds tables, their number of maps is kept, unless it is too small;
-//! otherwise the number of endpoints of all Services decides. Later the number only grows, in a separate transaction after a sync. The
-//! previous records are kept until the kernel has committed that transaction, and are restored when it refuses.
+//! The first sync reads the tables before it plans. If the kernel holds tables with maps of endpoints, their number of maps is kept if it
+//! is one of the [`Steps`] and large enough; otherwise their elements decide. Without such tables, the endpoints of all Services decide.
+//! Later the number only grows, in a separate transaction after a sync. The previous records are kept until the kernel has committed that
+//! transaction, and are restored if the transaction fails.
 
 use std::time::{Duration, Instant};
 

@@ -341,7 +341,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Returns the Services that are left out since the last call because the kernel refuses them, except Services that were left out
+    /// Returns the Services that were left out since the last call because the kernel refuses them, except Services that were left out
     /// before for the same reason and were tried again in vain.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()

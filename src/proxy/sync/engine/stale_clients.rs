@@ -23,15 +23,14 @@ use node::kernel::Kernel;
 /// The most clients in one separate transaction without `destroy element`: in a small transaction hardly any client is missing.
 const FEW: usize = 256;
 
-/// How often such a separate transaction is tried before the map is read again.
+/// How often a separate transaction is tried before the map is read again.
 const TRIES: usize = 8;
 
 /// Without `destroy element`, a client with this time left or less is not deleted: often it would be missing when the command runs, and the
 /// kernel would refuse the transaction. If a packet renews such a client, the next check deletes it.
 const ALMOST_EXPIRED: Duration = Duration::from_millis(200);
 
-/// When the separate reading of maps has taken this time, the rest of the maps waits for the next check: a sync must not wait for thousands
-/// of them.
+/// How long maps that are due are read at a time; the rest waits for the next check, because a sync must not wait for thousands of maps.
 const ENOUGH: Duration = Duration::from_millis(50);
 
 /// How the clients are deleted.

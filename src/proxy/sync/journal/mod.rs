@@ -21,7 +21,7 @@ use rules::model::{self, ObjectName, State};
 
 /// The most Services whose changes are listed for one sync; the others are only counted.
 const LISTED: usize = 100;
-/// The most Services whose triggers are noted between two syncs.
+/// The most Services whose triggers are noted until a sync succeeds.
 const NOTED: usize = 1024;
 /// A repair of more elements than this does not name its Services: there may be too many of them.
 const NAMED: usize = 4096;
@@ -204,7 +204,7 @@ impl Journal {
         self.notes.get(name).map_or(self.retries, |note| note.is_told)
     }
 
-    /// Makes a change that has only its cause; the differences are added later.
+    /// Makes a change with its cause and result; the frontends and endpoints are added later.
     fn change(&self, service: &ObjectName, action: Action, result: CommitOutcome, error: Option<&str>) -> Change {
         let note = self.notes.get(service);
         Change {

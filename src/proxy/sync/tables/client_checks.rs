@@ -30,7 +30,7 @@ struct Check {
     owner: Owner,
     changed: Instant,
     next: Instant,
-    /// Whether the last read failed.
+    /// Whether the last read failed, or the deletion of the stale clients that it found.
     has_failed: bool,
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Tables {
     second_passed: bool,
     /// What read-backs found in the tables that this program never makes, since [`Tables::take_findings`] was last called.
     findings: Vec<String>,
-    /// Another kube-proxy that writes to the same tables.
+    /// What is known about another kube-proxy that writes to the same tables.
     pub(super) other_proxy: OtherProxy,
 }
 
