@@ -25,9 +25,9 @@ pub(super) const NAMED: usize = 5;
 const LINES: usize = 16;
 /// The number of namespaces that each get a line in a report, even if that is more than [`LINES`] lines.
 const NAMESPACES: usize = 64;
-/// How often a namespace gets a report about the same frontend.
+/// How often at most a namespace gets a report about the same frontend.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
-/// How often a line gives the number of frontends that were not reported.
+/// How often at most a line gives the number of frontends that were not reported.
 const SUMMARIES: Rate = Rate { at_once: 1, then_every: Duration::from_secs(60) };
 /// The most pairs of frontend and namespace whose rate is remembered.
 const REMEMBERED: usize = 4096;

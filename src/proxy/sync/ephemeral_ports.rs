@@ -13,7 +13,7 @@ use component::config::{DEFAULT_NODE_PORTS, PortRanges};
 use node::kernel::local_ports::LocalPorts;
 use rules::model::{ObjectName, Service};
 
-/// How often ports are reported; ports that are found in between wait for the next report.
+/// How often at most ports are reported; ports that are found in between wait for the next report.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
 /// The most ports that a sentence names with their Services.
 const NAMED: usize = 5;

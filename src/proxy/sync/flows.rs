@@ -478,7 +478,7 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
 
-    // A flow that was made while other rules were in force may lead nowhere, so all flows are examined after a repair (G10, J7).
+    // A flow that was made while other rules were in force may lead nowhere, so UDP flows are examined after a repair (G10, J1, J7).
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
         let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());

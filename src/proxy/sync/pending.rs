@@ -21,7 +21,7 @@ pub enum Counted {
     Slice,
 }
 
-/// Changes that no sync has taken over yet.
+/// The changes since the last sync began, and the trigger times that wait for a sync that succeeds.
 #[derive(Debug)]
 pub(super) struct Pending {
     /// When this value was made, at the start of the process, in nanoseconds since the epoch. Only later changes give samples.

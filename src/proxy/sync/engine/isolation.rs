@@ -85,7 +85,8 @@ impl<K: Kernel> Engine<K> {
         None
     }
 
-    /// Lets groups of the candidates in again until the refused ones are alone. Returns the Services that were not tried.
+    /// Lets groups of the candidates in again until the refused ones are alone. Returns the Services of which it was not found out whether the
+    /// kernel refuses them.
     fn search(&mut self, search: &mut Search, candidates: Names, how: HeldBack) -> Names {
         // The first group is all candidates: if the kernel accepts them now, it refuses none of them.
         let mut groups = vec![candidates];

@@ -203,8 +203,8 @@ impl<K: Kernel> Engine<K> {
     /// sync was at least a second ago: then chains that earlier syncs emptied are deleted (F8).
     ///
     /// Order: the Services that the kernel refuses are found before the observers are informed, because their old rules stay in force.
-    /// Flows are examined after the commit: while the old rules are in force, they would make a deleted flow again. When a sync fails, no
-    /// effects are passed on to the observers.
+    /// Flows are examined after the commit: while the old rules are in force, they would make a deleted flow again. When a sync fails,
+    /// `Observers::committed` is not called.
     ///
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
@@ -400,8 +400,8 @@ impl<K: Kernel> Engine<K> {
         self.budget.names()
     }
 
-    /// Returns whether the kernel holds rules of an earlier process. If so, takes the health checks from those rules until the first sync,
-    /// because before it they have no other source.
+    /// Returns whether the kernel holds rules of an earlier process. If so, takes the health checks from those rules until a sync succeeds,
+    /// because before that they have no other source.
     pub fn adopt_previous(&mut self) -> bool {
         let mut adopted = false;
         self.list_addresses();

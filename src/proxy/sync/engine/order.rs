@@ -16,7 +16,7 @@ use rules::model::testing::{name, port, service, slice, slice_port};
 use rules::model::{CloseConnections, Event, Family, Service, TrafficPolicy};
 use rules::ruleset::Layout;
 
-/// A kernel that holds nothing, records the names of the calls, and fails each commit on demand.
+/// A kernel that holds nothing, records what the engine reads, commits and lists, and fails each commit on demand.
 #[derive(Clone, Default)]
 struct Recorder {
     calls: Rc<RefCell<Vec<&'static str>>>,

@@ -98,8 +98,8 @@ impl HealthChecks {
 }
 
 /// Returns the addresses at which the servers of a family listen (K5): those that accept node ports, and loopback addresses that a
-/// configured range contains. Every node has some address, so if `interfaces` is empty, they could not be listed: then the servers listen
-/// at all addresses.
+/// configured range contains. Every node has some address, so if `interfaces` is empty, the addresses could not be listed: then the servers
+/// of a family with configured ranges listen at all addresses.
 fn listen(config: &Config, node: Option<&Node>, interfaces: &[IpAddr], family: Family) -> Vec<IpAddr> {
     let addresses = &config.node_port_addresses;
     let unspecified = match family {

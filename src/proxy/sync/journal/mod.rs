@@ -44,7 +44,7 @@ struct Note {
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     notes: HashMap<ObjectName, Note>,
-    /// The first cause that concerns more than one Service.
+    /// The first cause other than an event about a single Service.
     reason: Option<TriggerKind>,
     changes: Vec<Change>,
     /// The number of Services that changed and are not in `changes`.
@@ -64,7 +64,7 @@ pub(super) struct SyncSummary {
     pub(super) changes: Vec<Change>,
     pub(super) unlisted: usize,
     pub(super) repair: Option<Repair>,
-    /// The cause of the sync, if it concerns more than one Service.
+    /// The cause of the sync, if it is another one than an event about a single Service.
     pub(super) reason: Option<TriggerKind>,
 }
 
@@ -233,7 +233,7 @@ impl Journal {
     }
 }
 
-/// Returns how long ago `moment`, in nanoseconds since the epoch, was; `None` when it lies in the future.
+/// Returns how long ago `moment`, in nanoseconds since the epoch, was; `None` when it lies in the future or before the epoch.
 fn since(moment: i64, now: SystemTime) -> Option<Duration> {
     let moment = UNIX_EPOCH + Duration::from_nanos(moment.try_into().ok()?);
     now.duration_since(moment).ok()
