@@ -23,7 +23,7 @@ use rules::model::{Conflict, Contest, Frontend, ObjectName};
 pub(super) const NAMED: usize = 5;
 /// The most lines of a report, unless [`NAMESPACES`] asks for more.
 const LINES: usize = 16;
-/// The number of namespaces that each get a line in a report, even if that is more than [`LINES`] lines.
+/// The most namespaces that each get a line in a report, even if that makes more than [`LINES`] lines.
 const NAMESPACES: usize = 64;
 /// How often at most a namespace gets a report about the same frontend.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };

@@ -11,7 +11,7 @@
 //! kernel costs no more than one that did not.
 //!
 //! The hour counts from the last comparison and not from the last run, because on a busy cluster one run follows another. A comparison
-//! reads all tables, which takes long, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the
+//! reads all tables, which may take long, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the
 //! next run.
 //!
 //! Invariant: a run that no event asked for (a clean-up, a repair, a retry, the hourly one) does not make the schedule delay a run that an

@@ -251,7 +251,7 @@ impl Tables {
         })
     }
 
-    /// Returns whether any of the tables has objects of `owner` since the last commit, and whether it should have some after the next one.
+    /// Returns whether any of the tables has objects of `owner` as of the last commit, and whether it should have some after the next one.
     pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
         let presence = self.tables.iter().map(|table| table.records.presence(owner));
         presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
