@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use node::kernel::AddressNews;
 
-/// Time between two listings while the kernel reports changes. A report could be lost, so a listing is due even without one.
+/// The longest time between two listings while the kernel's reports of changes are received: a report could be lost.
 const WATCHED: Duration = Duration::from_secs(60);
-/// Time between two listings while the kernel does not report changes, and after a listing that failed.
+/// The time between two listings while no reports are received, and after a listing that failed.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
 /// When the addresses were last listed, and whether that failed.

@@ -1,7 +1,8 @@
-//! Remembers which Services need more elements than the limit allows. They are left out, so that all other Services are programmed.
+//! Remembers which Services need more elements than the limit allows. They are left out, so that they do not delay the rules of
+//! all other Services.
 //!
-//! The size of a Service is counted before its rules and elements are made, so a change of a Service over the limit costs next to nothing.
-//! The desired tables depend only on the cluster's state: a Service over the limit has nothing in them, whatever it had before.
+//! The size of a Service is counted before its rules and elements are made, so a change of a Service over the limit costs little. A Service
+//! over the limit has nothing in the tables, whatever it had before.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Simulates two minutes of a cluster that changes five times a second, and checks that all periodic work of the loop is done in time.
+//! Simulates two minutes of a cluster that changes five times a second, and checks that the periodic work of the loop is done in time.
 //!
 //! Calls the pure parts of the loop in the order in which [`super::Sync`] calls them. The test `tests/hostile` simulates such a cluster for
 //! a real process.
@@ -53,7 +53,7 @@ impl Loop {
             done.push(if compares { "everything is compared" } else { "a sync" });
             self.repairs.started(now);
             if !compares {
-                // This sync removes an endpoint for which session affinity remembers clients.
+                // A sync that removes an endpoint for which session affinity remembers clients.
                 self.checks.changed(&Owner::Node, &map, now);
             }
             // The first sync also reads everything back.

@@ -1,14 +1,14 @@
 //! Builds the report about Services that do not get a frontend (an address with port, or a node port) that they claim.
 //!
 //! Takes the contests (a contest is a frontend that several Services claim, with the losers); returns lines for the log and texts for
-//! events: one text for each Service that is named, however many ports it has, and one line for all Services that lose the same frontend.
+//! events: one line for each frontend that is reported, and one text for each Service that is named, however many ports it has.
 //!
 //! The losers' namespaces share the space of a report. A user who may create Services in one namespace can claim any number of other
 //! Services' frontends, again and again: such a user must neither fill the log nor hide what other namespaces lose.
 //!
-//! Invariants: each namespace gets a line before any gets a second one; a report has at most [`LINES`] lines, or more only to give each of
-//! up to [`NAMESPACES`] namespaces its first line; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is
-//! reported to a namespace; memory is bounded.
+//! Invariants: namespaces take lines in turn, one each; a report has at most [`LINES`] lines, or more only to give each of up to
+//! [`NAMESPACES`] namespaces its first line; a line names at most [`NAMED`] Services; [`TOLD`] limits how often a frontend is reported to a
+//! namespace; memory is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use rules::model::{Conflict, Contest, Frontend, ObjectName};
 
 /// The most Services that are named for one lost frontend.
 pub(super) const NAMED: usize = 5;
-/// The most lines of a report.
+/// The most lines of a report, unless [`NAMESPACES`] asks for more.
 const LINES: usize = 16;
-/// The number of namespaces that each get a line in a report, even if that is more than [`LINES`] lines.
+/// The most namespaces that each get a line in a report, even if that makes more than [`LINES`] lines.
 const NAMESPACES: usize = 64;
-/// How often a namespace gets a report about the same frontend.
+/// How often at most a namespace gets a report about the same frontend.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
-/// How often a line gives the number of frontends that were not reported.
+/// How often at most a line gives the number of frontends that were not reported.
 const SUMMARIES: Rate = Rate { at_once: 1, then_every: Duration::from_secs(60) };
 /// The most pairs of frontend and namespace whose rate is remembered.
 const REMEMBERED: usize = 4096;
@@ -57,7 +57,8 @@ pub struct LostFrontend {
 pub struct LostReport {
     /// Sorted by frontend.
     pub frontends: Vec<LostFrontend>,
-    /// The number of lost frontends that are not in the report, because there are too many.
+    /// The number of lost frontends that are not in the report, because there are too many, or because they were reported often enough
+    /// lately.
     pub left_out: usize,
 }
 
@@ -106,7 +107,7 @@ fn chosen(by_frontend: &BTreeMap<Frontend, Vec<(&Conflict, usize)>>) -> BTreeSet
 pub(super) struct RecentReports {
     by_frontend: HashMap<(Frontend, Arc<str>), Budget>,
     summaries: Budget,
-    /// The number of lost frontends that were not reported since the last summary.
+    /// The number of lost frontends that were left out of reports since the last summary.
     left_out: usize,
 }
 

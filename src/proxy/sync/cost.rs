@@ -1,4 +1,4 @@
-//! The processor time that a sync costs, which decides when the next one may begin.
+//! The processor time that a sync costs, which decides when the next one may begin if the configuration has no minimum interval.
 //!
 //! Takes two readings of the kernel's clocks; gives their difference as a cost. A sync costs more than the time of its own thread: other threads
 //! read the changes, and help with many Services. Other threads also serve pages and carry connections of node ports on loopback, which is no

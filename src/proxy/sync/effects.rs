@@ -5,7 +5,7 @@ use super::no_local_endpoints::Counts;
 use crate::localhost::NodePort;
 use rules::endpoints::health::HealthCheck;
 
-/// The effects of a Service's endpoints beyond its rules; empty for a Service that is deleted or left out.
+/// The effects of a Service's endpoints beyond its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
     pub(super) health_checks: Vec<HealthCheck>,

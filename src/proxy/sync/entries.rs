@@ -12,7 +12,7 @@ use inspect::history::{CommitOutcome, EntryKind, Repair, SyncRun, Trigger, Trigg
 use node::kernel::Kernel;
 
 impl<K: Kernel> Sync<K> {
-    /// Enters into the history what a sync changed, or that it failed. `is_first` says that no sync was committed before this one.
+    /// Enters into the history what a sync changed, or that it failed. `is_first` says that no earlier sync succeeded.
     pub(super) fn tell(&mut self, outcome: Result<&Report, &SyncError>, took: Duration, is_first: bool) {
         let SyncSummary { changes, unlisted, repair, reason } = self.engine.journal.take();
         let trigger = match (reason, &changes[..]) {

@@ -1,9 +1,9 @@
 //! Finds node ports that the kernel may give to programs of this node as ephemeral ports, and reports each of them once (N6).
 //!
-//! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read at the start and with each full
-//! comparison. Returns sentences for the log and an event. Invariants: a port is named once; sentences are limited by [`TOLD`], and name at
-//! most [`NAMED`] ports, so that a user who makes many node ports does not fill the log; nothing is read and kept for a Service without
-//! node ports.
+//! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read after each full comparison, also after
+//! the first sync. Returns sentences for the log and an event. Invariants: a port is reported once; [`TOLD`] limits how often sentences
+//! are returned, and a sentence names at most [`NAMED`] ports with their Services, so that a user who makes many node ports does not fill
+//! the log; nothing is kept for a Service without node ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use component::config::{DEFAULT_NODE_PORTS, PortRanges};
 use node::kernel::local_ports::LocalPorts;
 use rules::model::{ObjectName, Service};
 
-/// How often ports are reported; ports that are found in between wait for the next report.
+/// How often at most ports are reported; ports that are found in between wait for the next report.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
-/// The most ports that a sentence names.
+/// The most ports that a sentence names with their Services.
 const NAMED: usize = 5;
 
 /// The node ports that were found and not reported yet, and those that were reported.

@@ -6,13 +6,13 @@ use nft::{Command, CommitError, ReadError};
 
 use rules::model::Family;
 
-/// Why a sync failed. The previous rules stay in force.
+/// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The kernel did not commit the transaction.
+    /// A transaction was not committed, or the kernel did not confirm it.
     #[error("cannot commit: {error}")]
     Commit {
-        /// The kernel's answer.
+        /// Why it was not committed.
         error: CommitError,
         /// The families in which the kernel refused to delete a chain or set that is no longer needed.
         cleanup: BTreeSet<Family>,

@@ -1,10 +1,11 @@
 //! Ends conntrack flows that lead nowhere after a sync: notes which flows to list, which Services to examine for UDP and which frontends the
 //! sync removed, and when to try again.
 //!
-//! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15). Flows of TCP and SCTP are listed when a
-//! Service lost an endpoint; open connections are included only if an annotation of that Service asks for it (J12, J13). No sync waits for
-//! the list of TCP and SCTP flows, because the kernel walks its whole table for it, which takes milliseconds even if the table is empty.
-//! All other syncs list nothing.
+//! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), or which removed a UDP frontend (J10).
+//! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after a Service lost an
+//! endpoint, and after the start; open connections are included only if an annotation of a Service asks to close connections (J12, J13). No
+//! sync waits for the list of TCP and SCTP flows, because the kernel walks its whole table for it, even if the table is empty
+//! (`src/decisions/0008-flows.md`).
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed
@@ -32,15 +33,15 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// The longest pause between two lists of TCP and SCTP flows. It is shorter after a list that took little time, see [`rest`].
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// Returns the pause after a list that took so long, before another one: lists for connections that an annotation asks to close take at most
-/// a hundredth of the time, lists of unanswered flows, which every cluster has, a third of that.
+/// Returns the pause after a list that took the time `took`, before the list `next`. Lists for connections that an annotation asks to close
+/// take at most about a hundredth of the time, lists of unanswered flows a third of that, unless [`LONGEST_REST`] makes the pause shorter.
 fn rest(took: Duration, next: Listing) -> Duration {
     let times = if next == Listing::Unanswered { 300 } else { 100 };
     (took * times).min(LONGEST_REST)
 }
 
-/// The most removed frontends, and endpoints, that are remembered while flows cannot be examined. Flows to frontends and endpoints beyond
-/// this number end by their conntrack timeout.
+/// About the most removed frontends, and the most endpoints, that are remembered while flows cannot be examined. Flows to further frontends
+/// and endpoints end by their conntrack timeout.
 const MOST: usize = 1 << 16;
 
 /// Remembers which Services have UDP endpoints, which of these changed since the flows were last examined, which frontends and endpoints are
@@ -49,12 +50,12 @@ const MOST: usize = 1 << 16;
 pub(super) struct Flows {
     known: HashSet<ObjectName>,
     /// The changed Services that have or had UDP endpoints, by name. The value says whether to examine their UDP flows: `false` for a
-    /// Service that is left out.
+    /// Service that is left out because it is too large.
     changed: BTreeMap<ObjectName, bool>,
     gone: Gone,
     /// Whether flows may lead to an endpoint that does not answer the first packet (J12).
     unanswered: bool,
-    /// Whether connections may be open to an endpoint that is gone from a Service that asks to close them (J13).
+    /// Whether connections may be open to endpoints that are gone from Services that ask to close them (J13).
     open: bool,
     /// The changed Services that asked to close connections to frontends that they no longer have.
     closing: BTreeSet<ObjectName>,
@@ -94,7 +95,7 @@ pub struct Reconciled {
 }
 
 impl Flows {
-    /// Notes an event that changed the state.
+    /// Notes which endpoints a change of the state took away, and whether connections may have to be closed because of it.
     pub(super) fn event(&mut self, state: &State, change: &Change) {
         match change {
             Change::Slice { name, before: Some(before) } => {
@@ -123,8 +124,8 @@ impl Flows {
         self.known.contains(name)
     }
 
-    /// Notes a Service that had UDP endpoints before the change or has them after it (B15). `has_udp_endpoints` is `None` for a Service
-    /// that is left out because it is too large: its frontends are gone.
+    /// Notes that a Service changed, and whether it has UDP endpoints now (B15). `has_udp_endpoints` is `None` for a Service that is left
+    /// out because it is too large: its frontends are gone.
     pub(super) fn service_changed(&mut self, name: &ObjectName, has_udp_endpoints: Option<bool>) {
         let has = has_udp_endpoints.unwrap_or(false);
         if !has && self.known.is_empty() {
@@ -143,7 +144,8 @@ impl Flows {
         self.changed.extend(self.known.iter().map(|name| (name.clone(), true)));
     }
 
-    /// Notes which frontends a transaction removed. Called after the kernel committed it, and before `tables` takes it over.
+    /// Notes which frontends a transaction removed, as far as their flows are examined. Called after the kernel committed it, and before
+    /// `tables` takes it over.
     pub(super) fn committed(&mut self, tables: &Tables) {
         let Self { changed, gone, closing, .. } = self;
         let mut wanted = Vec::new();
@@ -238,19 +240,19 @@ impl Flows {
         results
     }
 
-    /// Whether UDP flows have to be listed.
+    /// Returns [`Listing::Udp`] if UDP flows have to be listed.
     fn udp(&self) -> Option<Listing> {
         let is_needed = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
         is_needed.then_some(Listing::Udp)
     }
 
-    /// Which flows of TCP and SCTP have to be listed.
+    /// Returns which flows of TCP and SCTP have to be listed; `None` if none.
     fn others(&self) -> Option<Listing> {
         let open = self.open || self.gone.has_frontends(false);
         if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) }
     }
 
-    /// Returns from when on TCP and SCTP flows may be listed again in this way.
+    /// Returns from when on TCP and SCTP flows may be listed with `next`.
     fn rested(&self, next: Listing) -> Instant {
         let (listed, took) = self.listed;
         listed + rest(took, next)
@@ -268,8 +270,8 @@ impl Flows {
     }
 }
 
-/// Deletes flows of a family, and makes the kernel reset the clients of open TCP connections among them. Returns how many flows still
-/// existed.
+/// Deletes flows of a family, and makes this node reset the clients of open TCP connections among them, if the node has an address for which
+/// [`has_route`] is true. Returns how many flows still existed.
 fn end(kernel: &mut impl Kernel, flows: &[Flow], family: Family, node_addresses: &[IpAddr]) -> io::Result<usize> {
     if flows.is_empty() {
         return Ok(0);
@@ -278,8 +280,8 @@ fn end(kernel: &mut impl Kernel, flows: &[Flow], family: Family, node_addresses:
     kernel.delete_flows(flows, node_addresses.iter().copied().find(answers))
 }
 
-/// Returns whether packets that arrive at any interface can be sent to this address: loopback and link-local addresses are valid on one
-/// interface only.
+/// Returns whether packets from any interface can be sent to this address; loopback and link-local addresses are valid on one interface
+/// only.
 fn has_route(address: IpAddr) -> bool {
     !address.is_loopback()
         && match address {
@@ -288,7 +290,7 @@ fn has_route(address: IpAddr) -> bool {
         }
 }
 
-/// Decodes a key of a set of frontends; `None` if the frontend is not UDP.
+/// Decodes a key of a set of frontends; `None` if it is not the key of a UDP frontend.
 fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option<Frontend> {
     set.frontend(family, key).filter(|frontend| frontend.protocol == Protocol::Udp)
 }
@@ -353,7 +355,8 @@ mod tests {
     use rules::model::Event;
     use rules::model::testing::{self, name, port, slice, slice_port};
 
-    /// A fake kernel that has one flow in each family, which leads to no endpoint, and records the calls.
+    /// A fake kernel that has one UDP flow in each family, which leads to no endpoint. Records the listings and the number of deleted
+    /// flows.
     #[derive(Default)]
     struct Tracker {
         listed: Vec<Family>,
@@ -475,7 +478,7 @@ mod tests {
         assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
     }
 
-    // A flow that was made while other rules were in force may lead nowhere, so all flows are examined after a repair (G10, J7).
+    // A flow that was made while other rules were in force may lead nowhere, so UDP flows are examined after a repair (G10, J1, J7).
     #[test]
     fn flows_made_under_the_rules_of_others_are_looked_through() {
         let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());

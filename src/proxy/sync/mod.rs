@@ -1,8 +1,8 @@
 //! The sync loop: takes events, decides when to sync, and reports what a sync did. One sync is in [`Engine::sync`].
 //!
-//! Runs on a separate thread, because a commit blocks it for as long as the kernel takes. Nothing is written before the initial objects
-//! have arrived (G1); each sync is one transaction for both families; a failed sync leaves the old rules in force, and the next try first
-//! reads the tables back from the kernel. The loop ends when the sender of the events is gone, and leaves the rules in place (O7).
+//! Runs on a thread of its own, which a commit blocks for as long as the kernel takes. Nothing is written before the initial objects have
+//! arrived (G1). After a failed sync, the next try first reads the tables back from the kernel. When the sender of the events is gone, the
+//! loop ends and leaves the rules in place (O7).
 
 mod addresses;
 mod budget;
@@ -75,20 +75,21 @@ use rules::endpoints::Gathered;
 use rules::model::{Event, Node, ObjectName};
 use writer_lock::{LockNews, WriterLock};
 
-/// The most events taken before a sync that is due: a flood of events must not put the sync off for ever.
+/// The most further events that the loop takes from the queue before it checks again whether a sync is due: a flood of events must not put
+/// the sync off for ever.
 const MAX_EVENTS_BEFORE_SYNC: usize = 100_000;
 
 /// The pause in which more events gather, while objects of the initial lists are missing.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// The sync loop.
+/// The sync loop; [`Sync::run`] runs it.
 pub struct Sync<K> {
     engine: Engine<K>,
     schedule: Schedule,
     metrics: Metrics,
     health: Reporter,
     last_end: Option<Instant>,
-    /// When the first event since the last sync asked for the next one, and the processor time that was used by then.
+    /// When an event, or the takeover of the writer lock, first asked for the next sync, and the clocks of processor time at that moment.
     requested: Option<(Instant, ProcessorTime)>,
     started: Instant,
     /// Whether an earlier process left rules; `None` until the kernel was asked.
@@ -104,13 +105,13 @@ pub struct Sync<K> {
     no_addresses: Once<String>,
     repairs: Repairs,
     lost_frontends: LostFrontends,
-    /// Whether it was logged that there is no Node of this name.
+    /// Whether it was logged that this node has no Node object.
     node_is_missing: bool,
     /// Whether the health pages say that an operator drains the node.
     is_drained: bool,
-    /// Called with each Service that is left out.
+    /// Called with a Service that is left out from now on, or for another reason than before.
     on_refused_service: Option<OnRefusedService>,
-    /// Called with each Service that does not get a frontend that it claims.
+    /// Called with a Service that does not get a frontend that it claims, unless [`RecentReports`] holds the report back.
     on_lost_claims: Option<OnLostClaims>,
     recent_reports: RecentReports,
     /// The search for node ports that the kernel may give to other programs; `None` if nobody wants the result.
@@ -119,7 +120,7 @@ pub struct Sync<K> {
     cleanup: Cleanup,
     /// Called when another kube-proxy is found to write to the same tables.
     on_other_proxy: Option<OnOtherProxy>,
-    /// Whether another process holds the writer lock, so that this one must not write.
+    /// When to try next to take the writer lock, and whether this process waits for it and must not write.
     writer_lock: WriterLock,
     /// The history of what the loop did, which `kube-proxy changes` shows.
     changes: History,
@@ -144,11 +145,10 @@ pub(crate) type OnOtherProxy = Box<dyn Fn() + Send>;
 /// Checks this node's Node object when it first arrives; an error ends the loop.
 pub(crate) type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 
-/// How long after a sync the chains that it emptied are deleted (F8), and the longest wait for an event.
+/// The least time between a sync and the deletion of the chains that it emptied (F8), and the longest wait for an event.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The longest time between two looks for writes of other programs (G10). A look takes some microseconds; on average, the loop finds a
-/// write after half of this time.
+/// The longest wait for an event while other programs can write to the tables (G10). After each wait, the loop looks for such writes.
 const LOOK: Duration = Duration::from_millis(25);
 
 /// How long after the start the Node may be unknown before the kernel is asked whether an earlier process left rules.
@@ -195,7 +195,7 @@ impl<K: Kernel> Sync<K> {
         self
     }
 
-    /// Answers these questions about the state.
+    /// Makes the loop answer the questions that the pages of the metrics server ask about the state.
     #[must_use]
     pub(crate) fn answering(mut self, questions: Questions) -> Self {
         self.questions = Some(questions);
@@ -209,14 +209,14 @@ impl<K: Kernel> Sync<K> {
         self
     }
 
-    /// Sets the callback for each Service that is left out, because the kernel refuses it or it is too large; called once for each reason.
+    /// Sets the callback for a Service that is left out, because the kernel refuses it or it is too large.
     #[must_use]
     pub fn on_refused_service(mut self, on_refused_service: OnRefusedService) -> Self {
         self.on_refused_service = Some(on_refused_service);
         self
     }
 
-    /// Sets the callback for each Service that loses a claim on a frontend.
+    /// Sets the callback for a Service that loses a claim on a frontend.
     #[must_use]
     pub(crate) fn on_lost_claims(mut self, on_lost_claims: OnLostClaims) -> Self {
         self.on_lost_claims = Some(on_lost_claims);
@@ -271,8 +271,9 @@ impl<K: Kernel> Sync<K> {
         Ok(())
     }
 
-    /// Returns whether the node is eligible for traffic. While the API server does not answer, a node with the rules of an earlier process
-    /// is eligible: such a node forwards packets, and load balancers should not take it out because of a restart.
+    /// Returns whether the node is eligible for traffic; `None` while that is not known. If the Node is not known after [`NODE_PATIENCE`],
+    /// for example because the API server does not answer, a node with the rules of an earlier process counts as eligible: it forwards
+    /// packets, and load balancers should not take it out because of a restart.
     fn node_eligible(&mut self) -> Option<bool> {
         let known = self.engine.state.node().map(|node| node.eligible);
         if known.is_some()
@@ -297,7 +298,7 @@ impl<K: Kernel> Sync<K> {
         has_previous_rules.then_some(true)
     }
 
-    /// Answers a question about the state, if one waits.
+    /// Answers a question about the state, if one waits and the last answer is long enough ago.
     fn answer_question(&mut self) {
         let state = &self.engine.state;
         let answer = |service: &ObjectName| {
@@ -310,7 +311,7 @@ impl<K: Kernel> Sync<K> {
         self.questions.iter_mut().for_each(|questions| questions.answer_one(answer));
     }
 
-    /// Whether all initial objects have arrived (G1), and no other process holds the writer lock.
+    /// Whether all initial objects have arrived (G1), and this process does not wait for the writer lock.
     fn may_sync(&self) -> bool {
         self.engine.state.is_complete() && !self.writer_lock.is_standby()
     }
@@ -378,7 +379,8 @@ impl<K: Kernel> Sync<K> {
             match events.try_recv() {
                 Ok(event) => self.take(event),
                 Err(TryRecvError::Empty) => {
-                    // Nothing is written before all objects have arrived: let events gather, so that not each of them wakes this thread.
+                    // Nothing is written before all initial objects have arrived: let events gather, so that not each of them wakes this
+                    // thread.
                     if !self.engine.state.is_complete() {
                         thread::sleep(GATHER);
                     }
@@ -413,7 +415,7 @@ impl<K: Kernel> Sync<K> {
     }
 
     /// Checks what no event reports: writes of other programs, clients that session affinity remembers, the node's addresses, and chains
-    /// that the last sync emptied.
+    /// that syncs emptied.
     fn check_what_no_event_reports(&mut self) {
         if !self.may_sync() {
             return;
@@ -435,7 +437,7 @@ impl<K: Kernel> Sync<K> {
         self.log_foreign_writes(now);
         self.check_addresses(now);
         let is_checked = self.last_check.is_some_and(|look| now.duration_since(look) < MOMENT);
-        // While syncs follow each other, each deletes the chains that were emptied a second before.
+        // While syncs follow each other, they delete emptied chains themselves, see [`Engine::second_passed`].
         if is_checked || self.schedule.is_requested() || !self.is_after_pause() {
             return;
         }
@@ -516,7 +518,8 @@ impl<K: Kernel> Sync<K> {
                 self.health.services(self.engine.observers.health_checks.snapshot());
                 self.report(&report, took, waited);
                 if !report.full && !self.engine.tables.known() {
-                    // The bookkeeping of the tables was wrong: a full comparison follows soon, without waiting for the next change.
+                    // The bookkeeping of the tables was wrong, or a split of the maps failed: a full comparison follows soon, without
+                    // waiting for the next change.
                     self.schedule.request_cleanup();
                 }
                 if is_first {

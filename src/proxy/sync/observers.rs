@@ -1,9 +1,9 @@
 //! Passes on the effects of a Service once its rules are committed: to health-check node ports, node ports on loopback addresses, the count
 //! of ports without a local endpoint, and the examination of flows.
 //!
-//! Takes with each [plan](super::planned) the Service's [`Effects`], and keeps the effects until the kernel has committed the rules. So an
-//! observer always reflects the rules in force (G9): it learns nothing while syncs fail, and for a Service that the kernel refuses it keeps
-//! the effects of the old rules.
+//! Takes with each [plan](super::planned) the Service's [`Effects`], and keeps the effects until the sync has succeeded (G9); only the
+//! examination of flows learns of each transaction. While syncs fail, the effects of before stay. A Service that the kernel refuses keeps
+//! the effects of its old rules, if it has old rules.
 
 use std::collections::BTreeMap;
 

@@ -1,20 +1,20 @@
 //! Handles another kube-proxy, upstream's in mode nftables, that writes to the same tables while this one runs.
 //!
-//! Takes the tables as they were read back after a foreign write. Recognises upstream's objects by the names of its chains and sets
-//! (`proxier.go` in `pkg/proxy/nftables` of Kubernetes), and takes them out of the comparison: while upstream's proxy runs, its objects
-//! stay, and this proxy repairs only what upstream's proxy changed of this proxy's objects. Upstream's proxy does not use the writer lock,
-//! and at the next change of any endpoint it writes again what it misses: if this proxy removed those objects each time, both programs
-//! would rewrite the tables again and again. Packets do not reach upstream's objects, because this proxy's base chains lead elsewhere; an
-//! exception are upstream's two base chains before DNAT (source ranges of load balancers), which stay in place too.
+//! Takes the tables as they are read back. Recognises upstream's objects by the names of its chains and sets (`proxier.go` in
+//! `pkg/proxy/nftables` of Kubernetes), and takes them out of the comparison: while upstream's proxy runs, its objects stay, and this proxy
+//! repairs only what upstream's proxy changed of this proxy's objects. Upstream's proxy does not use the writer lock, and a later sync of
+//! it writes again what it misses: if this proxy removed those objects each time, both programs would rewrite the tables again and again.
+//! Packets do not reach upstream's objects, because this proxy's base chains lead elsewhere; the exceptions are upstream's two base chains
+//! before DNAT (source ranges of load balancers), which stay in place too.
 //!
-//! Invariant: upstream's objects are kept only after a write by another program, and for ten minutes after its last one. Then they are
-//! removed.
+//! Invariant: upstream's objects are kept only after a write by another program, and for ten minutes after the last one. Then the next
+//! comparison removes them.
 
 use std::time::{Duration, Instant};
 
 use nft::TableDump;
 
-/// How long after its last write another kube-proxy counts as running.
+/// How long after the last write another kube-proxy counts as running.
 const PRESENT: Duration = Duration::from_secs(600);
 
 const CHAINS: [&str; 9] = [
@@ -41,7 +41,7 @@ const SETS: [&str; 7] = [
 /// The state of another kube-proxy, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct OtherProxy {
-    /// When the other kube-proxy last wrote.
+    /// When objects of the other kube-proxy were last found after a write by another program.
     seen: Option<Instant>,
     /// Whether another program wrote since the tables were last read.
     foreign_write: bool,
@@ -83,7 +83,7 @@ impl OtherProxy {
 fn take_out(dump: &mut TableDump) -> bool {
     let before = dump.chains.len();
     dump.chains.retain(|name, _| !is_chain(name));
-    // The kernel names anonymous sets `__set` and `__map` with a number. They live in rules, and rules are compared as a whole.
+    // Anonymous sets and maps are called `__set` or `__map` with a number. They live in rules, and rules are compared as a whole.
     dump.sets.retain(|name, _| !is_set(name) && !name.starts_with("__"));
     let is_its = |name: &str| is_chain(name) || is_set(name) || name.starts_with("__");
     dump.unreadable.retain(|error| !error.name.as_deref().is_some_and(is_its));

@@ -9,7 +9,7 @@ use foldhash::{HashMap, HashSet};
 
 use rules::model::{Change, Event, Family, ObjectName, State};
 
-/// The most samples that are kept while syncs fail; further samples are lost.
+/// The most samples that are kept until a sync succeeds; further samples are lost.
 const MAX_SAMPLES: usize = 10_000;
 
 /// How the metrics count an event.
@@ -17,14 +17,14 @@ const MAX_SAMPLES: usize = 10_000;
 pub enum Counted {
     /// A change of a Service.
     Service,
-    /// A change of endpoints.
+    /// A change of an EndpointSlice.
     Slice,
 }
 
-/// Changes that no sync has taken over yet.
+/// The changes since the last sync began, and the trigger times that wait for a sync that succeeds.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// The start of this process, in nanoseconds since the epoch. A change that was triggered before it gives no sample.
+    /// When this value was made, at the start of the process, in nanoseconds since the epoch. Only later changes give samples.
     start: i64,
     families: Vec<Family>,
     slices: usize,
@@ -43,7 +43,8 @@ impl Pending {
         Self { start, families, slices: 0, services: HashSet::default(), triggers: HashMap::default(), samples: 0 }
     }
 
-    /// Returns how the metrics count an event. The family of a deleted slice is not known here, so every deletion counts.
+    /// Returns how the metrics count an event; `None` if they do not. The family of a deleted slice is not known here, so every deletion
+    /// counts.
     pub(super) fn counted(&self, event: &Event) -> Option<Counted> {
         match event {
             Event::ServiceApplied(_) | Event::ServiceDeleted(_) => Some(Counted::Service),
@@ -69,7 +70,8 @@ impl Pending {
         self.slices += 1;
         let key = (slice.service.clone(), slice.family);
         if now.is_none() {
-            // The annotation of a deleted slice has the time of its last change, and not that of the deletion.
+            // The annotation of a deleted slice has the time of its last change, and not that of the deletion. So the deletion gives no
+            // sample, and drops the samples of its Service, as in upstream (`pkg/proxy/endpointschangetracker.go`).
             let dropped = self.triggers.remove(&key);
             self.samples -= dropped.map_or(0, |times| times.len());
             return true;
@@ -93,7 +95,7 @@ impl Pending {
         self.services.clear();
     }
 
-    /// Notes a successful sync. Returns how long each change waited for it.
+    /// Notes a successful sync. Returns for each sample its family and how long the change waited for this sync.
     pub(super) fn succeeded(&mut self, now: SystemTime) -> Vec<(Family, Duration)> {
         let now = nanoseconds(now);
         self.samples = 0;
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(world.pending.numbers(), (1, 0));
     }
 
-    // A change gives no sample if its slice has no annotation, if it was triggered before the start, or if it is a deletion (P7).
+    // A change gives no sample if its slice has no annotation, if it was not triggered after the start, or if it is a deletion (P7).
     #[test]
     fn no_annotation_a_time_before_the_start_and_a_deletion_give_none() {
         let mut world = World::new(&Family::BOTH);

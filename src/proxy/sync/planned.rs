@@ -15,14 +15,14 @@ use super::tables::{ServiceRecords, Tables};
 use rules::endpoints::Gathered;
 use rules::model::{ObjectName, State};
 
-/// From this number of Services on, a second thread saves more than its start costs, which is some 50 us; a Service takes 2 us or more.
+/// From this number of Services on, a second thread helps: with fewer Services, its start may cost more than it saves.
 const MANY: usize = 256;
 
 /// The plan for one Service.
 pub(super) struct Planned {
     /// About how many elements its rules need.
     pub(super) size: u64,
-    /// Whether its size is within the limit; all fields below are empty for a Service that is over it, and for one that is deleted.
+    /// Whether its size is within the limit. If not, its effects and records are empty.
     pub(super) fits: bool,
     /// The effects of its endpoints beyond its rules.
     pub(super) effects: Effects,

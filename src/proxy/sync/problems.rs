@@ -1,7 +1,7 @@
 //! Makes the list of problems on the health pages: Services that are left out, and frontends that Services do not get.
 //!
-//! Takes the state, the Services over the limit and those in quarantine; returns a bounded list of sentences. Pure. The list is in order of
-//! name; its last sentence counts the problems that do not fit.
+//! Takes the state, the Services over the limit and those in quarantine; returns bounded lists of sentences. Pure. If not all problems fit,
+//! the last sentence of a list counts the others.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,14 +12,14 @@ use super::conflicts;
 use inspect::running::{Problem, ProblemKind};
 use rules::model::{Conflict, Destination, ObjectName, Protocol, State};
 
-/// The most Services that are named for each reason to leave Services out.
+/// The most Services that are named for each reason to leave Services out, and the most ports, addresses and node ports of such a Service.
 const LEFT_OUT: usize = 32;
-/// The most ports of a Service whose frontends are named.
+/// The most ports of a Service from which its addresses are collected.
 const PORTS: usize = 64;
 /// The most lost claims that are named.
 const LOST: usize = 64;
 
-/// Returns the problem of each Service that is over the limit.
+/// Returns the problems of the Services that are over the limit.
 pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>) -> Vec<Problem> {
     let problem = |Oversized { service, size, limit }| {
         let (size, limit) = (grouped(size), grouped(limit));
@@ -34,7 +34,7 @@ pub(super) fn oversized(state: &State, services: impl Iterator<Item = Oversized>
     )
 }
 
-/// Returns the problem of each Service that the kernel refuses. `services` has the name, the kernel's reason, and whether the Service's
+/// Returns the problems of the Services that the kernel refuses. `services` has the name, the kernel's reason, and whether the Service's
 /// previous rules stay in force.
 pub(super) fn quarantined<'a>(
     state: &State,
@@ -75,7 +75,8 @@ impl LostFrontends {
     }
 }
 
-/// Returns the problem of each lost claim on the frontends that the log would name, see [`conflicts::report`].
+/// Returns the problems of lost claims on the frontends that the log would name, see [`conflicts::report`], at most [`LOST`] of them; if
+/// there are more lost claims, also a sentence that counts these.
 pub(super) fn lost_frontends(state: &State) -> Vec<Problem> {
     let contests = state.standing_conflicts(conflicts::NAMED);
     let report = conflicts::report(&contests);
@@ -126,7 +127,7 @@ fn port_name(port: impl Display, protocol: Protocol) -> String {
     format!("{port}/{}", protocol.api_name())
 }
 
-/// Returns the first `most` problems, and a sentence that counts the others.
+/// Returns the first `most` problems, and a sentence that counts the others, if there are others.
 fn limited(kind: ProblemKind, most: usize, what: &str, mut problems: impl Iterator<Item = Problem>) -> Vec<Problem> {
     let mut listed: Vec<Problem> = problems.by_ref().take(most).collect();
     let more = problems.count();

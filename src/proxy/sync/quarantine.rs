@@ -1,7 +1,8 @@
-//! Remembers which Services the kernel refuses. They are left out, so that all other Services are programmed.
+//! Remembers which Services the kernel refuses. They are left out, so that all other Services are programmed. A Service that is left out
+//! keeps its previous rules if it had some that the kernel still accepts.
 //!
-//! Takes names and reasons, and says which Services are left out and when each is tried again: when it changes, or after an hour. Pure: the
-//! caller passes in the time.
+//! Takes names and reasons, and says which Services are left out and when each is tried again: when it changes, or with the first sync
+//! after an hour. Pure: the caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,15 +11,15 @@ use nft::{CommitError, Refusal};
 
 use rules::model::ObjectName;
 
-/// How long a Service that does not change is left out before it is tried again.
+/// The least time for which a Service that does not change is left out before it is tried again.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A Service that is left out.
+/// A Service that is left out because the kernel refuses it, or because it is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedService {
-    /// The Service that the kernel refuses.
+    /// The Service that is left out.
     pub service: ObjectName,
-    /// The kernel's error, with the command or element in nft syntax.
+    /// Why it is left out, for example the kernel's error with the command or element in nft syntax.
     pub reason: String,
 }
 
@@ -43,7 +44,8 @@ impl Cause {
             CommitError::TooLarge { .. } => return Self::Content,
             CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
-        // A missing privilege concerns the whole process, whichever command the kernel names.
+        // A missing privilege concerns the whole process, whichever command the kernel names. A refusal without a command is about the
+        // whole transaction.
         if refusals.iter().any(|refusal| refusal.command.is_none() || refusal.is_about_rights()) {
             return Self::Elsewhere;
         }
@@ -55,8 +57,9 @@ impl Cause {
         matches!(error, CommitError::Refused(refusals) if refusals.iter().all(Refusal::is_about_presence))
     }
 
-    /// Returns how many syncs in a row must have failed before the search for the refused Services; `None` for no search. The first failure
-    /// may come from outdated knowledge of what the kernel holds, so it starts no search.
+    /// Returns how many syncs in a row must have failed before a failure with this cause starts the search for the refused Services; `None`
+    /// for no search. The first failure may come from outdated knowledge of what the kernel holds. [`Quarantine::is_time`] starts the
+    /// search earlier if Services are tried again.
     fn failures_before_search(self) -> Option<u32> {
         match self {
             Self::Content => Some(1),
@@ -78,7 +81,8 @@ pub(super) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Whether to search for the refused Services after a failure with this cause.
+    /// Whether to search for the refused Services after a failure with this cause. If Services that were left out are tried again, a refusal
+    /// because of the content starts the search at the first failure.
     pub(super) fn is_time(&self, cause: Cause) -> bool {
         let known = cause == Cause::Content && !self.retried.is_empty();
         cause.failures_before_search().is_some_and(|least| known || self.failures >= least)
@@ -100,14 +104,14 @@ impl Quarantine {
         self.left_out.insert(service, (now, reason));
     }
 
-    /// Stops leaving a Service out, so that the next sync tries it again.
+    /// Stops leaving a Service out, so that the sync under way tries it again.
     pub(super) fn retry(&mut self, service: &ObjectName) {
         if let Some((service, (_, reason))) = self.left_out.remove_entry(service) {
             self.retried.insert(service, reason);
         }
     }
 
-    /// Returns the Services that have been left out for an hour.
+    /// Returns the Services that have been left out for at least an hour.
     pub(super) fn due(&self, now: Instant) -> Vec<ObjectName> {
         let is_due = |since: &Instant| now.saturating_duration_since(*since) >= HOUR;
         self.left_out.iter().filter(|(_, (since, _))| is_due(since)).map(|(name, _)| name.clone()).collect()
@@ -123,7 +127,8 @@ impl Quarantine {
         self.left_out.iter().map(|(service, (_, reason))| (service, &**reason))
     }
 
-    /// Returns the Services that were added since the last call, except Services that were left out before for the same reason.
+    /// Returns the Services that were added since the last call, except Services that were left out before for the same reason and were
+    /// tried again in vain.
     pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
         std::mem::take(&mut self.news)
     }

@@ -16,7 +16,7 @@ pub(super) struct Rate {
 #[derive(Debug)]
 pub(super) struct Budget {
     rate: Rate,
-    /// When all `at_once` uses are allowed again.
+    /// When all `at_once` uses are allowed again; `None` before the first use.
     full: Option<Instant>,
 }
 

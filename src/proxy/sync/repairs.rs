@@ -1,8 +1,8 @@
 //! Decides how often changes of the tables by other programs are repaired, and how often they are logged.
 //!
 //! Takes each notice that the tables were changed; returns when to repair them and, now and then, what to log. The first changes are
-//! repaired at once, further ones ten times a second; the first are logged at once, further ones every ten seconds with their number. Pure:
-//! the caller passes in the time.
+//! repaired at once, further ones at most ten times a second; the first are logged after their repair, further ones at most every ten
+//! seconds, with their number. Pure: the caller passes in the time.
 //!
 //! Invariant: memory is bounded, whatever other programs do.
 
@@ -41,7 +41,7 @@ pub(super) struct Repairs {
 /// The content of the next log record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unlogged {
-    /// How often the tables were found changed.
+    /// How often another program changed the tables, or may have done so.
     pub(super) times: u64,
     /// The programs that changed the tables, as far as they are known.
     pub(super) by: BTreeSet<String>,

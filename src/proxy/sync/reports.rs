@@ -1,6 +1,6 @@
 //! Sends the loop's reports to the log, the metrics, the health server, and the functions that make Kubernetes events.
 //!
-//! Takes the result of a sync or a check and does not change it. Each Service that is left out or loses a frontend is reported once.
+//! Takes the result of a sync or a check and does not change it.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -59,8 +59,8 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Reports that syncs succeed. While the API server has no Node of this name the proxy is not ready, so that a rolling update with a
-    /// wrong name stops at the first node.
+    /// Reports that a sync succeeded. While the Node object of this node is missing, the proxy is not ready, so that a rolling update with
+    /// a wrong node name stops at the first node.
     pub(super) fn report_ready(&mut self) {
         let Some(node) = self.engine.missing_node() else {
             self.node_is_missing = false;
@@ -123,7 +123,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Reports node ports that the kernel may give to programs of this node (N6). With a full comparison the sysctls are read again.
+    /// Reports node ports that the kernel may give to programs of this node (N6). After a full comparison, the sysctls are read again.
     pub(super) fn report_ephemeral_ports(&mut self, full: bool) {
         let Some((ports, report)) = &mut self.ephemeral_ports else { return };
         if full {
@@ -166,7 +166,8 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Logs the first successful sync: from now on the node serves.
+    /// Logs the first successful sync: from now on the node serves. Warns if the configured number of maps leaves a map so large that it
+    /// takes long to read back.
     pub(super) fn log_first(&self, took: Duration) {
         let (elapsed, since_start) = (duration(took), duration(self.started.elapsed()));
         let (services, endpoints) = (self.engine.state.service_count(), self.engine.endpoint_count());
@@ -188,7 +189,7 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Adds the results of a successful sync to the metrics.
+    /// Adds the results of a successful sync, or of a check of session-affinity clients, to the metrics.
     pub(super) fn count(&self, report: &Report) {
         for (family, latency) in &report.programmed {
             self.metrics.programmed(*family, *latency);

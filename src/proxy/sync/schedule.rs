@@ -1,42 +1,45 @@
 //! Decides when to sync: not too often, again after a failure, and once in a while without a request.
 //!
-//! Pure: the caller passes in the time. A run is one sync. Requests are coalesced into one (G2); between the end of a run that an event
-//! asked for and the start of the next such run lies at least the minimum interval (G3); a failed run is tried again with growing delays up
-//! to the sync period (G5); the next full comparison, which reads the tables back, follows about an hour after the last one (G4).
+//! Pure: the caller passes in the time. A run is one sync. Requests are coalesced into one (G2). Between the end of a run that an event
+//! asked for and the start of the next such run lies at least the minimum interval, unless that run also makes a repair, which does not
+//! wait (G3). A failed run is tried again with growing delays up to the sync period (G5). The next full comparison, which reads the tables
+//! back, follows about an hour after the last one (G4).
 //!
-//! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the processor time of the last
-//! run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second, and changes
-//! use at most a tenth of one processor; the first run of the process counts as free. Processor time and not duration, because a run
-//! that waited for a busy processor or for the kernel costs no more than one that did not.
+//! The minimum interval is what the configuration says. If it says nothing, it is [`INTERVAL_PER_COST`] times the processor time of the
+//! last run that an event asked for, at most [`AUTOMATIC_LIMIT`]: a run of 0.4 ms does not make the next change wait for a second; the
+//! first run of the process counts as free. Processor time and not duration, because a run that waited for a busy processor or for the
+//! kernel costs no more than one that did not.
 //!
-//! The hour counts from the last comparison and not from the last run, because on a live cluster runs never end. A comparison takes as long
-//! as a first sync, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the next run.
+//! The hour counts from the last comparison and not from the last run, because on a busy cluster one run follows another. A comparison
+//! reads all tables, which may take long, so it is put off while an event waits for a run; after [`PATIENCE`] it is done together with the
+//! next run.
 //!
-//! Invariant: a run that no event asked for (a clean-up, a repair, one for the node's addresses, a retry, the hourly one) delays no run
-//! that an event asks for. A clean-up keeps the minimum interval from every run before it; a repair and a run for addresses do not.
+//! Invariant: a run that no event asked for (a clean-up, a repair, a retry, the hourly one) does not make the schedule delay a run that an
+//! event asks for. A clean-up keeps the minimum interval from every run before it; a repair and a run for the node's addresses do not.
 
 use std::time::{Duration, Instant};
 
 use component::config::AUTOMATIC_LIMIT;
 
-/// Time between two full comparisons (G4), before jitter of a quarter. Upstream does a full sync once an hour.
+/// Time between two full comparisons (G4), before jitter of a quarter. Upstream does a full sync once an hour (`FullSyncPeriod` in
+/// `pkg/proxy/util/utils.go` of Kubernetes).
 const COMPARISON: Duration = Duration::from_secs(3600);
 
 /// By which share the time between two comparisons may be longer or shorter, so that nodes that were started together do not read their
 /// tables back at the same time.
 const JITTER: f64 = 0.25;
 
-/// How long a comparison is put off while events wait for a run: events may come faster than runs end.
+/// How long at most a comparison is put off while events wait for a run: events may come faster than runs end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Delay before the first retry of a failed run; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// Without a configured minimum interval, the next run waits this many times the processor time of the last run, so that changes use at
-/// most a tenth of a processor.
+/// Without a configured minimum interval, the interval is this many times the processor time of the last run that an event asked for, at
+/// most [`AUTOMATIC_LIMIT`]. So runs that take up to 100 ms use at most a tenth of a processor (`src/decisions/0007-minimum-sync-period.md`).
 const INTERVAL_PER_COST: u32 = 10;
 
-/// When the next run is due.
+/// Knows the requests and the times of earlier runs, and so when the next run is due.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// The configured minimum interval; `None`: it follows from `last_cost`.
@@ -48,7 +51,7 @@ pub struct Schedule {
     /// The reasons for the run under way.
     running: Wanted,
     last_end: Option<Instant>,
-    /// The end of the last run that an event asked for.
+    /// The end of the last run that an event asked for, or of the first run.
     last_asked: Option<Instant>,
     /// The processor time of the run of `last_asked`; 0 if that is the first run of the process.
     last_cost: Duration,
@@ -65,7 +68,8 @@ struct Wanted {
     event: bool,
     /// An earlier run left work for later.
     cleanup_step: bool,
-    /// When a run is due that does not wait for the minimum interval: for a repair, or for changed addresses.
+    /// When a run is due that does not wait for the minimum interval: for a repair, or for changed addresses; `None` without such a
+    /// request.
     urgent: Option<Instant>,
 }
 
@@ -82,7 +86,7 @@ pub enum End {
 
 impl Schedule {
     /// Makes a schedule with a full comparison once an hour. `min_interval` is `nftables.minSyncPeriod`, or `None` to derive the interval
-    /// from the duration of runs. `max_retry` is `nftables.syncPeriod`.
+    /// from the processor time of runs. `max_retry` is `nftables.syncPeriod`.
     #[must_use]
     pub fn new(min_interval: Option<Duration>, max_retry: Duration) -> Self {
         let (wanted, running) = (Wanted::default(), Wanted::default());
@@ -106,7 +110,7 @@ impl Schedule {
         Self { comparison, ..self }
     }
 
-    /// Returns this schedule with 45 to 75 minutes between two full comparisons; `chance` is in 0..1.
+    /// Returns this schedule with 45 to 75 minutes between two full comparisons; `chance` is a number from 0 to 1.
     #[must_use]
     pub(crate) fn with_jitter(self, chance: f64) -> Self {
         self.comparing_every(COMPARISON.mul_f64((2.0 * chance - 1.0).mul_add(JITTER, 1.0)))
@@ -122,7 +126,8 @@ impl Schedule {
         self.wanted.cleanup_step = true;
     }
 
-    /// Asks for a run at the time `at`, because another program changed the tables. After a failed run, the request waits for the retry.
+    /// Asks for a run at the time `at` that does not wait for the minimum interval, for example for a repair. After a failed run, the
+    /// request waits for the retry.
     pub(crate) fn request_at(&mut self, at: Instant) {
         self.wanted.urgent = Some(self.wanted.urgent.map_or(at, |before| before.min(at)));
     }
@@ -158,7 +163,8 @@ impl Schedule {
         [retry, event, cleanup_step, urgent, comparison].into_iter().flatten().min().unwrap_or(end + self.comparison)
     }
 
-    /// Returns the least time between the end of a run that an event asked for and the start of the next such run.
+    /// Returns the minimum interval: the configured one, or else one that follows from the processor time of the last run that an event
+    /// asked for.
     fn interval(&self) -> Duration {
         self.min_interval.unwrap_or_else(|| self.last_cost.saturating_mul(INTERVAL_PER_COST).min(AUTOMATIC_LIMIT))
     }
@@ -180,7 +186,7 @@ impl Schedule {
     /// Notes the end of a run, and the processor time that it took.
     pub fn finished(&mut self, now: Instant, how: End, cost: Duration) {
         if self.running.event || self.last_end.is_none() {
-            // The first run is the largest, and comes once: the first change after it does not wait for a second.
+            // The first run programs everything and comes only once, so its cost does not delay the first change after it.
             let cost = if self.last_end.is_none() { Duration::ZERO } else { cost };
             (self.last_asked, self.last_cost) = (Some(now), cost);
         }
@@ -217,7 +223,7 @@ mod tests {
         (schedule, now)
     }
 
-    // The first sync does not wait, later ones keep `minSyncPeriod` after the end of the last one (G3).
+    // The first sync does not wait; a later one that an event asks for keeps `minSyncPeriod` after the end of the last one (G3).
     #[test]
     fn the_first_run_is_not_delayed_and_later_ones_keep_their_distance() {
         let now = Instant::now();
@@ -245,7 +251,8 @@ mod tests {
         schedule.due(start) - (start + Duration::from_secs(9))
     }
 
-    // Without a configured interval changes use at most a tenth of a processor, and no change waits for more than a second (G3).
+    // Without a configured interval, a change waits for ten times the processor time of the last run that an event asked for, and at most for
+    // a second (G3).
     #[test]
     fn the_automatic_interval_is_ten_times_the_processor_time_and_at_most_a_second() {
         let ms = Duration::from_millis;
@@ -255,7 +262,7 @@ mod tests {
         assert_eq!(automatic(End::Compared, Duration::from_secs(7)), AUTOMATIC_LIMIT);
     }
 
-    // A comparison takes long, and its duration delays no change (G3, G4).
+    // The hourly comparison takes much processor time, which delays no change (G3, G4).
     #[test]
     fn the_automatic_interval_follows_from_runs_that_events_asked_for_and_from_no_other() {
         let start = Instant::now();
@@ -294,7 +301,8 @@ mod tests {
         assert_eq!(schedule.due(end + HOUR), end + 2 * HOUR);
     }
 
-    // Nodes that are started together do not read their tables back at the same time (G4).
+    // The time between comparisons differs by process, so that nodes that were started together read their tables back at different times
+    // (G4).
     #[test]
     fn the_hour_is_less_or_more_by_chance_and_each_time_the_same_for_a_process() {
         let due = |chance| {
@@ -324,8 +332,8 @@ mod tests {
         }
     }
 
-    /// Simulates a cluster with an event each `every`, whose runs take `takes`. Returns for each comparison how long ago the last
-    /// comparison before it ended, and whether an event was waiting.
+    /// Simulates for the time `lasts` a cluster with an event each `every`, whose runs take `takes`. Returns for each comparison how long
+    /// ago the last comparison before it ended, and whether an event was waiting.
     fn live(min: Duration, every: Duration, takes: Duration, lasts: Duration, chance: f64) -> Vec<(Duration, bool)> {
         let start = Instant::now();
         let mut schedule = Schedule::new(Some(min), MAX).with_jitter(chance);
@@ -356,7 +364,7 @@ mod tests {
         found
     }
 
-    // The alert KubeProxyTablesNotVerified fires after two hours; it is silent on a node that is busy for days (G4).
+    // The alert KubeProxyTablesNotVerified fires after two hours without a comparison; it is silent on a node that is busy for days (G4).
     #[test]
     fn on_a_live_cluster_everything_is_compared_about_once_an_hour_and_no_event_waits_for_it() {
         const DAYS: Duration = Duration::from_secs(3 * 24 * 3600);
@@ -418,7 +426,7 @@ mod tests {
         assert!(schedule.due(end + MIN) <= end + MIN);
     }
 
-    // A retry reads everything back anyway, so it does not count as the hourly comparison, which blames differences on other
+    // A retry reads everything back anyway. So it does not count as the hourly comparison, after which differences would be blamed on other
     // programs (G4, G5).
     #[test]
     fn a_new_try_is_never_the_hourly_comparison() {
@@ -455,7 +463,7 @@ mod tests {
         }
     }
 
-    // Emptied chains are deleted by a later transaction, which can wait; what another program changed cannot (F8).
+    // Emptied chains are deleted by a later transaction, which can wait; the repair of what another program changed cannot wait (F8).
     #[test]
     fn a_clean_up_keeps_the_minimum_interval_and_a_repair_does_not() {
         let (mut schedule, end) = after_a_run(End::Compared);

@@ -9,7 +9,7 @@ use component::config::{self, Config, DetectLocal, NodePortAddresses, RulesetLay
 use rules::model::{Family, Node, Ranges, Scheduler};
 use rules::ruleset::{Balancing, Counters, Layout, LocalTraffic, Localhost, NodePorts, Pings, Settings};
 
-/// Returns the ruleset layout that the configuration asks for: maps, chains, or chains of Services only.
+/// Returns the ruleset layout that the configuration asks for: maps, chains, or chains without a chain for each endpoint.
 #[must_use]
 pub const fn layout(config: &Config) -> Layout {
     match (config.ruleset_layout, config.endpoint_chains) {
@@ -55,7 +55,7 @@ pub(super) fn settings(
 }
 
 /// Returns the address that answers pings, if the configuration asks for one: the node's IP, or, if no interface has that, the lowest
-/// address that others may reach (D25).
+/// address of an interface that is neither loopback nor link-local (D25). `None` also if there is no such address.
 pub(super) fn ping_answer(
     config: &Config,
     node: Option<&Node>,
@@ -84,7 +84,8 @@ pub(super) const fn balancing(config: &Config) -> Balancing {
     }
 }
 
-/// Returns how traffic of local pods is recognised: by the cluster's CIDR, the node's pod CIDRs, or the interface (I1 to I3).
+/// Returns how traffic of local pods is recognised: by the cluster's CIDR, the node's pod CIDR, or the interface (I1 to I3); `None` if the
+/// family has no such CIDR.
 fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> Option<LocalTraffic> {
     match detect {
         DetectLocal::ClusterCidr { v4, v6 } => {
@@ -103,8 +104,8 @@ fn local_traffic(detect: &DetectLocal, node: Option<&Node>, family: Family) -> O
     }
 }
 
-/// Returns whether node ports are accepted at every address or at listed ones: a family that the list does not mention accepts them at
-/// every address; `primary` counts as a mention of both families (H2 to H4).
+/// Returns whether node ports are accepted at every address or at listed ones. A family accepts them at every address if the list does not
+/// mention it, or has a range with prefix length 0; `primary` counts as a mention of both families (H2 to H4).
 pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodePorts {
     let mut of_family = addresses.ranges.iter().filter(|range| Family::of(range.addr()) == family).peekable();
     let is_mentioned = addresses.primary || of_family.peek().is_some();
@@ -115,8 +116,9 @@ pub(super) fn node_ports(addresses: &NodePortAddresses, family: Family) -> NodeP
     }
 }
 
-/// Returns how node ports on loopback addresses are handled: they are served if `nodePortAddresses` names a loopback range itself; a wider
-/// range that contains loopback is not enough (R2).
+/// Returns how node ports on loopback addresses are handled: ignored if the feature gate
+/// KubeProxyNFTablesLocalhostNodePorts is off (R1). If it is on, they are served if `nodePortAddresses` names a loopback range itself, and
+/// refused otherwise; a wider range that contains loopback is not enough (R2).
 pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
     let is_named = config.node_port_addresses.loopback().any(|range| Family::of(range.addr()) == family);
     match (config.localhost_node_ports, is_named) {
@@ -126,8 +128,8 @@ pub(super) fn localhost(config: &Config, family: Family) -> Localhost {
     }
 }
 
-/// Returns the addresses that accept node ports, from the node's IPs or from the addresses of its interfaces (H2, H4, H5). Loopback
-/// addresses never accept node ports (D20), even if they are listed for health checks.
+/// Returns the addresses that accept node ports, from the node's IPs and the addresses of its interfaces (H2, H4, H5). Loopback addresses
+/// never accept node ports (D20), even if they are listed for health checks.
 pub(super) fn node_port_addresses(config: &Config, node: Option<&Node>, interfaces: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = serving(config, interfaces).collect();
     addresses.extend(primary_addresses(config, node));

@@ -2,8 +2,8 @@
 //!
 //! Takes the result of each try, and returns what to do about it. Pure: the caller passes in the time.
 //!
-//! While this process holds the lock, the lock is checked once a second; while another process holds it, every 50 ms, so that this process
-//! takes over at once. A wait is logged when it begins, when the holder changes, and every five minutes.
+//! While this process holds the lock, the lock is checked once a second; while this process waits for it, every 50 ms, so that it takes
+//! over soon. A wait is logged when it begins, when its reason changes, and every five minutes.
 
 use std::time::{Duration, Instant};
 

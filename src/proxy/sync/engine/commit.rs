@@ -1,7 +1,7 @@
 //! Commits the difference between what the kernel holds and what the tables should hold, and informs the journal and the observers.
 //!
-//! Takes the difference as commands; returns a [`Report`] of what the kernel committed. A sync is one transaction, except that tables that
-//! no packet passes yet may be filled in several.
+//! Takes the difference as commands; returns a [`Report`] of what the kernel committed. The commands are one transaction, unless they fill
+//! large tables that no packet passes yet.
 //!
 //! Order: nothing is reported before the kernel has answered. The journal and the observers compare the old records with the new ones, so
 //! they come before [`Tables::committed`](super::Tables::committed), which replaces the old records.
@@ -16,7 +16,7 @@ use crate::sync::failure::SyncError;
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
-/// The result of a transaction that the kernel committed.
+/// The result of the last of the transactions that are carried out together; `committed` is `None` if there was nothing to commit.
 struct Done {
     committed: Option<Committed>,
     commands: Vec<Command>,
@@ -46,8 +46,8 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
-    /// Returns the commands that would be needed if no other program had changed the tables; `None` if it is certain that no other program
-    /// changed them, or if those commands cannot be determined.
+    /// Returns the commands that would be needed if no other program had changed the tables; `None` if there is no sign that another
+    /// program changed them, or if those commands cannot be determined.
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         self.may_have_changed.then(|| self.tables.own_changes(after_pause)).flatten()
     }
@@ -115,7 +115,7 @@ impl<K: Kernel> Engine<K> {
 
 /// Why the tables could not be brought up to date.
 pub(super) enum Failed {
-    /// The kernel did not commit these commands.
+    /// The kernel did not commit these commands, or did not confirm that it did.
     Commit(CommitError, Vec<Command>),
     /// The tables could not be read.
     Read(ReadError),

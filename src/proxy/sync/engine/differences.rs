@@ -1,7 +1,8 @@
 //! Finds how tables differ from what they should hold, and the service port that each difference belongs to.
 //!
-//! Used by commands that change nothing, such as `kube-proxy verify`. Takes tables as they were read, returns [`TableDifference`]s.
-//! Invariant: the result is empty if and only if a sync that reads these tables back would write nothing.
+//! Used by commands that change nothing, such as `kube-proxy verify`. Takes tables as they were read, returns [`TableDifference`]s. The
+//! result is empty if a sync that reads these tables back would have nothing to correct. That a sync would split the maps of endpoints
+//! further, because a table has grown, is no difference.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub struct TableDifference {
 /// What a difference belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// The fixed rules, which are the same whatever Services there are, or an object of another program.
+    /// The fixed rules, which do not depend on Services, or an object that belongs neither to the node nor to a known Service.
     Table,
     /// A fact of the node, such as an address that accepts node ports.
     Node,
@@ -52,7 +53,7 @@ impl Subject {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Returns the names of the tables, in a fixed order.
+    /// Returns the names of the tables, one for each family, always in the same order.
     pub fn table_names(&self) -> Vec<TableName> {
         self.tables.names()
     }
@@ -139,8 +140,8 @@ fn subjects(state: &State, tables: &Tables, found: &[(usize, Difference<Owner>)]
     subjects
 }
 
-/// Returns whether the objects of one service port include the object of a difference, or include a list of numbered map elements that has
-/// the key of the difference.
+/// Returns whether the objects of one service port include the object of a difference, or include a list of numbered map elements to which
+/// its key belongs.
 fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
     if let Some((set, key)) = what.element() {
         let is_it = |(name, element): &(_, nft::Element)| *name == set && element.key.as_slice() == key;
@@ -155,7 +156,7 @@ fn has(fragment: &ServiceObjects, what: &DifferenceKind) -> bool {
         || fragment.verdict_maps.iter().any(|map| *map.set.name == *name)
 }
 
-/// Returns the service port, or the Service, that a comment of the differing object names.
+/// Returns the service port, or the Service, that a comment of the differing object names; `None` if no comment names a known Service.
 fn by_comment(state: &State, what: &DifferenceKind) -> Option<Arc<str>> {
     let words = what.comments().into_iter().flat_map(|comment| comment.split([' ', ',']));
     words.filter_map(|word| service_port(state, word)).next()

@@ -1,10 +1,11 @@
 //! Finds the Services that the kernel refuses, and programs the rest.
 //!
-//! All Services that the refusal may be about are held back: the tables keep what was last committed for them. If the kernel accepts the
-//! rest, groups of the held-back Services are let in again, and a refused group is halved, until each refused Service is alone. Each try is
-//! a whole transaction, so the tables never mix old and new rules of one Service.
+//! All Services that the refusal may be about are held back: the tables keep what was last committed for them or, if the kernel refuses
+//! that too, nothing. If the kernel accepts the rest, groups of the held-back Services are let in again, and a refused group is halved,
+//! until each refused Service is alone. Each try is a whole transaction, so the tables never mix old and new rules of one Service.
 //!
-//! Bounded: at most [`TRIES`] transactions in one sync. Services not tried by then wait for the next sync, and accepted ones stay in force.
+//! Bounded: after [`TRIES`] tries in one sync, no further group is let in. Services not tried by then wait for the next sync, and accepted
+//! ones stay in force.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -18,7 +19,7 @@ use crate::sync::tables::{HeldBack, ServiceRecords};
 use node::kernel::Kernel;
 use rules::model::ObjectName;
 
-/// The most transactions of one search: enough to find one refused Service among 20,000, or several among hundreds.
+/// The number of tries after which a search ends: enough to find one refused Service among 20,000.
 const TRIES: usize = 40;
 
 type Names = BTreeSet<ObjectName>;
@@ -37,7 +38,8 @@ struct Search {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// After a refusal, commits as much as the kernel accepts. Returns the failure when it is not about single Services.
+    /// After a refusal, commits as much as the kernel accepts. Fails if it is not time for a search, if the kernel accepts no attempt, or if
+    /// Services are left for the next sync.
     pub(super) fn isolate(&mut self, failed: Failed) -> Result<Report, Failed> {
         let Failed::Commit(error, commands) = &failed else { return Err(failed) };
         let cause = Cause::of(error);
@@ -83,7 +85,8 @@ impl<K: Kernel> Engine<K> {
         None
     }
 
-    /// Lets groups of the candidates in again until the refused ones are alone. Returns the Services that were not tried.
+    /// Lets groups of the candidates in again until the refused ones are alone. Returns the Services of which it was not found out whether the
+    /// kernel refuses them.
     fn search(&mut self, search: &mut Search, candidates: Names, how: HeldBack) -> Names {
         // The first group is all candidates: if the kernel accepts them now, it refuses none of them.
         let mut groups = vec![candidates];
@@ -119,7 +122,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Puts the refused Services into quarantine, if the refusals are about Services; the next sync lets all others in.
+    /// Puts the refused Services into quarantine, if the refusals are about Services. Returns `failed` if other held-back Services are
+    /// left, which the next sync lets in.
     fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
         let Search { report, refused, mut held_back, .. } = search;
         // If the kernel accepted nothing at all, for a reason that may pass, the refusals say nothing about single Services.
@@ -157,14 +161,14 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Commits the difference between the kernel's tables and the present records. A refusal changes nothing in the kernel, so its content
-    /// stays known.
+    /// Commits the difference between the kernel's tables and the present records. A refusal changes nothing in the kernel, so it stays
+    /// known what the kernel holds.
     fn attempt(&mut self, search: &mut Search) -> Result<(), Failed> {
         search.tries += 1;
         if !self.tables.known() {
             self.tables.read_back(&mut self.kernel)?;
         }
-        // Repeat this in each try: a Service that took over a frontend of a held-back Service may itself be held back by now.
+        // Each try repeats both calls: a Service that took over a frontend of a held-back Service may itself be held back by now.
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let own = self.own_changes(false);
@@ -182,7 +186,7 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl Report {
-    /// Adds what a further transaction of the same sync did.
+    /// Adds the report of a further attempt of the same sync.
     fn add(&mut self, other: Self) {
         self.full |= other.full;
         self.repaired |= other.repaired;

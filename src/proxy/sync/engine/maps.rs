@@ -1,9 +1,10 @@
 //! Chooses the number of maps that share the endpoints, unless `nftables.endpointMaps` sets it, and raises it when the table has outgrown
 //! it (F10).
 //!
-//! The first sync reads the tables before it plans. If the kernel holds tables, their number of maps is kept, unless it is too small;
-//! otherwise the number of endpoints of all Services decides. Later the number only grows, in a separate transaction after a sync. The
-//! previous records are kept until the kernel has committed that transaction, and are restored when it refuses.
+//! The first sync reads the tables before it plans. If the kernel holds tables with maps of endpoints, their number of maps is kept if it
+//! is one of the [`Steps`] and large enough; otherwise their elements decide. Without such tables, the endpoints of all Services decide.
+//! Later the number only grows, in a separate transaction after a sync. The previous records are kept until the kernel has committed that
+//! transaction, and are restored if the transaction fails.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use component::logging::duration;
 use node::kernel::Kernel;
 use rules::ruleset::map_steps::{self, Steps};
 
-/// Time from a split that failed to the next try.
+/// The least time from a split that failed to the next try.
 const RETRY: Duration = Duration::from_secs(3600);
 
 /// Whether and how the number of maps is chosen.
@@ -90,9 +91,9 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Splits the maps of endpoints after a sync that succeeded, if the table has outgrown their number. Does nothing while the kernel
-    /// refuses a Service: its old rules may be in force, and cannot be planned again for another number of maps. When the kernel refuses
-    /// the split, the rules stay as they are, and the next try is an hour later.
+    /// Splits the maps of endpoints after a sync that committed something, if a table has outgrown their number. Does nothing while the
+    /// kernel refuses a Service: its old rules may be in force, and cannot be planned again for another number of maps. When a split fails,
+    /// the rules stay as they are, and the next try is at least an hour later.
     pub(super) fn split_maps(&mut self, report: &mut Report) {
         let now = Instant::now();
         let is_time = self.maps.not_before.is_none_or(|time| time <= now) && self.quarantine.names().len() == 0;

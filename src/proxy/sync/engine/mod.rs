@@ -60,7 +60,7 @@ pub struct Engine<K> {
     other_nodes: BTreeSet<Arc<str>>,
     /// Whether another program may have changed the tables since the last sync that succeeded.
     may_have_changed: bool,
-    /// True until the tables have received the node's facts.
+    /// True until Services are planned for the first time, which passes the node's facts to the tables.
     first: bool,
     quarantine: Quarantine,
     /// Whether the kernel supports `destroy element`; assumed until the kernel refuses it.
@@ -74,7 +74,7 @@ pub struct Engine<K> {
 /// The result of applying an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// How the metrics count the event, even if it changed nothing.
+    /// How the metrics count the event, even if it changed nothing; `None` if they do not count it.
     pub counted: Option<Counted>,
     /// Whether a sync is to follow.
     pub asks_for_sync: bool,
@@ -91,20 +91,19 @@ pub struct Report {
     pub added: usize,
     /// The number of elements removed.
     pub removed: usize,
-    /// What was sent over netlink; `None` when nothing had to change.
+    /// The size of what the kernel committed; `None` when nothing had to change.
     pub committed: Option<Committed>,
-    /// The number of transactions: one, unless new tables were filled in parts, Services were refused, or session-affinity clients were
-    /// deleted separately.
+    /// The number of committed transactions: usually one, and none when nothing had to change.
     pub transactions: usize,
     /// The Service that was recomputed, when it was only one.
     pub only_service: Option<ObjectName>,
     /// How long the parts of the sync before and after the transactions took.
     pub timing: Timing,
-    /// Time from sending the first transaction to the kernel's last answer.
+    /// How long all transactions together took, including the wait for the kernel's answers.
     pub kernel_time: Duration,
     /// Whether another program had changed the tables, so that more had to be written than the cluster's changes.
     pub repaired: bool,
-    /// For each changed slice with a trigger time: how long it waited until it was programmed.
+    /// How long each change of a slice waited until it was programmed, for changes with a trigger time (P7).
     pub programmed: Vec<(Family, Duration)>,
     /// The results of examining flows after the commit, by family.
     pub flows: Vec<Reconciled>,
@@ -188,8 +187,8 @@ impl<K: Kernel> Engine<K> {
         self.tables.families()
     }
 
-    /// Returns the sets of each family's table and their numbers of elements as of the last commit; without dynamic sets, which session
-    /// affinity fills.
+    /// Returns the number of elements of each set of each family's table as of the last commit. Verdict maps are counted together by the
+    /// prefix of their names. Dynamic sets, which session affinity fills, are left out.
     pub fn table_counts(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.lens()
     }
@@ -201,11 +200,11 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Brings the kernel's tables up to date: plans the Services that changed, and commits the difference. `after_pause` says that the last
-    /// sync was at least a second ago: then the chains that it emptied are deleted (F8).
+    /// sync was at least a second ago: then chains that earlier syncs emptied are deleted (F8).
     ///
-    /// Order: the Services that the kernel refuses are found before the observers are informed, because their old rules stay in force. Flows
-    /// are examined last, because the old rules would make a flow again that is deleted before the new rules are in force. When a
-    /// sync fails, no observer is informed.
+    /// Order: the Services that the kernel refuses are found before the observers are informed, because their old rules stay in force.
+    /// Flows are examined after the commit: while the old rules are in force, they would make a deleted flow again. When a sync fails,
+    /// `Observers::committed` is not called.
     ///
     /// # Errors
     /// See [`SyncError`]; the next sync reads back and compares everything.
@@ -262,7 +261,8 @@ impl<K: Kernel> Engine<K> {
         self.observers.flows.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, (moment, now))
     }
 
-    /// Plans the Services that changed. Returns their number, and the Service when it is only one.
+    /// Plans the Services that changed or are to be tried again, or all Services if settings changed that concern all records. Returns how
+    /// many Services were planned, and the Service when it is only one.
     fn recompute(&mut self) -> (usize, Option<ObjectName>) {
         self.choose_maps();
         let Dirty { services: mut names, node, service_cidrs } = self.state.take_dirty();
@@ -300,7 +300,7 @@ impl<K: Kernel> Engine<K> {
         (self.state.service_count(), None)
     }
 
-    /// Makes the records of all Services again, except those in `done`.
+    /// Makes the records of all Services again, except those of Services in `done` and of Services over the limit of elements.
     fn plan_others(&mut self, done: &[ObjectName]) {
         let done: HashSet<&ObjectName> = done.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
@@ -315,7 +315,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Logs one warning for all Services, however many they are (A7).
+    /// Warns that external IPs are not served, in one log record for all Services that have some (A7).
     fn warn_of_ignored_external_ips(&self) {
         let count = self.state.services_unordered().filter(|service| service.ignores_external_ips).count();
         if count > 0 {
@@ -326,7 +326,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Passes the node's facts and addresses to the tables and the health checks.
+    /// Lists the node's addresses, and passes them and the facts of the node to the tables and the health checks.
     fn refresh_node(&mut self) {
         self.list_addresses();
         let facts = NodeFacts { service_cidrs: self.state.service_cidrs(), ..NodeFacts::default() };
@@ -341,14 +341,14 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Returns the Services that the kernel refused since the last call and that are left out now. A Service that stays left out is
-    /// returned again only when the reason changes.
+    /// Returns the Services that were left out since the last call because the kernel refuses them, except Services that were left out
+    /// before for the same reason and were tried again in vain.
     pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
         self.quarantine.take_news()
     }
 
-    /// Returns the Services that lost a claim on a frontend since the last call, and still lose it. Returns nothing until every object that
-    /// existed at the start has arrived: until then, another Service may still claim the frontend first.
+    /// Returns a report about the Services that lost a claim on a frontend since the last call, and still lose it. The report is empty
+    /// until every object that existed at the start has arrived: an object that is still missing may change who gets the frontend.
     pub fn take_lost_claims(&mut self) -> LostReport {
         if self.state.is_complete() {
             conflicts::report(&self.state.take_conflicts(conflicts::NAMED))
@@ -367,7 +367,7 @@ impl<K: Kernel> Engine<K> {
         self.quarantine.names()
     }
 
-    /// Returns a sentence about each Service that is left out, and one if there is no Node of this name.
+    /// Returns sentences about the Services that are left out, a limited number of them, and one if this node has no Node object.
     pub(super) fn left_out(&self) -> Vec<Problem> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
         let quarantined = self.quarantine.all().map(|(name, reason)| (name, reason, has_rules(name)));
@@ -377,13 +377,13 @@ impl<K: Kernel> Engine<K> {
         problems
     }
 
-    /// Returns [`Engine::left_out`], and a sentence about each frontend that a Service does not get.
+    /// Returns [`Engine::left_out`], and sentences about frontends that Services do not get, a limited number of them.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         [self.left_out(), problems::lost_frontends(&self.state)].concat()
     }
 
-    /// Returns the name of this node if it has no Node object. A directory of manifests need not contain Nodes, but if it contains other
-    /// Nodes, it should contain this one too.
+    /// Returns the name of this node if it has no Node object once all initial objects have arrived. A directory of manifests need not
+    /// contain Nodes, but if it contains other Nodes, it should contain this one too.
     pub(crate) fn missing_node(&self) -> Option<&str> {
         let wants_node = self.config.manifests.is_none() || !self.other_nodes.is_empty();
         let is_missing = wants_node && self.state.is_complete() && self.state.node().is_none();
@@ -400,15 +400,15 @@ impl<K: Kernel> Engine<K> {
         self.budget.names()
     }
 
-    /// Returns whether the kernel holds rules of an earlier process. If so, takes the health checks from those rules until the first sync,
-    /// because before it they have no other source.
+    /// Returns whether the kernel holds rules of an earlier process. If so, takes the health checks from those rules until a sync succeeds,
+    /// because before that they have no other source.
     pub fn adopt_previous(&mut self) -> bool {
         let mut adopted = false;
         self.list_addresses();
         self.observers.health_checks.set_node(&self.config, self.state.node(), &self.interfaces);
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
-                // A table without base chains comes from a process that ended before its first sync was complete. No packet passes it.
+                // No packet passes a table without base chains. A process that ends before its first sync is complete may leave one.
                 Ok(Some(dump)) if packets_pass(&dump) => {
                     self.observers.health_checks.adopt(&self.config, family, &dump);
                     adopted = true;
@@ -420,8 +420,8 @@ impl<K: Kernel> Engine<K> {
         adopted
     }
 
-    /// Lists the node's addresses. Returns the new ones and the lost ones, if the next sync has to take them over (G11); addresses that
-    /// cannot serve a node port and answer no pings do not count.
+    /// Lists the node's addresses. Returns the new ones and the lost ones, if the next sync has to take them over (G11); `None` if no
+    /// address changed that can serve a node port or answer pings.
     ///
     /// # Errors
     /// When the addresses cannot be listed; the known ones stay in use.
@@ -447,18 +447,18 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Notes that at least a second has passed since the last call. While one sync follows another without a pause, chains that were empty
-    /// at one call are deleted by the first sync after the next call (F8).
+    /// at one call are deleted by a sync after the next call (F8).
     pub fn second_passed(&mut self) {
         self.tables.second_passed();
     }
 
-    /// Returns whether emptied chains are left; they are deleted a second after they were emptied.
+    /// Returns whether emptied chains are left; they are deleted at least a second after they were emptied.
     pub fn has_emptied_chains(&self) -> bool {
         self.tables.has_emptied_chains()
     }
 
     /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns `None` if no program
-    /// wrote, else the programs that wrote. The list is empty if it is unknown which program wrote, or whether one did.
+    /// wrote or the check failed, else the programs that wrote. The list is empty if it is unknown which program wrote, or whether one did.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
         let tables = if self.tables.owned() { Vec::new() } else { self.tables.names() };
         let found = self.kernel.foreign_writes(&tables, Instant::now());
@@ -482,7 +482,8 @@ impl<K: Kernel> Engine<K> {
         !self.tables.owned()
     }
 
-    /// Describes the objects of other programs that the last read-backs found in the tables, except rules and elements.
+    /// Describes what read-backs found in the tables since the last call that this program never makes, such as a counter. Foreign chains,
+    /// sets, rules and elements that can be decoded are left out.
     pub fn take_findings(&mut self) -> Vec<String> {
         self.tables.take_findings()
     }
@@ -522,7 +523,8 @@ pub(crate) struct AddressChange {
     pub removed: Vec<IpAddr>,
 }
 
-/// A stand-in for the kernel, for `kube-proxy render`, which must not touch the real one: it holds nothing and accepts everything.
+/// A stand-in for the kernel that holds nothing and accepts everything, for commands such as `kube-proxy render` that must not change the
+/// real one.
 #[derive(Default)]
 pub struct NoKernel {
     /// The addresses that this kernel reports as the node's.

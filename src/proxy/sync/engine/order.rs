@@ -16,7 +16,7 @@ use rules::model::testing::{name, port, service, slice, slice_port};
 use rules::model::{CloseConnections, Event, Family, Service, TrafficPolicy};
 use rules::ruleset::Layout;
 
-/// A kernel that holds nothing, notes each call, and fails each commit on demand.
+/// A kernel that holds nothing, records what the engine reads, commits and lists, and fails each commit on demand.
 #[derive(Clone, Default)]
 struct Recorder {
     calls: Rc<RefCell<Vec<&'static str>>>,
@@ -97,7 +97,7 @@ fn healthy(engine: &Engine<Recorder>) -> Vec<usize> {
     engine.observers.health_checks.snapshot().checks.values().map(|check| check.local_endpoints).collect()
 }
 
-// The old rules make a flow again that is deleted before the new rules are in force, so flows are examined after the commit (B15, G9).
+// Flows are examined after the commit, because the old rules would make a deleted flow again while they are in force (B15, G9).
 #[test]
 fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order() {
     let kernel = Recorder::default();
@@ -137,8 +137,8 @@ fn after_a_refusal_no_observer_is_told_and_no_flow_is_examined() {
     assert_eq!(healthy(&engine), [0]);
 }
 
-// The flows of TCP and SCTP are listed once after a sync in which a Service lost an endpoint, and not after other syncs. The list includes
-// open connections only if that Service asks for it (J12, J13). The sync itself does not wait for the list.
+// After a sync in which a Service lost an endpoint that could answer, the flows of TCP and SCTP are listed. Open connections are in the
+// list only if an annotation of the Service asks to close connections (J12, J13). The sync itself does not wait for the list.
 #[test]
 fn connections_are_listed_after_the_syncs_that_need_it() {
     let kernel = Recorder::default();

@@ -20,30 +20,28 @@ use crate::sync::flows::Moment;
 use crate::sync::tables::StaleClients;
 use node::kernel::Kernel;
 
-/// The most clients in one separate transaction in which each may be refused: few enough that hardly any client expires between the read
-/// and the transaction.
+/// The most clients in one separate transaction without `destroy element`: in a small transaction hardly any client is missing.
 const FEW: usize = 256;
 
-/// How often such a separate transaction is tried before the map is read again.
+/// How often a separate transaction is tried before the map is read again.
 const TRIES: usize = 8;
 
-/// Without `destroy element`, a client with less time left than this is not deleted: often it would be missing when the command runs, and a
-/// refused transaction costs a grace period of the kernel (RCU), some 10 to 100 ms. If a packet renews such a client, the next check
-/// deletes it.
+/// Without `destroy element`, a client with this time left or less is not deleted: often it would be missing when the command runs, and the
+/// kernel would refuse the transaction. If a packet renews such a client, the next check deletes it.
 const ALMOST_EXPIRED: Duration = Duration::from_millis(200);
 
-/// The most time for reading maps in one sync or check: a sync must not wait for thousands of them.
+/// How long maps that are due are read at a time; the rest waits for the next check, because a sync must not wait for thousands of maps.
 const ENOUGH: Duration = Duration::from_millis(50);
 
 /// How the clients are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ForgetMode {
-    /// All clients in one message, with `destroy element`: some may be missing.
+    /// All clients of a map in one command, `destroy element`: some may be missing.
     Destroy,
-    /// All clients in one message, with `delete element`: each must be there.
+    /// All clients of a map in one command, `delete element`: each must be there.
     Delete,
-    /// Each client in a separate message, and each must be there: the kernel reports one error for each message, so it names all missing
-    /// clients.
+    /// Each client in a separate command, and each must be there: the kernel reports one error for each netlink message, so it names all
+    /// missing clients.
     OneByOne,
     /// No client in this transaction; separate transactions delete the clients.
     Apart,
@@ -155,7 +153,8 @@ impl<K: Kernel> Engine<K> {
         stale.retain(|stale| !stale.clients.is_empty());
     }
 
-    /// Returns the mode to try after `refusals` in `mode`. Never returns a mode that was tried before.
+    /// Returns the mode to try after `refusals` in `mode`: a later one in the order of [`ForgetMode`]. In the last one there is nothing about
+    /// clients that the kernel could refuse.
     fn next_mode(&mut self, mode: ForgetMode, refusals: &[Refusal]) -> ForgetMode {
         match mode {
             ForgetMode::Destroy if refusals.iter().all(Refusal::is_unknown) => {
@@ -167,8 +166,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Deletes the clients that a transaction did not delete. Does not wait for the next check, because the rules no longer have the
-    /// clients' endpoints.
+    /// Reads the maps of clients that a transaction did not delete, and deletes these clients. Does not wait for the next check, because
+    /// the rules no longer have the clients' endpoints.
     pub(super) fn finish(&mut self, left: &[StaleClients], report: &mut Report) {
         if left.is_empty() {
             return;
@@ -180,8 +179,8 @@ impl<K: Kernel> Engine<K> {
 
     /// Reads the maps that are due, and deletes their clients of endpoints that are gone. Such clients exist if a packet was on its way
     /// when the endpoint was removed, or if the client could not be deleted together with the endpoint. Then examines the flows, if any
-    /// client was deleted, or if an examination that failed or was put off is due. Returns `None` if there was nothing to do. A failure is
-    /// logged and tried again; it does not fail a sync, and says nothing about a Service.
+    /// client was deleted, or if an examination is due. Returns `None` if neither was the case. A failure is logged and tried again; it
+    /// does not fail a sync, and says nothing about a Service.
     pub fn check_clients(&mut self, now: Instant) -> Option<Report> {
         let mut report = Report::default();
         self.read_due_maps(now, &mut report);
@@ -192,7 +191,7 @@ impl<K: Kernel> Engine<K> {
         Some(report)
     }
 
-    /// Returns when [`Engine::check_clients`] next has a map to read, or flows to examine again; `None` if neither is planned.
+    /// Returns when [`Engine::check_clients`] next has a map to read, or flows to examine; `None` if neither is planned.
     pub fn next_client_check(&self) -> Option<Instant> {
         self.tables.next_check().into_iter().chain(self.observers.flows.next_try()).min()
     }

@@ -17,7 +17,7 @@ use super::settings;
 /// The health checks of all Services. Copied on write: a snapshot that was handed out does not change.
 #[derive(Debug, Default)]
 pub(super) struct HealthChecks {
-    /// The health checks that the rules in force ask for.
+    /// The health checks that the rules in force ask for, and the addresses to listen on.
     now: Arc<Snapshot>,
     /// Whether the health checks were read from the rules of an earlier process.
     adopted: bool,
@@ -98,7 +98,8 @@ impl HealthChecks {
 }
 
 /// Returns the addresses at which the servers of a family listen (K5): those that accept node ports, and loopback addresses that a
-/// configured range contains. Every node has some address, so an empty list means that the addresses could not be listed.
+/// configured range contains. Every node has some address, so if `interfaces` is empty, the addresses could not be listed: then the servers
+/// of a family with configured ranges listen at all addresses.
 fn listen(config: &Config, node: Option<&Node>, interfaces: &[IpAddr], family: Family) -> Vec<IpAddr> {
     let addresses = &config.node_port_addresses;
     let unspecified = match family {

@@ -64,7 +64,7 @@ fn dump(comment: &str, node_port_address: &str) -> TableDump {
     let address: IpAddr = node_port_address.parse().unwrap();
     let sets = [
         set(HEALTH_CHECKS, nft::Element { comment: Some(comment.into()), ..check.clone() }),
-        // A former version kept the number of endpoints in a comment in the map `services`; this comment must not count.
+        // A comment of a health check in another map must not count.
         set("services", nft::Element { comment: Some("a/b; health check on 1, local endpoints: 2".into()), ..check }),
         set(NODEPORT_ADDRESSES, nft::Element::new(address.into())),
     ];

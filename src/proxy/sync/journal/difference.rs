@@ -2,7 +2,7 @@
 //! the rules and elements of one Service in one table; an entry of a record is an element, or a group: the numbered elements of a map that
 //! list the endpoints of one port.
 //!
-//! Takes time in proportion to the size of the Service, like the comparison that made the commands.
+//! Reads only the records of Services that changed.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use rules::table::ChainContent;
 /// one port's frontends follow each other.
 const ALIKE: usize = 4;
 
-/// Adds the differences in a table to a change.
+/// Adds the differences in a table to a change. If they are committed, logs each endpoint that came or went.
 pub(super) fn add(change: &mut Change, table: ChangedIn<'_>) {
     add_endpoints(change, table);
     add_frontends(change, table);
@@ -125,8 +125,8 @@ fn frontend_of<'a>(table: ChangedIn<'_>, entry: Entry<'a>) -> Option<(FrontendSe
     Some((set, set.frontend(table.family, element.key())?, element))
 }
 
-/// Returns whether a chain drops packets now and did not before, or the other way round, although the elements that jump to it are the
-/// same.
+/// Returns whether a chain that was there before drops packets now and did not before, or the other way round. Then traffic changes
+/// although the elements that jump to the chain are the same.
 fn drop_elsewhere(before: &[ChainContent], now: &[ChainContent]) -> bool {
     let other = |content: &ChainContent| {
         let index = before.binary_search_by(|other| other.chain.name.cmp(&content.chain.name)).ok()?;
@@ -135,7 +135,8 @@ fn drop_elsewhere(before: &[ChainContent], now: &[ChainContent]) -> bool {
     now.iter().any(|content| other(content).is_some_and(|other| reading::has_drop(other) != reading::has_drop(content)))
 }
 
-/// Returns what happens to traffic to each of the sorted `frontends`, according to the entries and chains of a record.
+/// Returns what happens to traffic to each of the sorted `frontends`, according to the entries and chains of a record; `None` if the record
+/// has no element of the frontend.
 fn fates<'a>(
     table: ChangedIn<'_>,
     entries: impl Iterator<Item = Entry<'a>>,

@@ -3,8 +3,8 @@
 //! Takes the change that each event made, and the records (the rules and elements of a Service in a table) of the transaction just before
 //! they count as committed, or after the kernel refused them; returns [`Change`]s. Has no influence on what is written to the kernel.
 //!
-//! Invariants: nothing is kept for a Service that does not change; [`NOTED`] and [`LISTED`] bound the memory and the time of a sync,
-//! whatever changes. The first sync, which makes everything, is reported by its numbers only.
+//! Invariants: nothing is kept for a Service that does not change; [`NOTED`] and [`LISTED`] bound the memory and the time that the journal
+//! takes, whatever changes. The first sync, which makes everything, is reported by its numbers only.
 
 mod difference;
 
@@ -21,9 +21,9 @@ use rules::model::{self, ObjectName, State};
 
 /// The most Services whose changes are listed for one sync; the others are only counted.
 const LISTED: usize = 100;
-/// The most Services whose triggers are noted between two syncs.
+/// The most Services whose triggers are noted until a sync succeeds.
 const NOTED: usize = 1024;
-/// A repair of more elements than this does not name its Services, because it concerns nearly the whole table.
+/// A repair of more elements than this does not name its Services: there may be too many of them.
 const NAMED: usize = 4096;
 
 /// The cause of a Service's change.
@@ -32,7 +32,7 @@ struct Note {
     trigger: Trigger,
     /// When the first event about the Service was applied.
     since: Instant,
-    /// When the cluster changed, as the slice's annotation says: nanoseconds since the epoch.
+    /// When the cluster changed, in nanoseconds since the epoch, as the annotation of the slice in `trigger` says; `None` if there is none.
     cluster: Option<i64>,
     /// The fields of the Service itself that changed since the last commit.
     fields: Vec<FieldChange>,
@@ -44,13 +44,13 @@ struct Note {
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     notes: HashMap<ObjectName, Note>,
-    /// The first cause that concerns more than one Service.
+    /// The first cause other than an event about a single Service.
     reason: Option<TriggerKind>,
     changes: Vec<Change>,
     /// The number of Services that changed and are not in `changes`.
     unlisted: usize,
     repair: Option<Repair>,
-    /// Whether a sync was ever committed.
+    /// Whether a sync ever succeeded.
     began: bool,
     /// Whether the last sync failed.
     has_failed: bool,
@@ -64,7 +64,7 @@ pub(super) struct SyncSummary {
     pub(super) changes: Vec<Change>,
     pub(super) unlisted: usize,
     pub(super) repair: Option<Repair>,
-    /// The cause of the sync, if it concerns more than one Service.
+    /// The cause of the sync, if it is another one than an event about a single Service.
     pub(super) reason: Option<TriggerKind>,
 }
 
@@ -146,7 +146,7 @@ impl Journal {
         }
     }
 
-    /// Returns whether a sync was ever committed.
+    /// Returns whether a sync ever succeeded.
     pub(super) fn has_begun(&self) -> bool {
         self.began
     }
@@ -204,7 +204,7 @@ impl Journal {
         self.notes.get(name).map_or(self.retries, |note| note.is_told)
     }
 
-    /// Makes a change that has only its cause; the differences are added later.
+    /// Makes a change with its cause and result; the frontends and endpoints are added later.
     fn change(&self, service: &ObjectName, action: Action, result: CommitOutcome, error: Option<&str>) -> Change {
         let note = self.notes.get(service);
         Change {
@@ -233,7 +233,7 @@ impl Journal {
     }
 }
 
-/// Returns how long ago `moment`, in nanoseconds since the epoch, was; `None` when it lies in the future.
+/// Returns how long ago `moment`, in nanoseconds since the epoch, was; `None` when it lies in the future or before the epoch.
 fn since(moment: i64, now: SystemTime) -> Option<Duration> {
     let moment = UNIX_EPOCH + Duration::from_nanos(moment.try_into().ok()?);
     now.duration_since(moment).ok()

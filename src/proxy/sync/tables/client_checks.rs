@@ -4,7 +4,7 @@
 //! listing of a map misses elements if other elements expire while it is read: the next part of a listing starts at an element's number
 //! (`nf_tables_dump_set` in `net/netfilter/nf_tables_api.c`), and by then the later elements have smaller numbers. So a map is read soon
 //! after a change, and a few times more at growing intervals; if a read finds stale clients, the next read is soon again. Without stale
-//! clients, the reads end within a second of the change, because no client may be sent to an endpoint that has been gone for longer.
+//! clients, the reads end within a second of the change: by then, no client may be remembered for an endpoint that is gone (E6).
 //!
 //! Takes names of maps and the results of reads, returns times. Pure: the caller passes in the time.
 
@@ -30,7 +30,7 @@ struct Check {
     owner: Owner,
     changed: Instant,
     next: Instant,
-    /// Whether the last read failed.
+    /// Whether the last read failed, or the deletion of the stale clients that it found.
     has_failed: bool,
 }
 
@@ -99,8 +99,8 @@ mod tests {
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// Reads the map whenever it is due, for three seconds, and finds stale clients before `found_until`. Returns the milliseconds of the
-    /// reads.
+    /// Reads the map whenever it is due, for three seconds, and finds stale clients until the millisecond `found_until`. Returns the
+    /// milliseconds of the reads.
     fn reads(found_until: u32) -> Vec<u32> {
         let (mut checks, start, map) = (ClientChecks::default(), Instant::now(), "clients".into());
         checks.changed(&Owner::Node, &map, start);

@@ -13,10 +13,10 @@ pub(super) struct FamilyTable {
     pub(super) records: Records<Owner>,
     /// Whether the static rules differ from those that were last committed.
     pub(super) has_new_static_rules: bool,
-    /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` means that the kernel holds
-    /// what was last committed.
+    /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` if the table was not read
+    /// since the last commit.
     pub(super) read: Option<Option<TableDump>>,
-    /// The session affinity maps that have to be read again, because an endpoint was removed.
+    /// The session affinity maps that have to be read again, because their endpoints changed.
     pub(super) checks: ClientChecks,
 }
 

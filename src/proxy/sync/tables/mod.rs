@@ -2,7 +2,8 @@
 //! and elements of one owner (a Service, or the node) in one table; an entry of a record is one element, or a group of elements of one map.
 //!
 //! Takes records of Services and facts of the node; returns the commands of a transaction, and takes over its result once it is committed.
-//! Invariant: [`Tables::known`] is true only while the kernel holds what was last committed, or what was read after that.
+//! Invariant: [`Tables::known`] is true only while the kernel holds what was last committed or what was read after that, unless another
+//! program wrote and this process has not noticed it yet.
 
 mod client_checks;
 mod family;
@@ -43,7 +44,7 @@ pub(super) struct Tables {
     tables: Vec<FamilyTable>,
     /// The number of maps into which each map of endpoints is split.
     maps: u8,
-    /// The facts of the node that the tables hold.
+    /// The facts of the node that the tables should hold.
     facts: NodeFacts,
     /// Whether only this process may change the tables.
     owned: bool,
@@ -51,12 +52,12 @@ pub(super) struct Tables {
     known: bool,
     /// Whether the records of Services were made with settings that have changed since.
     outdated: bool,
-    /// Whether [`Tables::second_passed`] was called since the last commit: then the next commit may delete the chains that were empty for a
-    /// second (F8).
+    /// Whether [`Tables::second_passed`] was called since the last commit or [`Tables::forget`]: then the next commit may delete the chains
+    /// that were empty for a second (F8).
     second_passed: bool,
-    /// Foreign sets, chains and stateful objects that read-backs found in the tables and that are not logged yet.
+    /// What read-backs found in the tables that this program never makes, since [`Tables::take_findings`] was last called.
     findings: Vec<String>,
-    /// Another kube-proxy that writes to the same tables.
+    /// What is known about another kube-proxy that writes to the same tables.
     pub(super) other_proxy: OtherProxy,
 }
 
@@ -195,7 +196,7 @@ impl Tables {
         }
     }
 
-    /// Removes from each held-back Service in `services` the frontends that another Service has taken over.
+    /// Removes from the records of each held-back Service in `services` the frontends that another Service has taken over.
     pub(super) fn give_way<'a>(&mut self, services: impl Iterator<Item = &'a ObjectName>) {
         let owners: Vec<Owner> = services.cloned().map(Owner::Service).collect();
         self.tables.iter_mut().for_each(|table| table.records.give_way(owners.iter()));
@@ -206,7 +207,8 @@ impl Tables {
         self.services_of(commands.iter().map(|command| (command, None)))
     }
 
-    /// Returns the Services that own the refused objects; empty when the kernel did not name a command.
+    /// Returns the Services that own the refused objects; empty when the kernel named no command, or only commands about objects of no
+    /// Service.
     pub(super) fn refused(&self, commands: &[Command], refusals: &[Refusal]) -> BTreeSet<ObjectName> {
         let refused = refusals.iter().filter_map(|refusal| Some((commands.get(refusal.command?)?, refusal.element)));
         self.services_of(refused)
@@ -230,8 +232,8 @@ impl Tables {
         services
     }
 
-    /// Calls `each` with the changes of each Service since the last commit, by table; the last argument is `true` for a Service's first
-    /// table.
+    /// Calls `each` with the changes of each Service since the last commit, by table; the last argument is `true` for the first table in
+    /// which the Service changed.
     pub(super) fn each_changed(&self, mut each: impl FnMut(&Owner, &ObjectName, ChangedIn<'_>, bool)) {
         for (index, FamilyTable { settings, records, .. }) in self.tables.iter().enumerate() {
             for (owner, changed) in records.each_changed() {
@@ -249,7 +251,7 @@ impl Tables {
         })
     }
 
-    /// Returns whether any of the tables has objects of `owner` since the last commit, and whether it should have some after the next one.
+    /// Returns whether any of the tables has objects of `owner` as of the last commit, and whether it should have some after the next one.
     pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
         let presence = self.tables.iter().map(|table| table.records.presence(owner));
         presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
@@ -292,7 +294,7 @@ impl Tables {
         self.tables.iter().any(|table| table.read.is_some())
     }
 
-    /// Notes that at least a second has passed since the last call.
+    /// Notes that at least a second has passed since the last call, see [`Engine::second_passed`](crate::sync::Engine::second_passed).
     pub(super) fn second_passed(&mut self) {
         self.second_passed = true;
     }
@@ -300,7 +302,8 @@ impl Tables {
     /// Notes that it is not known any more what the kernel holds.
     pub(super) fn forget(&mut self) {
         self.known = false;
-        // The kernel may have refused to delete an emptied chain, so the next sync does not try that again.
+        // The kernel may have refused to delete an emptied chain, so the next sync does not try that again, unless another second has
+        // passed.
         self.second_passed = false;
     }
 
@@ -310,7 +313,7 @@ impl Tables {
     }
 
     /// Returns the commands that bring the kernel's tables of all families up to date, except for the clients that session affinity
-    /// remembers. `after_pause` says that the last sync was at least a second ago, so that the chains that it emptied are deleted (F8).
+    /// remembers. `after_pause` says that the last sync was at least a second ago: then chains that earlier syncs emptied are deleted (F8).
     pub(super) fn transaction(&mut self, after_pause: bool) -> Vec<Command> {
         let collect = self.collect(after_pause);
         self.tables.iter_mut().flat_map(|table| table.commands(collect)).collect()
@@ -339,18 +342,19 @@ impl Tables {
         }
     }
 
-    /// Returns the commands of [`Tables::transaction`] as transactions: one, unless the commands fill a table that no packet passes yet.
+    /// Returns the commands of [`Tables::transaction`] as transactions: one, unless the commands add many objects to tables that no packet
+    /// passes yet.
     pub(super) fn transactions(&mut self, after_pause: bool) -> VecDeque<Vec<Command>> {
         let unseen = self.tables.iter().filter(|table| table.is_unseen()).map(|table| table.name().clone()).collect();
         diff::transactions(self.transaction(after_pause), &unseen)
     }
 
-    /// Returns whether emptied chains are left; they are deleted a second after they were emptied.
+    /// Returns whether emptied chains are left; they are deleted at least a second after they were emptied.
     pub(super) fn has_emptied_chains(&self) -> bool {
         self.tables.iter().any(|table| table.records.has_emptied_chains())
     }
 
-    /// Notes that the kernel just committed the commands of [`Tables::transaction`].
+    /// Notes that the kernel just committed these commands, so that the tables hold what their records say.
     pub(super) fn committed(&mut self, commands: &[Command], now: Instant) {
         let mut slipped = false;
         for table in &mut self.tables {
@@ -370,8 +374,8 @@ impl Tables {
         }
     }
 
-    /// Returns the sets of each family's table as of the last commit, with their numbers of elements; without dynamic sets, which session
-    /// affinity fills.
+    /// Returns the number of elements of each set of each family's table as of the last commit. Verdict maps are counted together by the
+    /// prefix of their names. Dynamic sets, which session affinity fills, are left out.
     pub(super) fn lens(&self) -> impl Iterator<Item = (Family, impl Iterator<Item = (&str, usize)>)> {
         self.tables.iter().map(|table| (table.settings.family, table.records.lens()))
     }

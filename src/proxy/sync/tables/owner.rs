@@ -2,7 +2,6 @@
 
 use rules::model::ObjectName;
 
-/// The owner of objects in a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::sync) enum Owner {
     /// The node: it owns, for example, the addresses that accept node ports.

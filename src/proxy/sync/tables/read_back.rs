@@ -1,4 +1,4 @@
-//! Reads the tables back from the kernel, and names objects of other programs in them.
+//! Reads the tables back from the kernel, and describes what this program never makes in them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use nft::decode::DecodeError;
 use super::Tables;
 use node::kernel::Kernel;
 
-/// The most objects and errors that a finding names.
+/// The most items that a finding lists.
 const NAMED: usize = 16;
 
 impl Tables {
@@ -44,8 +44,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Describes the foreign sets, chains and stateful objects that read-backs found in the tables since the last call; foreign rules and
-    /// elements are left out.
+    /// Describes what read-backs found in the tables since the last call that this program never makes: for example stateful objects, and
+    /// objects that cannot be decoded. Foreign chains, sets, rules and elements that can be decoded are left out.
     pub(in crate::sync) fn take_findings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.findings)
     }

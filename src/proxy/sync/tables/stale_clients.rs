@@ -41,7 +41,7 @@ impl FamilyTable {
         }
     }
 
-    /// Returns the stale clients of all maps after a read-back, else of the maps whose endpoints changed.
+    /// Returns the stale clients of all maps that the last read-back found; without one, those of the maps whose endpoints changed.
     fn stale_clients(&mut self, kernel: &mut impl Kernel, now: Instant) -> Vec<StaleClients> {
         let maps: Vec<(&Owner, &DynamicSet)> = match &self.read {
             Some(dump) => {
