@@ -9,7 +9,8 @@ use inspect::other_proxy;
 use node::kernel::{Lock, WriterLockState, leftovers};
 
 /// Removes the rules. While a kube-proxy runs, removes nothing unless `force` is set: clients could not reach any Service until that
-/// kube-proxy writes its rules again. Upstream's kube-proxy in mode iptables does so only after half a minute.
+/// kube-proxy writes its rules again. Upstream's kube-proxy in mode iptables looks for removed rules only once in `syncPeriod`, which is
+/// 30 s by default.
 ///
 /// # Errors
 /// When a kube-proxy runs and `force` is not set, and when something could not be removed.

@@ -20,10 +20,10 @@ use component::http::{self, Limits, Response};
 use component::logging::{V2, list};
 use rules::model::{Family, ObjectName};
 
-/// The header with the number of local endpoints, which load balancers use as the node's weight.
+/// The header with the number of local endpoints, which load balancers may use as the node's weight.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Time until the next try to listen on ports that were not free, unless a sync comes first (K4).
+/// Time until the next try to listen where it failed, unless the next snapshot comes first (K4).
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Follows the snapshots until their sender is dropped.
@@ -241,7 +241,7 @@ mod tests {
         Shared(Arc::new(Mutex::new(ProxyHealth::new(Duration::from_secs(60)))))
     }
 
-    // While the node is drained, the port answers 503 and says so, whatever the number of endpoints is (L10).
+    // While the node is drained, the port answers 503 although the node has endpoints (L10).
     #[test]
     fn a_drained_node_answers_503() {
         let service = ObjectName::new("ns", "web");

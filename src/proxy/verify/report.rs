@@ -13,11 +13,11 @@ use inspect::output::{Format, Output, Tone};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DescribedDifference {
     subject: Subject,
-    /// The name of the table that has the difference.
+    /// The name of the table that has the difference, or the names of several.
     table: String,
     /// The sentence that describes the difference.
     text: String,
-    /// The nft commands that repair the difference, one per line.
+    /// The nft commands that repair the difference, one per line; empty if there are none.
     command: String,
 }
 

@@ -1,4 +1,4 @@
-//! Tests with tables that another program changed: each change is found, described in words, and repaired by the printed commands.
+//! Tests with tables that another program changed: each change is found and described in words; and of the changes that other manifests make.
 
 use std::sync::Arc;
 

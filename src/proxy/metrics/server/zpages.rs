@@ -30,7 +30,7 @@ struct PageObject<'a, T> {
     content: T,
 }
 
-/// The page in the representation that the client prefers, or status 406 if there is none.
+/// The page in the representation that the client prefers, or status 406 if it accepts none that the page has.
 fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> String, content: T) -> Response {
     let (version, encoding) = match representation(accept, kind) {
         Some(Representation::Text) => return http::response(StatusCode::OK, PLAIN, text()),
