@@ -1,4 +1,4 @@
-//! `--cleanup`: removes what any kube-proxy left on this node, unless one runs (O1).
+//! `--cleanup`: removes what any kube-proxy left on this node (O1), but only with `--cleanup-force` while one runs.
 
 use anyhow::{Result, bail};
 use tracing::warn;

@@ -1,4 +1,4 @@
-//! The subcommands beside the proxy itself: how they are added to the command line, and which code runs each.
+//! The subcommands other than `render`: how they are added to the command line, and which code runs each.
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};

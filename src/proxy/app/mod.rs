@@ -1,4 +1,4 @@
-//! The process from its arguments to its end; the only module that imports all others.
+//! The process from its arguments to its end; the only module that imports all other modules of this crate.
 //!
 //! A start takes these steps: it reads the flags and the file, starts the log, checks what can be checked without a change (privileges,
 //! kernel, credentials or manifest directory), looks whether another process holds the writer lock, sets sysctls and the OOM score, drops

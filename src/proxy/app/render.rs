@@ -80,7 +80,8 @@ pub(super) fn diff(config: Config, is_named: bool, manifests: &[PathBuf], args: 
 /// Explains a packet by the ruleset for manifests.
 ///
 /// # Errors
-/// When the configuration or the manifests cannot be read, or the packet does not fit the node.
+/// When the configuration or the manifests cannot be read, the manifests have Nodes but not the configured one, or the packet does not fit
+/// the node.
 pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (config, is_named) = args.from_manifests.config()?;
     config.warnings.iter().for_each(output::print_error);

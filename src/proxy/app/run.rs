@@ -1,4 +1,4 @@
-//! Runs the proxy: starts servers, source of objects, flowtable and sync loop, waits for a signal or a failure, and ends them.
+//! Runs the proxy: starts its servers and threads, waits for a signal or a failure, and brings the process to its end.
 
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -33,7 +33,7 @@ const EVENT_QUEUE: usize = 4096;
 /// How long a process that ends because of a failure waits for the last Kubernetes events to reach the API server.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Values for the thread that writes to the kernel, made before privileges are given up.
+/// Values that the start makes before it drops privileges.
 pub(super) struct Writers {
     pub(super) lock: Lock,
     /// Whether another process holds the lock at the start.

@@ -25,8 +25,8 @@ const PROCESS_ENDS: Duration = Duration::from_secs(4);
 /// The time between two checks whether a thread has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by itself. While
-/// `has_connections` says that clients are connected through this process, the process may run up to [`GRACE`] longer.
+/// Returns a channel that completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by
+/// itself. While `has_connections` says that clients are connected through this process, the process may run up to [`GRACE`] longer.
 ///
 /// # Errors
 /// When the signals cannot be received.

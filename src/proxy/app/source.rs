@@ -89,7 +89,7 @@ fn waits_for(pid: u32, missing: &[&str], since: SystemTime) -> String {
 }
 
 /// Gives the metrics what happens on the connections to the API server, records in the history when the server is lost and found, and has
-/// the health pages show both and what the source waits for.
+/// the health pages show that the server is lost and what the source waits for.
 struct ApiObserver {
     config: Config,
     metrics: Metrics,
@@ -101,7 +101,7 @@ struct ApiObserver {
     pid: u32,
     /// When the source was started.
     since: SystemTime,
-    /// The last version of the API server.
+    /// The version that the API server reported last.
     server: Mutex<String>,
 }
 

@@ -1,9 +1,9 @@
 //! The HTTP servers of health checks: `/healthz`, `/livez` and `/readyz` about the proxy, and the health-check node ports about Services.
 //!
 //! The sync loop reports through a [`Reporter`]: when a sync was requested and when one succeeded, when the loop works and when it waits,
-//! whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. The source of objects reports what it waits for. An
-//! [`Observer`] receives the status of each response about the proxy, and failures to listen on health-check node ports. A reporter never
-//! waits for a request and can be used on any thread; the servers run on tokio.
+//! whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. The source of objects reports what it waits for, and
+//! whether the API server answers. An [`Observer`] receives the status of each response about the proxy, and failures to listen on
+//! health-check node ports. A reporter never waits for a client and can be used on any thread; the servers run on tokio.
 //!
 //! Invariants: a failure to listen on a health-check node port affects no other server, and no other address; responses are made from values
 //! in memory; the number and the age of connections are limited.

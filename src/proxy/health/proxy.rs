@@ -37,17 +37,17 @@ pub(super) struct ProxyHealth {
     not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
-    /// Claims on frontends that Services do not get.
+    /// The number of claims on frontends that Services do not get.
     lost_claims: usize,
     /// The problems that the sync loop found.
     problems: Vec<Problem>,
-    /// Set while the proxy waits for its first objects.
+    /// The problem that the proxy waits for its first objects; `None` when it has them.
     waiting: Option<Problem>,
-    /// Set while the API server does not answer.
+    /// The problem that the API server does not answer; `None` when it does.
     api_server: Option<Problem>,
     /// The state of the watch of each kind of objects from which anything was received.
     followed: BTreeMap<&'static str, Followed>,
-    /// Since when the sync thread works without having waited for events.
+    /// Since when the sync thread works without having waited for events; `None` while it waits.
     busy_since: Option<Instant>,
     /// Why this process does not have the writer lock and must not sync; `None` when it may.
     held_back: Option<String>,
@@ -66,7 +66,7 @@ struct Followed {
 struct FamilyHealth {
     /// When the last sync succeeded; at first, when the sync loop started (L1).
     updated: SystemTime,
-    /// The time of the oldest request that no sync has served (L2).
+    /// The time of the oldest request that no successful sync has served (L2).
     waiting_since: Option<Instant>,
 }
 
@@ -297,7 +297,7 @@ struct Body<'a> {
     quarantined_services: &'a [String],
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     oversized_services: &'a [String],
-    /// The problems, in the words in which commands such as `kube-proxy check` print them.
+    /// The problems, whose sentences commands such as `kube-proxy services` print.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<&'a Problem>,
     #[serde(skip_serializing_if = "Option::is_none")]

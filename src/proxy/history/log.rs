@@ -1,5 +1,5 @@
-//! Writes the history to the log: one line for each entry of a sync from `-v=2` on, and one for each endpoint that a listed Service gained
-//! or lost from `-v=4` on.
+//! Writes the history to the log: from `-v=2` on one line for each entry but those about the API server, and from `-v=4` on one line for
+//! each endpoint that a Service with an entry gained or lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;

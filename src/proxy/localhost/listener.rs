@@ -13,7 +13,7 @@ use tracing::{debug, error, warn};
 use super::relay::{self, Pipes};
 use super::target::Target;
 
-/// How long to wait for an endpoint to accept a connection, as upstream does (R4).
+/// How long to wait for an endpoint to accept a connection when there is no other endpoint to try (R4).
 const DIAL: Duration = Duration::from_secs(5);
 /// How long to wait for an endpoint to accept a connection while there are other endpoints to try.
 const DIAL_OF_MANY: Duration = Duration::from_secs(1);

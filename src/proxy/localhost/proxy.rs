@@ -40,7 +40,7 @@ struct Listener {
     target: Arc<Target>,
     /// The task that accepts connections; `None` as long as the proxy could not listen on the port.
     serving: Option<JoinHandle<()>>,
-    /// Whether the last attempt to listen failed, which was logged then.
+    /// Whether the last attempt to listen failed. Only the first of several failed attempts is logged.
     is_busy: bool,
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes)
     outcome
 }
 
-/// Sends small messages at once (`TCP_NODELAY`), and detects a peer that vanished (keepalive).
+/// Makes the socket send small messages at once (`TCP_NODELAY`), and detect a peer that vanished (keepalive).
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(socket, true)?;

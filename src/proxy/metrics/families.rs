@@ -1,5 +1,5 @@
 //! Declares the name, type, labels, buckets and help text of each metric family that this process counts itself. `conntrack`, `process` and
-//! `services` declare those whose numbers are read from the kernel, `server::slis` those of `/metrics/slis`.
+//! `services` declare those whose numbers the kernel counts, `server::slis` those of `/metrics/slis`.
 //!
 //! Counters are registered without the suffix `_total`: prometheus-client adds it to their samples, and `text` to their HELP and TYPE.
 
@@ -142,7 +142,7 @@ struct ByStability {
 pub(super) type Histograms = Series<ByFamily, Histogram, fn() -> Histogram>;
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-/// 0.001 · 2^k seconds, k = 0 to 14: upstream's buckets for syncs.
+/// 0.001 · 2^k seconds, k = 0 to 14: upstream's buckets for syncs and for checks of flows.
 fn sync_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }

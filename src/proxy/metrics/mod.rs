@@ -2,8 +2,8 @@
 //!
 //! Takes plain numbers from the other modules; returns the text that Prometheus scrapes. Names, types, labels and buckets are upstream's,
 //! except for metrics that start with `kubeproxy_nft_`, which only this program has. `families` declares the metrics that are counted here;
-//! `conntrack`, `process` and `services` declare those that are read elsewhere. A counter in `families` shows 0 from the start for labels
-//! that are known in advance; any other labelled series appears when it is first used.
+//! `conntrack`, `process` and `services` declare those whose numbers the kernel counts. A counter in `families` shows 0 from the start for
+//! labels that are known in advance; any other labelled series appears when it is first used.
 //!
 //! Left out: most `go_*` metrics, because this is no Go program, and the `rest_client_*` metrics that describe parts of upstream's client
 //! library (its rate limiter, retries, transports and DNS look-ups).

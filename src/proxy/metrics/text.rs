@@ -1,8 +1,8 @@
 //! The two text formats of Prometheus.
 //!
 //! prometheus-client writes OpenMetrics. For the classic format four things are changed: HELP and TYPE of a counter get the name of its
-//! samples; whole numbers in `le` lose their fraction, as in upstream, so that both proxies' series have the same labels; help texts lose
-//! the full stop that prometheus-client adds; and the end mark is left out.
+//! samples; whole numbers in `le` lose their fraction, as in upstream, so that both proxies' series have the same labels; help texts with a
+//! stability tag lose the full stop at their end; and the end mark is left out.
 
 use std::fmt::Write as _;
 

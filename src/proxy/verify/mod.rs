@@ -4,8 +4,8 @@
 //! the tables `ip kube-proxy` and `ip6 kube-proxy` differ from what a proxy with these objects and this configuration would write. Reads
 //! the kernel and never writes.
 //!
-//! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. The second comparison comes one second
-//! more than `minSyncPeriod` after the first, and takes the changes of objects until then into account.
+//! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. Between the two comparisons pass
+//! `minSyncPeriod` (1 s if it is not set) and one more second. The second comparison takes the changes of objects until then into account.
 
 mod objects;
 pub(crate) mod report;
@@ -45,7 +45,7 @@ number of maps of the tables.
 Exit codes: 0 everything is as it should be, 1 something differs, 2 could not
 look.";
 
-/// How much longer than `minSyncPeriod` the second comparison waits.
+/// How much longer than `minSyncPeriod`, or than [`AUTOMATIC_LIMIT`] without it, the second comparison waits.
 const MOMENT: Duration = Duration::from_secs(1);
 const SOCKET: &str = "cannot open a netfilter netlink socket";
 

@@ -1,4 +1,4 @@
-//! Tests with tables that another program changed: each change is found and described in words; and of the changes that other manifests make.
+//! Tests that changes of the tables by another program, and changes of manifests, are found and described in words.
 
 use std::sync::Arc;
 

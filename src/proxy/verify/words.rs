@@ -333,7 +333,7 @@ impl<'a> OurSet<'a> {
         }
     }
 
-    /// Names an element: one that leads to an endpoint by this endpoint, any other by its key.
+    /// Names an element: in maps of endpoints and of verdicts by what it leads to, elsewhere by its key.
     fn noun(self, held: &LedElement) -> String {
         let element = &held.element;
         match (&element.value, self.kind) {

@@ -1,7 +1,7 @@
 //! The metrics server: `/metrics`, other pages that upstream serves on the same port, and two pages of this program below `/debug`.
 //!
-//! Takes [`Pages`] and [`Metrics`], and serves them over plain HTTP. Only two requests change something: a PUT to `/debug/flags/v`, a page
-//! that exists only with profiling, and a DELETE of `/metrics/slis`.
+//! Takes [`Pages`] and [`Metrics`], and serves them over plain HTTP. Two requests change something: a PUT to `/debug/flags/v`, a page that
+//! exists only with profiling, sets the log's verbosity, and a DELETE of `/metrics/slis` resets the metrics of that page.
 //!
 //! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host. Clients on other hosts get them only with
 //! profiling, because they name Services, endpoints and programs. All other pages below `/debug` need profiling.
@@ -209,7 +209,7 @@ fn gzip(text: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// The pages below `/debug`.
+/// The pages below `/debug` that need profiling.
 async fn debug(request: Request, set_verbosity: &SetVerbosity) -> Response {
     const PROFILES: &str = "There are no profiles here: they belong to the run-time of Go, and this kube-proxy is written in \
                             Rust.\nUse perf on the node, and /metrics for memory and CPU time.\n";
