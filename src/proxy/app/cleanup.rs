@@ -16,7 +16,7 @@ use node::kernel::{Lock, WriterLockState, leftovers};
 /// When a kube-proxy runs and `force` is not set, and when something could not be removed.
 pub(super) fn clean_up(config: &Config, lock: &mut Lock, force: bool) -> Result<()> {
     let mut signs = Vec::new();
-    // The lock is held until the end, so that no kube-proxy of this program starts to write during the clean-up.
+    // If this process gets the lock, it holds it until its end, so that no kube-proxy of this program starts to write during the clean-up.
     match lock.take() {
         Ok(WriterLockState::HeldBy(holder)) => signs.push(holder.to_string()),
         Ok(WriterLockState::Ours) => {}

@@ -1,4 +1,4 @@
-//! Checks whether the addresses of this node's Node object fit the kernel and the configuration, when the object first arrives.
+//! Checks whether this node's Node object fits the kernel and the configuration, when the object first arrives.
 //!
 //! Takes the configuration, the families that the kernel supports and the Node; gives warnings, or an error if the proxy cannot serve the
 //! node. Pure.

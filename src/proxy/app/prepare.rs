@@ -17,8 +17,8 @@ use node::kernel::{families, load_conntrack, local_ports, sysctl};
 /// An environment variable of this program: the value `off` keeps the privileges, to debug a running process.
 const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 
-/// Checks everything that can be checked without a change to the node: the privilege, the kernel's version (O4), whether the kernel accepts
-/// the rules that this program writes (O3), and whether the credentials or the manifest directory can be read.
+/// Checks without a change to the node: the privilege, the kernel's version (O4), whether the kernel accepts the kinds of rules that this
+/// program writes (O3), and whether the credentials or the manifest directory can be read.
 ///
 /// # Errors
 /// The first requirement that is not met.
@@ -29,7 +29,8 @@ pub(super) fn check(config: &Config) -> Result<()> {
     source::check(config)
 }
 
-/// Sets the connection-tracking sysctls (N1 to N4), reserves node ports if that is configured (N5), and sets the OOM score (O6).
+/// Has the kernel load connection tracking, sets its sysctls (N1 to N4), reserves node ports if that is configured (N5), and sets the OOM
+/// score (O6).
 ///
 /// # Errors
 /// When a sysctl cannot be set. With `--manifests`, a sysctl of connection tracking that cannot be set is a warning instead.
@@ -51,7 +52,7 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Drops the privileges that a running proxy does not need, for this thread and all that it starts.
+/// Drops the privileges that a running proxy does not need, for this thread and all that it starts, unless [`SANDBOX`] keeps them.
 ///
 /// # Errors
 /// When a privilege cannot be dropped although the kernel can drop it.

@@ -24,8 +24,8 @@ use rules::endpoints::label;
 use rules::model::{Destination, Event, Family, Frontend, Node};
 
 /// Prints the ruleset for the manifests, and their problems on standard error. `is_named` says whether the configuration has the node's
-/// name; otherwise the manifests may have only one Node. With `strict`, warnings, Services that are left out and lost claims on frontends
-/// are errors.
+/// name; otherwise the manifests may have only one Node. With `strict`, warnings about the configuration, Services that are left out and
+/// lost claims on frontends are errors.
 ///
 /// # Errors
 /// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem; with `strict`, see above. If a part
@@ -107,7 +107,7 @@ struct Rendered {
     node_name: String,
     /// The addresses of that node.
     addresses: Vec<IpAddr>,
-    /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
+    /// The frontends with a cluster IP, each after its service port: `namespace/name:port`, or `namespace/name` if the port has no name.
     cluster_ips: Vec<(Arc<str>, Frontend)>,
     /// The addresses of pods, each after its `namespace/name`.
     pods: Vec<(String, IpAddr)>,

@@ -47,7 +47,7 @@ pub(crate) struct CheckName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     pub(crate) port: u16,
-    /// The number of ready endpoints on this node (K2).
+    /// The number of different addresses of Ready endpoints on this node (K2).
     pub(crate) local_endpoints: usize,
 }
 
@@ -161,7 +161,7 @@ impl Reporter {
         self.proxy.lock().held_back(reason, now);
     }
 
-    /// Sets the Services that are left out of the rules because the kernel refuses them; the responses name them.
+    /// Sets the Services whose rules the kernel refuses; the responses name them.
     pub(crate) fn quarantined<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
         self.proxy.lock().quarantined(services);
     }
@@ -171,8 +171,8 @@ impl Reporter {
         self.proxy.lock().oversized(services);
     }
 
-    /// Sets the problems that the sync loop found: Services that are left out, and frontends that Services do not get. Replaces the
-    /// problems that were set before.
+    /// Sets the problems that the sync loop found: Services that are too large or that the kernel refuses, and frontends that Services do
+    /// not get. Replaces the problems that were set before.
     pub(crate) fn problems(&self, problems: Vec<Problem>) {
         self.proxy.lock().problems(problems);
     }

@@ -230,7 +230,7 @@ impl ProxyHealth {
         (good, body.text())
     }
 
-    /// Returns why no sync happens at present; `None` when nothing prevents it.
+    /// Returns that the sync thread is stuck, or why it must not sync; `None` if neither is the case.
     fn blocked_by(&self, now: Instant) -> Option<String> {
         let stuck = self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()));
         stuck.or_else(|| self.held_back.clone())

@@ -63,11 +63,11 @@ struct Server {
     local_endpoints: Arc<Count>,
 }
 
-/// The number of local endpoints, shared with the listeners; `None` when the Service was deleted.
+/// The number of local endpoints, shared with the listeners; `None` when the Service has no health check any more.
 struct Count(AtomicUsize);
 
 impl Count {
-    /// Means that the Service was deleted; no Service has that many endpoints.
+    /// Means that the Service has no health check any more; no Service has that many endpoints.
     const DELETED: usize = usize::MAX;
 
     fn set(&self, count: Option<usize>) {
@@ -113,8 +113,8 @@ impl ServiceServers {
         })
     }
 
-    /// Closes the listeners that are no longer needed. Waits until their ports are free, because another Service may need them. If the
-    /// Service was deleted, requests that have arrived get an empty response.
+    /// Closes the listeners that are no longer needed, and those whose server panicked. Waits until their ports are free, because another
+    /// Service may need them. If the Service has no health check any more, requests that have arrived get an empty response.
     async fn close_unwanted(&mut self, snapshot: &Snapshot, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         let mut unwanted = Vec::new();
         for (name, server) in &mut self.open {
@@ -206,7 +206,7 @@ struct NodeState {
     drained: bool,
 }
 
-/// Returns the response to every path and method (K3, L10); an empty one when the Service was deleted, as upstream does.
+/// Returns the response to every path and method (K3, L10); an empty one when the Service has no health check any more, as upstream does.
 fn response(service: &ObjectName, local_endpoints: Option<usize>, state: NodeState) -> Response {
     let NodeState { healthy, drained } = state;
     let Some(local_endpoints) = local_endpoints else { return Response::default() };

@@ -48,7 +48,7 @@ const DESCRIPTORS: u64 = 6;
 pub(crate) struct NodePort {
     family: Family,
     port: u16,
-    /// The service port as `namespace/name:port`.
+    /// The service port: `namespace/name:port`, or `namespace/name` if the port has no name.
     label: Arc<str>,
     /// Never an empty list.
     endpoints: Vec<SocketAddr>,

@@ -35,7 +35,7 @@ pub(crate) struct Proxy {
 
 /// The listener of a node port. It exists also while the port is busy and nothing listens.
 struct Listener {
-    /// The service port of the node port, as `namespace/name:port`.
+    /// The service port of the node port: `namespace/name:port`, or `namespace/name` if the port has no name.
     label: Arc<str>,
     target: Arc<Target>,
     /// The task that accepts connections; `None` as long as the proxy could not listen on the port.

@@ -212,7 +212,7 @@ impl Metrics {
         maps.extend(named);
     }
 
-    /// Counts that another program was found to have changed this proxy's tables.
+    /// Counts that another program was found to have written to this proxy's tables.
     pub(crate) fn foreign_change(&self) {
         self.inner.own.foreign_changes.inc();
     }
@@ -227,7 +227,7 @@ impl Metrics {
         self.inner.own.verified.set(seconds(at));
     }
 
-    /// Sets the number of Services that are left out because the kernel refuses them.
+    /// Sets the number of Services whose rules the kernel refuses.
     pub(crate) fn quarantined(&self, services: usize) {
         self.inner.own.quarantined.set(number(services));
     }

@@ -56,7 +56,7 @@ impl DescribedDifference {
     }
 }
 
-/// The JSON or YAML of `verify` and `render --diff`; the names of the fields are fixed.
+/// The differences as JSON or YAML; the names of the fields are fixed.
 #[derive(Serialize)]
 struct Report<'a> {
     equal: bool,

@@ -21,7 +21,7 @@ use rules::ruleset::names::{chain, set};
 /// The most chains whose rules are read to find out whether endpoints have chains.
 const MOST_SERVICES: usize = 64;
 
-/// A table as it was written.
+/// A table, with its form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     table: TableName,
@@ -36,7 +36,7 @@ enum Form {
     /// This program wrote it.
     Ours {
         layout: RulesetLayout,
-        /// Whether it has a chain for each endpoint; `None` in layout `maps`, and when there is no endpoint that shows it.
+        /// Whether it has a chain for each endpoint; `None` in layout `maps`, and when no chain shows it.
         endpoint_chains: Option<bool>,
         /// The number of maps of endpoints of each kind.
         maps: u8,

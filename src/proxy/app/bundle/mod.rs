@@ -27,13 +27,13 @@ use inspect::{COULD_NOT_LOOK, CommandOutcome};
 use node::configured::Settings;
 use part::{Content, Done, Part, gather};
 
-/// How long each part that reads the node may take.
+/// How long each part of [`looks`] may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long all parts together that ask the running proxy may take; they run at the same time.
 const OF_PAGES: Duration = Duration::from_secs(10);
-/// How long `verify` waits for the objects of the API server, in seconds.
+/// How long `verify` waits for its objects, in seconds.
 const OBJECTS: &str = "20";
-/// The most characters of the node's name in the names of files.
+/// The most characters of the node's name in the name of the archive.
 const NAME: usize = 40;
 
 const EXAMPLES: &str = "\

@@ -17,7 +17,7 @@ const COMPONENT: &str = "kube-proxy";
 const YAML: &str = "application/yaml";
 /// The format requires this field, but there is no Go version.
 const GO_VERSION: &str = "none (written in Rust)";
-/// Separators between a name and its value. One is chosen at random at the start, as upstream does, so that no program relies on it.
+/// Separators between a name and its value. Each page chooses one at random at the start, as upstream does, so that no program relies on it.
 const SEPARATORS: [&str; 4] = [":", ": ", "=", " "];
 
 #[derive(Serialize)]
