@@ -55,7 +55,7 @@ pub(super) fn on_signal(
         while has_connections() && Instant::now() < end {
             thread::sleep(Duration::from_millis(100));
         }
-        // This wait starts only now, because all other threads end after the connections.
+        // This wait starts only now, because the threads that the main thread waits for end only after the connections.
         thread::sleep(PROCESS_ENDS);
         // Logs nothing, because the log may be what hangs. Dropping the guard gives waiting lines half a second to be written.
         drop(logging::FlushOnDrop);

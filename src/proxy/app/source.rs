@@ -95,7 +95,7 @@ struct ApiObserver {
     metrics: Metrics,
     health: Reporter,
     changes: History,
-    /// The kinds of objects that the API server does not serve at present.
+    /// The kinds of objects whose watch fails at present.
     lost: Mutex<BTreeSet<&'static str>>,
     /// The id of this process.
     pid: u32,

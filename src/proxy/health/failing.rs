@@ -1,8 +1,8 @@
 //! Remembers at which addresses a health-check node port cannot be listened on, and decides when to report that.
 //!
-//! Takes the outcome of each try; returns what to log and report: a failure when it begins, when its reason changes and every five minutes,
-//! and the end of the failure. One line reports a failure that several Services have at one address for one reason. Invariant: only
-//! failures that last are kept, so memory is bounded by the number of health checks and addresses.
+//! Takes the outcome of each try. Logs a failure and reports it to the observer when it begins, when its reason changes and every five
+//! minutes, and logs its end. One line reports a failure that several Services have at one address for one reason. Invariant: only failures
+//! that last are kept, so memory is bounded by the number of health checks and addresses.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -113,12 +113,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Notes that a sync of the family was requested (L2).
+    /// Notes for a family that a sync was requested (L2).
     pub(crate) fn queued(&self, family: Family, now: Instant) {
         self.proxy.lock().queued(family, now);
     }
 
-    /// Notes that the sync loop of the family begins (L1), or that a sync succeeded (L2).
+    /// Notes for a family that the sync loop starts (L1), or that a sync succeeded (L2).
     pub(crate) fn synced(&self, family: Family, now: SystemTime) {
         self.proxy.lock().synced(family, now);
     }

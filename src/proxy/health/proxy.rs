@@ -100,7 +100,7 @@ impl ProxyHealth {
         }
     }
 
-    /// Notes that the sync loop of a family begins, which registers the family (L1), or that a sync succeeded, which serves all requests of
+    /// Notes for a family that the sync loop starts, which registers the family (L1), or that a sync succeeded, which serves all requests of
     /// the family (L2).
     pub(super) fn synced(&mut self, family: Family, now: SystemTime) {
         self.families.insert(family, FamilyHealth { updated: now, waiting_since: None });

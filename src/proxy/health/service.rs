@@ -58,7 +58,7 @@ struct ServiceServers {
 
 /// The listeners of a Service in one family.
 struct Server {
-    /// By address; never empty.
+    /// The listeners by address; there is at least one.
     listeners: BTreeMap<SocketAddr, http::Server>,
     local_endpoints: Arc<Count>,
 }

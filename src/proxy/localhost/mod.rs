@@ -50,7 +50,7 @@ pub(crate) struct NodePort {
     port: u16,
     /// The service port: `namespace/name:port`, or `namespace/name` if the port has no name.
     label: Arc<str>,
-    /// Never an empty list.
+    /// The endpoints to choose from; there is at least one.
     endpoints: Vec<SocketAddr>,
     /// Time-out of the session affinity; `None` without affinity.
     affinity: Option<Duration>,

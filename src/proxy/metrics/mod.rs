@@ -80,12 +80,12 @@ impl Metrics {
         Self { inner: Arc::new(families) }
     }
 
-    /// Notes that a sync of a family was requested, or that the sync loop of the family starts.
+    /// Notes for a family that a sync was requested, or that the sync loop starts.
     pub(crate) fn sync_queued(&self, family: Family, at: SystemTime) {
         self.inner.last_queued_timestamp.get_or_create(&family.into()).set(seconds(at));
     }
 
-    /// Notes that a sync of a family ended.
+    /// Notes for a family that a sync ended: when, how long it took, whether it was a full one, and whether it succeeded.
     pub(crate) fn sync_finished(&self, family: Family, at: SystemTime, took: Duration, full: bool, ok: bool) {
         let labels = family.into();
         let kind = if full { &self.inner.full_duration } else { &self.inner.partial_duration };

@@ -1,8 +1,8 @@
 //! `kube-proxy verify`: checks whether the kernel's tables hold what they should.
 //!
-//! Takes the cluster's objects, from the API server or a directory, and the configuration of the running proxy or of flags; returns how
+//! Takes the cluster's objects, from the API server or a directory, and the configuration of the running proxy or of flags; prints how
 //! the tables `ip kube-proxy` and `ip6 kube-proxy` differ from what a proxy with these objects and this configuration would write. Reads
-//! the kernel and never writes.
+//! the kernel's tables and never writes to them.
 //!
 //! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. Between the two comparisons pass
 //! `minSyncPeriod` (1 s if it is not set) and one more second. The second comparison takes the changes of objects until then into account.

@@ -1,4 +1,4 @@
-//! `kube-proxy bundle`: one archive with what a bug report needs, without secrets.
+//! `kube-proxy bundle`: one archive with what a bug report needs.
 //!
 //! Takes a file name and the proxy's own flags; runs some of the commands that look at a node, asks the running proxy for some of its pages,
 //! and reads rules, tracked connections and sysctls. Each of these is a [`Part`], with a limit on time and size; a part that fails is a file

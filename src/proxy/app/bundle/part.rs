@@ -32,7 +32,7 @@ impl Part {
 /// A file of the bundle whose work has ended or was given up.
 pub(super) struct Done {
     pub(super) name: &'static str,
-    /// The content, without secrets.
+    /// The content, in which what looks like a secret is hidden.
     pub(super) text: String,
     /// Why the content is not complete; `None` if it is.
     pub(super) error: Option<String>,
