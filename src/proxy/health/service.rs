@@ -200,7 +200,7 @@ fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketA
 /// What a response says of the node.
 #[derive(Clone, Copy, Debug)]
 struct NodeState {
-    /// Whether the proxy keeps up (L3).
+    /// Whether the proxy is healthy (L3).
     healthy: bool,
     /// Whether an operator drains the node (L10).
     drained: bool,

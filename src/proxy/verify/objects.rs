@@ -116,7 +116,7 @@ impl Objects {
     }
 }
 
-/// An observer that counts nothing.
+/// An observer that ignores every report.
 struct Silent;
 
 impl api::Observer for Silent {

@@ -41,7 +41,7 @@ pub(super) async fn respond(asker: &Asker, path: &str) -> Response {
     }
 }
 
-/// The Service that a path names.
+/// The Service that a path names; `None` if the path has no namespace and name, or is too long.
 fn service(path: &str) -> Option<ObjectName> {
     let name = path.strip_prefix(PATH).filter(|name| name.len() <= LONGEST_NAME)?;
     let (namespace, name) = name.split_once('/')?;
