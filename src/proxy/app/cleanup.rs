@@ -1,4 +1,4 @@
-//! `--cleanup`: removes what any kube-proxy left on this node, unless one runs (O1).
+//! `--cleanup`: removes what any kube-proxy left on this node (O1), but only with `--cleanup-force` while one runs.
 
 use anyhow::{Result, bail};
 use tracing::warn;
@@ -9,13 +9,14 @@ use inspect::other_proxy;
 use node::kernel::{Lock, WriterLockState, leftovers};
 
 /// Removes the rules. While a kube-proxy runs, removes nothing unless `force` is set: clients could not reach any Service until that
-/// kube-proxy writes its rules again. Upstream's kube-proxy in mode iptables does so only after half a minute.
+/// kube-proxy writes its rules again. Upstream's kube-proxy in mode iptables looks for removed rules only once in `syncPeriod`, which is
+/// 30 s by default.
 ///
 /// # Errors
 /// When a kube-proxy runs and `force` is not set, and when something could not be removed.
 pub(super) fn clean_up(config: &Config, lock: &mut Lock, force: bool) -> Result<()> {
     let mut signs = Vec::new();
-    // The lock is held until the end, so that no kube-proxy of this program starts to write during the clean-up.
+    // If this process gets the lock, it holds it until its end, so that no kube-proxy of this program starts to write during the clean-up.
     match lock.take() {
         Ok(WriterLockState::HeldBy(holder)) => signs.push(holder.to_string()),
         Ok(WriterLockState::Ours) => {}

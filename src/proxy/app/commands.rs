@@ -1,4 +1,4 @@
-//! The subcommands beside the proxy itself: how they are added to the command line, and which code runs each.
+//! The subcommands other than `render`: how they are added to the command line, and which code runs each.
 
 use anyhow::Result;
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
@@ -8,7 +8,8 @@ use inspect::{CommandOutcome, changes, check, explain, probe, screen, services, 
 use super::{bundle, render};
 use crate::verify;
 
-/// How much higher the nice value of a command is than the proxy's. If both compete for a processor, the command gets about a tenth of it.
+/// How much a command raises its nice value. If it competes with one thread of the proxy for a processor, and both were started with the
+/// same nice value, it gets about a tenth of it (weights 110 and 1024, `sched_prio_to_weight` in `kernel/sched/core.c`).
 const NICENESS: i32 = 10;
 
 /// The commands, in the order of the help text.

@@ -28,7 +28,8 @@ pub(super) struct Localhost {
 }
 
 impl Localhost {
-    /// Makes a proxy that does not run yet. `open_files` is the number of files that the process may have open.
+    /// Makes a proxy that does not run yet, if the configuration asks for one. `open_files` is the number of files that the process may have
+    /// open.
     pub(super) fn new(config: &Config, metrics: &Metrics, open_files: u64) -> Self {
         if !config.serves_localhost() {
             return Self::default();
@@ -67,7 +68,7 @@ impl Localhost {
     pub(super) async fn end(&mut self) {
         let Some((stop, thread)) = self.running.take() else { return };
         drop(stop);
-        // A thread that hangs is not waited for any longer.
+        // If the thread hangs, the process ends without it.
         let _ = has_ended(&thread, Instant::now() + GRACE + SLACK).await;
     }
 }

@@ -1,12 +1,10 @@
-//! The process from its arguments to its end; the only module that imports all others.
+//! The process from its arguments to its end; the only module that imports all other modules of this crate.
 //!
-//! A start takes these steps: it reads the flags and the file (`--write-config-to` and `--cleanup` then do their work and end), starts the
-//! log, checks everything that can be checked without a change (privileges, kernel, credentials or manifest directory), looks whether
-//! another process holds the writer lock, sets sysctls and the OOM score (`--init-only` ends here), drops privileges, and calls `run`,
-//! which starts the servers and the source of objects, does the first sync, and removes the rules of other modes. Upstream has this order
-//! with two differences: this program changes nothing before all checks have passed, and removes no rule before all objects are known,
-//! because until then the rules of another mode may be the only ones that serve the node. Privileged steps run before any thread starts, so
-//! that no thread keeps the privileges (`privileges`).
+//! A start takes these steps: it reads the flags and the file, starts the log, checks what can be checked without a change (privileges,
+//! kernel, credentials or manifest directory), looks whether another process holds the writer lock, sets sysctls and the OOM score, drops
+//! privileges, and calls `run`, which starts the servers, the source of objects and the sync loop. The rules of other modes are removed
+//! after the first sync, because until then they may be the only ones that serve the node (O2). Privileged steps run before any thread
+//! starts, so that every thread is without the dropped privileges (`privileges`).
 
 mod bundle;
 mod cleanup;
@@ -41,12 +39,12 @@ use node::kernel::leftovers::CleanUp;
 use node::kernel::process::raise_open_files;
 use run::Writers;
 
-/// Does what the arguments ask for; the first argument is the program's name. Returns the exit code: 0, except for commands that look at a
-/// node (`inspect::CommandOutcome`).
+/// Does what the arguments ask for; the first argument is the program's name. Returns the exit code: 0, except for subcommands and
+/// `render --diff` (`inspect::CommandOutcome`, `inspect::COULD_NOT_LOOK`).
 ///
 /// # Errors
-/// The error to show to the user. Its exit code is 1, as upstream's is, except for [`component::supervise::Panicked`]. Do not show
-/// [`ReaderGone`]: it has no message.
+/// The error to show to the user, with exit code 1; [`component::supervise::Panicked`] and [`ReaderGone`] have exit codes of their own, and
+/// [`ReaderGone`] is not shown.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, commands::add) {
         Ok(Invocation::Command(matches)) => look(commands::run(&matches)),
@@ -58,8 +56,8 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     }
 }
 
-/// Returns the exit code of a command that looks at a node. Prints its error here, because the exit code differs from that of the proxy's
-/// errors.
+/// Returns the exit code of a subcommand or of `render --diff`. Prints an error here, because its exit code differs from that of the
+/// proxy's errors.
 ///
 /// # Errors
 /// [`ReaderGone`].
@@ -74,7 +72,7 @@ fn look(outcome: Result<inspect::CommandOutcome>) -> Result<ExitCode> {
     }
 }
 
-/// Does what the proxy's flags ask for: runs the proxy, or does a single task such as `--cleanup` and ends.
+/// Runs the proxy, or does the single task that its arguments ask for, such as `--cleanup`.
 fn proxy(invocation: Invocation) -> Result<()> {
     match invocation {
         Invocation::Run(config) => run(config),
@@ -93,7 +91,7 @@ fn proxy(invocation: Invocation) -> Result<()> {
     }
 }
 
-/// Runs until a signal ends the process.
+/// Runs the proxy until a signal or a failure ends it.
 fn run(config: Config) -> Result<()> {
     let verbosity = start_log(&config);
     info!(version = config.version, node = config.node_name, "Starting kube-proxy");
@@ -112,11 +110,10 @@ fn run(config: Config) -> Result<()> {
     outcome
 }
 
-/// Returns whether another process holds the writer lock, and does not take it. The sync loop takes it once there is something to write, so
+/// Returns whether another process holds the writer lock, and does not take it. The sync loop takes it once all objects have arrived, so
 /// that a process that never gets its objects does not keep another one from writing.
 fn another_holds(lock: &mut Lock) -> bool {
-    // A failure to read the lock is ignored here: its cause, such as a missing privilege, makes a later step of the start fail, and that
-    // step logs it.
+    // A failure to read the lock does not end the start: the sync loop asks for the lock again, and warns if that fails.
     let holder = lock.holder().inspect_err(|error| debug!(err = %error, "Cannot read the lock"));
     holder.is_ok_and(|holder| holder.is_some())
 }
@@ -145,7 +142,7 @@ fn clean_up(config: &Config, force: bool) -> Result<()> {
     cleanup::clean_up(config, &mut Lock::new(std::process::id(), &command_line()), force)
 }
 
-/// Starts the log and logs the warnings of the configuration and the note about its mode. Lines wait in memory until
+/// Starts the log, and logs the warnings of the configuration, the note about its mode, and the flags. Lines wait in memory until
 /// [`logging::start_writing`]: a running proxy drops its privileges first, so that the thread that writes the log does not have them.
 fn start_log(config: &Config) -> Verbosity {
     let verbosity = logging::init(&config.logging);

@@ -1,4 +1,4 @@
-//! Checks whether the addresses of this node's Node object fit the kernel and the configuration, when the object first arrives.
+//! Checks whether this node's Node object fits the kernel and the configuration, when the object first arrives.
 //!
 //! Takes the configuration, the families that the kernel supports and the Node; gives warnings, or an error if the proxy cannot serve the
 //! node. Pure.
@@ -13,8 +13,8 @@ use rules::model::{Family, Node};
 /// Returns the warnings about a Node.
 ///
 /// # Errors
-/// When the node cannot be served: the kernel does not support the family of its addresses, or local traffic is recognised by CIDRs, the
-/// node serves one family only, and no CIDR is of that family.
+/// When the node cannot be served: the kernel does not support the node's primary IP family; or the node serves one family only, and local
+/// traffic is recognised by CIDRs that are all of the other family.
 pub(super) fn check(config: &Config, supported: &[Family], node: &Node) -> Result<Vec<String>> {
     let primary = node.primary_family();
     let served = families::served(primary, supported)?;
@@ -91,7 +91,7 @@ mod tests {
     fn a_single_family_needs_its_own_ranges() {
         let v6_only = config(&["--cluster-cidr=fd00::/48"]);
         assert!(check(&v6_only, &[Family::V4], &node(&["192.0.2.1"], &[])).is_err());
-        // A node that serves one family cannot start without a range of that family (P11).
+        // A node that serves one family cannot start with ranges of the other family only (P11).
         let by_node = config(&["--detect-local-mode=NodeCIDR"]);
         assert!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["fd00::/64"])).is_err());
         assert_eq!(check(&by_node, &[Family::V4], &node(&["192.0.2.1"], &["10.0.0.0/24"])).unwrap(), [""; 0]);

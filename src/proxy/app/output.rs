@@ -22,7 +22,8 @@ pub(super) fn print(text: impl Display) -> Result<()> {
     check_reader(write!(output, "{text}").and_then(|()| output.flush())).context("cannot write to standard output")
 }
 
-/// Prints a line to standard error. A failure is ignored, because the exit code shows the problem as well.
+/// Prints a line to standard error. Hides what looks like a secret, escapes control characters, and breaks the line at the width of a
+/// terminal. A failure is ignored, because there is no other place to report it.
 pub(super) fn print_error(line: impl Display) {
     let line = for_stderr(&logging::escaped(&redact(&line.to_string())));
     let _ignored = writeln!(io::stderr(), "{line}");

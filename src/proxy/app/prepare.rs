@@ -17,11 +17,11 @@ use node::kernel::{families, load_conntrack, local_ports, sysctl};
 /// An environment variable of this program: the value `off` keeps the privileges, to debug a running process.
 const SANDBOX: &str = "KUBE_PROXY_NFT_SANDBOX";
 
-/// Checks everything that can be checked without a change to the node: the privilege, the kernel's version (O4), whether the kernel accepts
-/// the rules that this program writes (O3), and whether the credentials or the manifest directory can be read.
+/// Checks without a change to the node: the privilege, the kernel's version (O4), whether the kernel accepts the kinds of rules that this
+/// program writes (O3), and whether the credentials or the manifest directory can be read.
 ///
 /// # Errors
-/// The first requirement that is not met, why it is needed, and what to do.
+/// The first requirement that is not met.
 pub(super) fn check(config: &Config) -> Result<()> {
     privileges::check()?;
     check_kernel(env::var_os(SKIP_VERSION_CHECK).as_deref())?;
@@ -29,10 +29,11 @@ pub(super) fn check(config: &Config) -> Result<()> {
     source::check(config)
 }
 
-/// Sets the connection-tracking sysctls (N1 to N4), reserves node ports if that is configured (N5), and sets the OOM score (O6).
+/// Has the kernel load connection tracking, sets its sysctls (N1 to N4), reserves node ports if that is configured (N5), and sets the OOM
+/// score (O6).
 ///
 /// # Errors
-/// When a sysctl cannot be set.
+/// When a sysctl cannot be set. With `--manifests`, a sysctl of connection tracking that cannot be set is a warning instead.
 pub(super) fn prepare(config: &Config) -> Result<()> {
     load_conntrack();
     match sysctl::apply(&config.conntrack) {
@@ -40,8 +41,7 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
             let entry = path.strip_prefix("/proc/sys").unwrap_or(path);
             info!(entry = %entry.display(), value, "Set sysctl");
         }),
-        // Only a warning with `--manifests`, which upstream does not have: a proxy with this flag may run in a network namespace, where the
-        // conntrack limit cannot be set.
+        // Only a warning with `--manifests` (N4): a proxy with this flag may run in a container in which sysctls cannot be set.
         Err(error) if config.manifests.is_some() => warn!(err = %error, "Connection tracking stays as it is"),
         Err(error) => return Err(error.into()),
     }
@@ -52,7 +52,7 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Drops the privileges that a running proxy does not need, for this thread and all that it starts.
+/// Drops the privileges that a running proxy does not need, for this thread and all that it starts, unless [`SANDBOX`] keeps them.
 ///
 /// # Errors
 /// When a privilege cannot be dropped although the kernel can drop it.

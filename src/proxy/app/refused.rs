@@ -1,7 +1,8 @@
-//! The threads that export what rules without a place of their own in the metrics of Services stopped: packets to node ports on loopback
-//! addresses, and invalid packets of endpoints.
+//! The threads that export how many packets were stopped by rules that belong to no Service: packets to node ports on loopback addresses
+//! that were refused, and invalid packets of endpoints that were dropped.
 //!
-//! Takes the configuration; gives numbers to the metrics. A thread runs until the process ends, and only where its rules exist.
+//! Takes the configuration; gives numbers to the metrics. A thread runs until the process ends, and only if the configuration asks for its
+//! rules.
 
 use std::thread;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use rules::ruleset::names::chain;
 /// The time between two readings of the counters.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Starts the threads whose rules the configuration asks for.
+/// Starts a thread for each of the two kinds of rules that the configuration asks for.
 pub(super) fn spawn(config: &Config, metrics: &Metrics, supervisor: &Supervisor) -> Result<()> {
     if config.localhost_node_ports {
         let metrics = metrics.clone();

@@ -1,9 +1,8 @@
 //! `kube-proxy render`: prints the ruleset for manifests, or what other manifests would change; and `kube-proxy explain --manifests`, which
 //! explains a packet by that ruleset. Changes nothing on the node.
 //!
-//! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine: this node is
-//! the Node of the manifests, node ports are open on the addresses of that Node as far as `nodePortAddresses` allows, and the flowtable has
-//! the interfaces that `--flowtable` names.
+//! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine: the node is the
+//! Node of the manifests with the configured name, or their only Node; its addresses are those of that Node.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -25,12 +24,12 @@ use rules::endpoints::label;
 use rules::model::{Destination, Event, Family, Frontend, Node};
 
 /// Prints the ruleset for the manifests, and their problems on standard error. `is_named` says whether the configuration has the node's
-/// name; otherwise the manifests may have only one Node. With `strict`, warnings, Services that are left out and lost claims on frontends
-/// are errors.
+/// name; otherwise the manifests may have only one Node. With `strict`, warnings about the configuration, Services that are left out and
+/// lost claims on frontends are errors.
 ///
 /// # Errors
-/// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem. In the last
-/// case the ruleset was printed without the objects that have a problem.
+/// When the manifests cannot be read, have several Nodes and no name was configured, or have a problem; with `strict`, see above. If a part
+/// of the manifests has a problem, the ruleset of the rest was printed.
 pub(super) fn render(config: Config, is_named: bool, manifests: &[PathBuf], strict: bool) -> Result<()> {
     let flowtable = config.flowtable.clone();
     config.warnings.iter().for_each(output::print_error);
@@ -53,7 +52,8 @@ pub(super) fn render(config: Config, is_named: bool, manifests: &[PathBuf], stri
 /// Prints what would change on a node if the manifests of `--diff` replaced `manifests`.
 ///
 /// # Errors
-/// As for [`render`], for the manifests before and after; but problems in them are errors only with `--strict`.
+/// As for [`render`], for the manifests before and after; but problems in them are errors only with `--strict`. Also when both would be
+/// read from standard input.
 pub(super) fn diff(config: Config, is_named: bool, manifests: &[PathBuf], args: &RenderArgs) -> Result<CommandOutcome> {
     if [manifests, &args.diff].iter().all(|sources| sources.iter().any(|source| source.as_os_str() == STDIN)) {
         bail!("cannot read standard input twice: give - to --manifests or to --diff");
@@ -80,7 +80,8 @@ pub(super) fn diff(config: Config, is_named: bool, manifests: &[PathBuf], args: 
 /// Explains a packet by the ruleset for manifests.
 ///
 /// # Errors
-/// When the configuration or the manifests cannot be read, or the packet does not fit the node.
+/// When the configuration or the manifests cannot be read, the manifests have Nodes but not the configured one, or the packet does not fit
+/// the node.
 pub(super) fn explain(args: &explain::Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let (config, is_named) = args.from_manifests.config()?;
     config.warnings.iter().for_each(output::print_error);
@@ -106,7 +107,7 @@ struct Rendered {
     node_name: String,
     /// The addresses of that node.
     addresses: Vec<IpAddr>,
-    /// The frontends with a cluster IP, each after its service port `namespace/name:port`.
+    /// The frontends with a cluster IP, each after its service port: `namespace/name:port`, or `namespace/name` if the port has no name.
     cluster_ips: Vec<(Arc<str>, Frontend)>,
     /// The addresses of pods, each after its `namespace/name`.
     pods: Vec<(String, IpAddr)>,
@@ -118,13 +119,14 @@ struct Rendered {
 /// The number of problems in the manifests, which were printed.
 struct Problems {
     all: usize,
-    /// The number of problems because of which a document, a file or an object is not used at all.
+    /// The number of problems because of which a document, a file or a directory cannot be used.
     errors: usize,
 }
 
 /// Reads manifests. Prints on standard error their problems, and the cluster IPs and node ports that it assigned to Services without them.
 ///
-/// # Errors When they cannot be read, or have several Nodes and no name was configured.
+/// # Errors
+/// When they cannot be read, or have several Nodes and no name was configured.
 fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Rendered> {
     let manifests = manifests::read_and_assign(manifests, options(&config))?;
     manifests.problems.iter().for_each(output::print_error);
@@ -149,7 +151,7 @@ fn read(mut config: Config, is_named: bool, manifests: &[PathBuf]) -> Result<Ren
 }
 
 /// Prints which Services are left out and, if `claims` is set, which do not get a frontend that they claim. Returns the number of Services
-/// left out plus the number of contested frontends.
+/// left out plus, if `claims` is set, the number of frontends that a Service claims and does not get.
 fn left_out(engine: &mut Engine<NoKernel>, claims: bool) -> usize {
     let oversized = engine.take_oversized();
     for left_out in &oversized {

@@ -1,4 +1,4 @@
-//! Runs the proxy: starts servers, source of objects, flowtable and sync loop, waits for a signal or a failure, and ends them.
+//! Runs the proxy: starts its servers and threads, waits for a signal or a failure, and brings the process to its end.
 
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -30,10 +30,10 @@ use node::kernel::{Lock, OwnWrites};
 
 /// Capacity of the queue of events from the source to the sync loop; when the queue is full, the source waits.
 const EVENT_QUEUE: usize = 4096;
-/// How long the process waits at its end for the last Kubernetes events to reach the API server.
+/// How long a process that ends because of a failure waits for the last Kubernetes events to reach the API server.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Values for the thread that writes to the kernel, made before privileges are given up.
+/// Values that the start makes before it drops privileges.
 pub(super) struct Writers {
     pub(super) lock: Lock,
     /// Whether another process holds the lock at the start.
@@ -44,12 +44,13 @@ pub(super) struct Writers {
 
 /// Runs until a signal ends the process.
 ///
-/// # Errors The first failure of a server, the source or a thread. A change of the configuration file counts as a
-/// failure.
+/// # Errors
+/// The first failure of a server, the source or a thread, also that a thread does not end after the signal. A change of the configuration
+/// file counts as a failure.
 pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, writers: Writers) -> Result<()> {
     let Writers { lock, waits, clean_up } = writers;
-    // A process that holds the writer lock also has the ports of the servers. The ports become free when that process ends, so a busy port
-    // is no reason to end this one.
+    // The process that holds the writer lock may have the ports of the servers, too. They become free when it ends, so a busy port is no
+    // reason to end this process.
     config.bind_address_hard_fail &= !waits;
     let (supervisor, mut failures) = supervise::new();
     let metrics = servers::metrics(&config);
@@ -143,8 +144,8 @@ fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) ->
     Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
 }
 
-/// Ends the process when the configuration file gets other valid content, so that its supervisor restarts it with that content (O5).
-/// Invalid content is logged and has no other effect.
+/// Ends the process when the configuration file gets other valid content, so that kubelet or systemd restarts it with that content (O5).
+/// For invalid content only an error is logged.
 fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
     let Some((path, content)) = config.config_file.clone() else { return Ok(()) };
     let mut file = ConfigFile::new(path, content);

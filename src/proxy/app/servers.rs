@@ -1,5 +1,4 @@
-//! Starts the HTTP servers, and connects them with the configuration, the log, the metrics and the Kubernetes events; the servers' own
-//! modules import none of these.
+//! Starts the HTTP servers, and connects them with the configuration, the metrics and the Kubernetes events.
 //!
 //! Takes a [`Config`] and the number of file descriptors that the process may have open; returns the [`Reporter`] of the health servers.
 
@@ -18,12 +17,13 @@ use component::logging::{self, Verbosity};
 use component::supervise::Supervisor;
 use node::kernel::ConntrackLoad;
 
-/// File descriptors for everything but servers: manifests, netlink sockets, connections to the API server, and files below `/proc`.
+/// File descriptors that are kept free for everything but servers: manifests, netlink sockets, connections to the API server, and files
+/// below `/proc`.
 const OTHER_FILES: usize = 128;
-/// The most connections to the metrics server; each may have a response of some 100 KB in memory.
+/// The most connections to the metrics server. There are few, because each may have a whole page in memory.
 const METRICS_CONNECTIONS: usize = 64;
-/// The most connections to all health servers together; each takes at most some 10 KB. It is above a thousand, so that a thousand idle
-/// clients do not make the server close another client's connection.
+/// The most connections to all health servers together. It is above a thousand, so that a thousand idle clients do not make the server
+/// close another client's connection.
 const HEALTH_CONNECTIONS: usize = 1_536;
 
 /// Checks before the first rule is written whether the servers can listen, if a failure is to end the process (O8).
@@ -78,9 +78,10 @@ pub(super) struct Servers<'a> {
 }
 
 impl Servers<'_> {
-    /// Starts all servers. Together they use at most `open_files` file descriptors, less [`OTHER_FILES`] for other purposes.
+    /// Starts all servers. The metrics server may use a file descriptor for its listener and [`METRICS_CONNECTIONS`] for connections; the
+    /// health servers may use what is left of `open_files` without these and [`OTHER_FILES`].
     pub(super) fn start(&self, verbosity: Verbosity, changes: History, causes: Asker, open_files: u64) -> Reporter {
-        // The metrics server's listener takes one file descriptor, too.
+        // The file descriptors of the metrics server: its connections and its listener.
         let metrics = METRICS_CONNECTIONS + 1;
         let health = usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES + metrics);
         let pages = pages(self.config, verbosity, changes, causes);
@@ -99,7 +100,8 @@ impl Servers<'_> {
         });
     }
 
-    /// Serves the health of the proxy and of the Services. The proxy is unhealthy when a sync is late by two sync periods (L3).
+    /// Serves the health of the proxy and of the Services. The proxy is unhealthy when a requested sync has not been done after two sync
+    /// periods (L3).
     fn serve_health(&self, connections: ConnectionLimit) -> Reporter {
         let (reporter, servers) = health::new(self.config.sync_period * 2);
         let hard_fail = self.config.bind_address_hard_fail;
@@ -127,7 +129,7 @@ fn pages(config: &Config, verbosity: Verbosity, changes: History, causes: Asker)
     }
 }
 
-/// Counts the responses of the health servers, and records a failure to listen as a Kubernetes event.
+/// Counts the responses about the proxy's health, and records a failure to listen on a health-check node port as a Kubernetes event.
 struct HealthObserver {
     metrics: Metrics,
     recorder: Recorder,

@@ -25,8 +25,8 @@ const PROCESS_ENDS: Duration = Duration::from_secs(4);
 /// The time between two checks whether a thread has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by itself. While
-/// `has_connections` says that clients are connected through this process, the process may run up to [`GRACE`] longer.
+/// Returns a channel that completes when a signal arrives. [`PROCESS_ENDS`] later the process ends with exit code 1, if it has not ended by
+/// itself. While `has_connections` says that clients are connected through this process, the process may run up to [`GRACE`] longer.
 ///
 /// # Errors
 /// When the signals cannot be received.
@@ -55,7 +55,7 @@ pub(super) fn on_signal(
         while has_connections() && Instant::now() < end {
             thread::sleep(Duration::from_millis(100));
         }
-        // This wait starts only now, because all other threads end after the connections.
+        // This wait starts only now, because the threads that the main thread waits for end only after the connections.
         thread::sleep(PROCESS_ENDS);
         // Logs nothing, because the log may be what hangs. Dropping the guard gives waiting lines half a second to be written.
         drop(logging::FlushOnDrop);

@@ -29,8 +29,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Starts the source that the configuration asks for. Until the source has sent all objects, the health pages say what is missing. `pid` is
-    /// the id of this process in the host's PID namespace.
+    /// Starts the source that the configuration asks for. Until all objects have arrived, the health pages say what is missing. `pid` is the
+    /// id of this process by which the health pages name it.
     pub(super) fn spawn(
         (config, pid): (&Config, u32),
         sink: SyncSender<Event>,
@@ -88,20 +88,20 @@ fn waits_for(pid: u32, missing: &[&str], since: SystemTime) -> String {
     )
 }
 
-/// Counts events of the connections to the API server, records in the history when the server is lost and found, and has the health pages
-/// show what the source waits for.
+/// Gives the metrics what happens on the connections to the API server, records in the history when the server is lost and found, and has
+/// the health pages show that the server is lost and what the source waits for.
 struct ApiObserver {
     config: Config,
     metrics: Metrics,
     health: Reporter,
     changes: History,
-    /// The kinds of objects that the API server does not serve at present.
+    /// The kinds of objects whose watch fails at present.
     lost: Mutex<BTreeSet<&'static str>>,
     /// The id of this process.
     pid: u32,
     /// When the source was started.
     since: SystemTime,
-    /// The last version of the API server.
+    /// The version that the API server reported last.
     server: Mutex<String>,
 }
 

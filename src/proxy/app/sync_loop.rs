@@ -1,5 +1,5 @@
-//! The threads that write to the kernel: the sync loop, with the removal of other modes' rules after the first sync, and the flowtable's
-//! thread (fast path).
+//! The threads that write to the kernel (the sync loop, with the removal of other modes' rules after the first sync, and the flowtable's
+//! thread), and the thread that reads the counters of the rules.
 
 use std::env;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -37,8 +37,8 @@ const MAX_CLEAN_UP_RETRY: Duration = Duration::from_secs(3600);
 /// for hours.
 const COMPARE_SECONDS: &str = "KUBE_PROXY_NFT_COMPARE_SECONDS";
 
-/// An environment variable of this program: the number of elements from which on the maps of endpoints are split, so that tests need not
-/// have 50,000 endpoints.
+/// An environment variable of this program: the maps of endpoints are split when one would have more elements than this, so that tests need
+/// not have more than 50,000 endpoints.
 const SPLIT_ELEMENTS: &str = "KUBE_PROXY_NFT_SPLIT_ELEMENTS";
 
 /// The values that the sync loop's thread takes over.
@@ -54,7 +54,7 @@ pub(super) struct SyncLoop {
     /// The questions of the metrics server's pages.
     pub(super) questions: Questions,
     pub(super) recorder: Recorder,
-    /// A message to this channel starts the flowtable's thread; `None` without a flowtable.
+    /// A message to this channel lets the flowtable's thread begin its work; `None` without a flowtable.
     pub(super) first_sync: Option<SyncSender<()>>,
     /// The channel for the node ports on loopback addresses, if these are served.
     pub(super) localhost: Option<Feed>,
@@ -63,7 +63,7 @@ pub(super) struct SyncLoop {
 }
 
 impl SyncLoop {
-    /// Runs until there are no more events. Opens the netlink sockets, which have to stay on this thread.
+    /// Runs until there are no more events. Opens the netlink sockets, which belong to the network namespace of the calling thread.
     ///
     /// # Errors
     /// When a socket cannot be opened, and when the node cannot be served at all.
@@ -132,7 +132,7 @@ fn schedule(config: &Config) -> Schedule {
     }
 }
 
-/// Returns the steps in which the number of maps of endpoints grows.
+/// Returns the steps in which the number of maps of endpoints grows; [`SPLIT_ELEMENTS`] changes them.
 fn map_steps() -> Steps {
     let Some(elements) = from_environment(SPLIT_ELEMENTS) else { return Steps::default() };
     warn!(
@@ -152,13 +152,14 @@ fn chance() -> f64 {
     f64::from(u32::from_ne_bytes([first, second, third, fourth])) / f64::from(u32::MAX)
 }
 
-/// Makes the function that the sync loop calls after the first sync: it starts the flowtable's thread, if there is one, and removes the
-/// rules of other modes, one table in each call. It tries a failed removal again after an interval that doubles each time.
+/// Makes the function that the sync loop calls after the first sync: it lets the flowtable's thread begin, if there is one, and removes the
+/// rules of other modes, one part in each call. The function returns how long to wait before the next call, or `None` when nothing is left.
+/// Failed parts are tried again after an interval that doubles each time.
 fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> CleanupStep {
     let mut retry_after = CLEAN_UP_RETRY;
     Box::new(move || {
         if let Some(first_sync) = fast_path.take() {
-            // Fails only if the flowtable's thread is gone, and then there is nothing to start.
+            // Fails only if the flowtable's thread has ended.
             let _ = first_sync.try_send(());
         }
         if let Some(report) = clean_up.step() {

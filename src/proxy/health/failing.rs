@@ -1,8 +1,8 @@
 //! Remembers at which addresses a health-check node port cannot be listened on, and decides when to report that.
 //!
-//! Takes the outcome of each try; returns what to log and report: a failure when it begins, when its reason changes and every five minutes,
-//! and the end of the failure. One line reports a failure that several Services have at one address for one reason. Invariant: only
-//! failures that last are kept, so memory is bounded by the number of health checks and addresses.
+//! Takes the outcome of each try. Logs a failure and reports it to the observer when it begins, when its reason changes and every five
+//! minutes, and logs its end. One line reports a failure that several Services have at one address for one reason. Invariant: only failures
+//! that last are kept, so memory is bounded by the number of health checks and addresses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use super::{CheckName, ListenFailure, Observer};
 /// The interval at which a failure that lasts is reported again.
 const TOLD_EVERY: Duration = Duration::from_secs(300);
 
-/// Too many open files (`EMFILE`), the same on every architecture.
+/// Too many open files (`EMFILE`).
 const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
 /// The key of a listener: a Service in one family, and the address with the port.
@@ -32,7 +32,7 @@ struct LastLogged {
 #[derive(Default)]
 pub(super) struct Failing {
     lasting: BTreeMap<Place, LastLogged>,
-    /// By address and reason (`errno`): the first failure since the last report, and how many further Services fail in this way.
+    /// By IP address and reason (`errno`): the first failure to report, and how many further listeners failed in this way.
     due: BTreeMap<(std::net::IpAddr, Option<i32>), (ListenFailure, usize)>,
 }
 

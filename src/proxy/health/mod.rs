@@ -1,11 +1,12 @@
 //! The HTTP servers of health checks: `/healthz`, `/livez` and `/readyz` about the proxy, and the health-check node ports about Services.
 //!
 //! The sync loop reports through a [`Reporter`]: when a sync was requested and when one succeeded, when the loop works and when it waits,
-//! whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. An [`Observer`] receives the status of each
-//! response and each failure to listen. A reporter never waits for the servers and can be used on any thread; the servers run on tokio.
+//! whether the node is eligible for traffic, and a [`Snapshot`] of all health checks. The source of objects reports what it waits for, and
+//! whether the API server answers. An [`Observer`] receives the status of each response about the proxy, and failures to listen on
+//! health-check node ports. A reporter never waits for a client and can be used on any thread; the servers run on tokio.
 //!
-//! Invariants: a failure to listen affects no other server, and no other address; responses come from memory, so that a request costs no
-//! more than writing its text; every server bounds the number and the age of its connections.
+//! Invariants: a failure to listen on a health-check node port affects no other server, and no other address; responses are made from values
+//! in memory; the number and the age of connections are limited.
 
 mod failing;
 mod proxy;
@@ -46,7 +47,7 @@ pub(crate) struct CheckName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     pub(crate) port: u16,
-    /// The number of ready endpoints on this node (K2).
+    /// The number of different addresses of Ready endpoints on this node (K2).
     pub(crate) local_endpoints: usize,
 }
 
@@ -63,17 +64,17 @@ pub struct ListenFailure {
 /// A page of the proxy's own health server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
-    /// `/healthz`
+    /// `/healthz`: whether the proxy is healthy and the node eligible for traffic (L4).
     Healthz,
-    /// `/livez`
+    /// `/livez`: whether the proxy is healthy (L4).
     Livez,
-    /// `/readyz`
+    /// `/readyz`: whether syncs succeed (L8).
     Readyz,
 }
 
-/// Receives the servers' responses and failures. Called on the servers' thread, so it must not block.
+/// Learns of the servers' responses and failures. Called on the servers' thread, so it must not block.
 pub trait Observer: Send + Sync {
-    /// Called after each response of a page, with its HTTP status.
+    /// Called for each response of a page, with its HTTP status.
     fn answered(&self, page: Page, code: u16);
 
     /// Called when a health-check node port cannot be listened on: when that begins, when the reason changes, and every five minutes (K4).
@@ -87,7 +88,7 @@ pub struct Listen {
     /// The address of `/healthz`; `None` if it is not served. The unspecified address of either family stands for all addresses of both, as
     /// in Go.
     pub healthz: Option<SocketAddr>,
-    /// Whether a failure to listen ends the servers; otherwise they try again (O8).
+    /// Whether a failure to listen at `healthz` ends the servers; otherwise it is tried again (O8).
     pub hard_fail: bool,
     /// The limit of the connections of all health servers together.
     pub connections: ConnectionLimit,
@@ -98,13 +99,13 @@ pub struct Listen {
 struct Shared(Arc<Mutex<ProxyHealth>>);
 
 impl Shared {
-    /// Locks the value, also after a panic of another thread: each change is one assignment, so the value is never half-changed.
+    /// Locks the value, also after another thread panicked while it held the lock.
     fn lock(&self) -> MutexGuard<'_, ProxyHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reports the state of the sync loop to the servers. Cheap, and never waits for a server. Clones report to the same servers.
+/// Reports the state of the sync loop and of the source of objects to the servers. Clones report to the same servers.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     proxy: Shared,
@@ -112,12 +113,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Notes that a sync of the family was requested (L2).
+    /// Notes for a family that a sync was requested (L2).
     pub(crate) fn queued(&self, family: Family, now: Instant) {
         self.proxy.lock().queued(family, now);
     }
 
-    /// Notes that the sync loop of the family begins (L1), or that a sync succeeded (L2).
+    /// Notes for a family that the sync loop starts (L1), or that a sync succeeded (L2).
     pub(crate) fn synced(&self, family: Family, now: SystemTime) {
         self.proxy.lock().synced(family, now);
     }
@@ -154,13 +155,13 @@ impl Reporter {
         self.proxy.lock().ready(Some(reason.into()));
     }
 
-    /// Sets why another program, such as another kube-proxy, keeps this one from syncing; `None` when it may sync. While there is a reason,
-    /// pending requests do not make the proxy unhealthy.
+    /// Sets why this process does not have the writer lock and must not sync; `None` when it has the lock. While there is a reason, pending
+    /// requests do not make the proxy unhealthy (L9).
     pub(crate) fn held_back(&self, reason: Option<String>, now: Instant) {
         self.proxy.lock().held_back(reason, now);
     }
 
-    /// Sets the Services that are left out of the rules because the kernel refuses them; the responses name them.
+    /// Sets the Services whose rules the kernel refuses; the responses name them.
     pub(crate) fn quarantined<'a>(&self, services: impl Iterator<Item = &'a ObjectName>) {
         self.proxy.lock().quarantined(services);
     }
@@ -170,8 +171,8 @@ impl Reporter {
         self.proxy.lock().oversized(services);
     }
 
-    /// Sets the problems that the sync loop found: Services that are left out, and frontends that Services do not get. Replaces the
-    /// problems that were set before.
+    /// Sets the problems that the sync loop found: Services that are too large or that the kernel refuses, and frontends that Services do
+    /// not get. Replaces the problems that were set before.
     pub(crate) fn problems(&self, problems: Vec<Problem>) {
         self.proxy.lock().problems(problems);
     }
@@ -201,14 +202,13 @@ impl Reporter {
         self.proxy.lock().disconnected(kind);
     }
 
-    /// Notes that a sync succeeded, and sets the health checks (K1). Servers that could not listen try again, even if no health check
-    /// changed (K4).
+    /// Sets the health checks (K1). Servers that could not listen try again, even if no health check changed (K4).
     pub(crate) fn services(&self, snapshot: Arc<Snapshot>) {
         self.services.send_replace(snapshot);
     }
 }
 
-/// The servers before they are started.
+/// The health servers, which [`Servers::run`] starts.
 #[derive(Debug)]
 pub struct Servers {
     proxy: Shared,

@@ -19,7 +19,7 @@ use rules::model::{Family, ObjectName};
 /// How Go prints a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The reason that `/readyz` gives until the first sync.
+/// The reason that `/readyz` gives until another reason is set or a sync succeeds.
 const NO_SYNC_YET: &str = "the first sync has not been done";
 
 /// The reason that `/healthz` gives while an operator drains the node.
@@ -37,19 +37,19 @@ pub(super) struct ProxyHealth {
     not_ready: Option<String>,
     quarantined: Vec<String>,
     oversized: Vec<String>,
-    /// Claims on frontends that Services do not get.
+    /// The number of claims on frontends that Services do not get.
     lost_claims: usize,
     /// The problems that the sync loop found.
     problems: Vec<Problem>,
-    /// Set while the proxy waits for its first objects.
+    /// The problem that the proxy waits for its first objects; `None` when it has them.
     waiting: Option<Problem>,
-    /// Set while the API server does not answer.
+    /// The problem that the API server does not answer; `None` when it does.
     api_server: Option<Problem>,
     /// The state of the watch of each kind of objects from which anything was received.
     followed: BTreeMap<&'static str, Followed>,
-    /// Since when the sync thread works without having waited for events.
+    /// Since when the sync thread works without having waited for events; `None` while it waits.
     busy_since: Option<Instant>,
-    /// Why another program keeps this one from syncing, if one does.
+    /// Why this process does not have the writer lock and must not sync; `None` when it may.
     held_back: Option<String>,
 }
 
@@ -66,7 +66,7 @@ struct Followed {
 struct FamilyHealth {
     /// When the last sync succeeded; at first, when the sync loop started (L1).
     updated: SystemTime,
-    /// The time of the oldest request that no sync has served (L2).
+    /// The time of the oldest request that no successful sync has served (L2).
     waiting_since: Option<Instant>,
 }
 
@@ -100,7 +100,7 @@ impl ProxyHealth {
         }
     }
 
-    /// Notes that the sync loop of a family begins, which registers the family (L1), or that a sync succeeded, which serves all requests of
+    /// Notes for a family that the sync loop starts, which registers the family (L1), or that a sync succeeded, which serves all requests of
     /// the family (L2).
     pub(super) fn synced(&mut self, family: Family, now: SystemTime) {
         self.families.insert(family, FamilyHealth { updated: now, waiting_since: None });
@@ -117,7 +117,8 @@ impl ProxyHealth {
         self.busy_since = None;
     }
 
-    /// Sets why another program keeps this one from syncing, or `None` if none does. The age of pending requests counts from now on.
+    /// Sets why this process does not have the writer lock and must not sync; `None` when it may. The age of pending requests counts from
+    /// `now` on.
     pub(super) fn held_back(&mut self, reason: Option<String>, now: Instant) {
         self.held_back = reason;
         self.families.values_mut().filter_map(|family| family.waiting_since.as_mut()).for_each(|since| *since = now);
@@ -208,8 +209,8 @@ impl ProxyHealth {
         (healthy, body.text())
     }
 
-    /// Returns whether the status of `/readyz` is 200, and the body of the response: the status is 200 if the last sync succeeded and the
-    /// proxy keeps up.
+    /// Returns whether the status of `/readyz` is 200, and the body of the response: the status is 200 if the proxy is healthy, may sync, and
+    /// has no reason not to be ready (L8).
     #[must_use]
     pub(super) fn readyz(&self, now: Instant, clock: SystemTime) -> (bool, String) {
         let good = self.is_healthy(now) && self.held_back.is_none() && self.not_ready.is_none();
@@ -229,7 +230,7 @@ impl ProxyHealth {
         (good, body.text())
     }
 
-    /// Returns why no sync happens at present; `None` when nothing prevents it.
+    /// Returns that the sync thread is stuck, or why it must not sync; `None` if neither is the case.
     fn blocked_by(&self, now: Instant) -> Option<String> {
         let stuck = self.stuck_for(now).map(|busy| format!("the sync thread has been busy for {} s", busy.as_secs()));
         stuck.or_else(|| self.held_back.clone())
@@ -250,7 +251,8 @@ impl ProxyHealth {
         Body { api_server: word, left_out, ..self.body(good, now, clock) }
     }
 
-    /// Returns the fields that all responses have. `lastUpdated` is the present time with status 200, else the time of the last sync.
+    /// Returns the fields that all responses have. `lastUpdated` is the present time with status 200, else the time of the last successful
+    /// sync (L1, L2).
     fn body(&self, good: bool, now: Instant, clock: SystemTime) -> Body<'_> {
         let newest = self.families.values().map(|family| family.updated).max();
         let status = self.families.iter().map(|(name, family)| {
@@ -295,7 +297,7 @@ struct Body<'a> {
     quarantined_services: &'a [String],
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     oversized_services: &'a [String],
-    /// The problems, in the words in which commands such as `kube-proxy check` print them.
+    /// The problems, whose sentences commands such as `kube-proxy services` print.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<&'a Problem>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -611,7 +613,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    // The responses of a server on a socket have exactly upstream's bytes (L4).
+    // The responses of a server on a socket, byte for byte, without the date and the times (L4).
     #[tokio::test]
     async fn responses_over_a_socket() {
         let (mut health, _) = registered(&[Family::V4]);

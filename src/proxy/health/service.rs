@@ -20,10 +20,10 @@ use component::http::{self, Limits, Response};
 use component::logging::{V2, list};
 use rules::model::{Family, ObjectName};
 
-/// The header with the number of local endpoints, which load balancers use as the node's weight.
+/// The header with the number of local endpoints, which load balancers may use as the node's weight.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Time until the next try to listen on ports that were not free, unless a sync comes first (K4).
+/// Time until the next try to listen where it failed, unless the next snapshot comes first (K4).
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Follows the snapshots until their sender is dropped.
@@ -58,16 +58,16 @@ struct ServiceServers {
 
 /// The listeners of a Service in one family.
 struct Server {
-    /// By address; never empty.
+    /// The listeners by address; there is at least one.
     listeners: BTreeMap<SocketAddr, http::Server>,
     local_endpoints: Arc<Count>,
 }
 
-/// The number of local endpoints, shared with the listeners; `None` when the Service was deleted.
+/// The number of local endpoints, shared with the listeners; `None` when the Service has no health check any more.
 struct Count(AtomicUsize);
 
 impl Count {
-    /// Means that the Service was deleted; no Service has that many endpoints.
+    /// Means that the Service has no health check any more; no Service has that many endpoints.
     const DELETED: usize = usize::MAX;
 
     fn set(&self, count: Option<usize>) {
@@ -113,8 +113,8 @@ impl ServiceServers {
         })
     }
 
-    /// Closes the listeners that are no longer needed. Waits until their ports are free, because another Service may need them. If the
-    /// Service was deleted, requests that have arrived get an empty response.
+    /// Closes the listeners that are no longer needed, and those whose server panicked. Waits until their ports are free, because another
+    /// Service may need them. If the Service has no health check any more, requests that have arrived get an empty response.
     async fn close_unwanted(&mut self, snapshot: &Snapshot, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         let mut unwanted = Vec::new();
         for (name, server) in &mut self.open {
@@ -200,13 +200,13 @@ fn addresses(snapshot: &Snapshot, family: Family, port: u16) -> BTreeSet<SocketA
 /// What a response says of the node.
 #[derive(Clone, Copy, Debug)]
 struct NodeState {
-    /// Whether the proxy keeps up (L3).
+    /// Whether the proxy is healthy (L3).
     healthy: bool,
     /// Whether an operator drains the node (L10).
     drained: bool,
 }
 
-/// Returns the response to every path and method (K3, L10); an empty one when the Service was deleted, as upstream does.
+/// Returns the response to every path and method (K3, L10); an empty one when the Service has no health check any more, as upstream does.
 fn response(service: &ObjectName, local_endpoints: Option<usize>, state: NodeState) -> Response {
     let NodeState { healthy, drained } = state;
     let Some(local_endpoints) = local_endpoints else { return Response::default() };
@@ -241,7 +241,7 @@ mod tests {
         Shared(Arc::new(Mutex::new(ProxyHealth::new(Duration::from_secs(60)))))
     }
 
-    // While the node is drained, the port answers 503 and says so, whatever the number of endpoints is (L10).
+    // While the node is drained, the port answers 503 although the node has endpoints (L10).
     #[test]
     fn a_drained_node_answers_503() {
         let service = ObjectName::new("ns", "web");

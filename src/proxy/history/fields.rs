@@ -1,4 +1,4 @@
-//! Lists the fields in which two versions of a Service differ, named as in a manifest.
+//! Lists the fields in which two versions of a Service differ.
 
 use std::fmt::Display;
 
@@ -8,8 +8,7 @@ use rules::model::{Family, Service, ServicePort, TrafficPolicy};
 /// Formats the value of a field.
 type Value = fn(&Service) -> String;
 
-/// Returns the fields that differ, in a fixed order. Compares only the fields of [`Service`]: other fields of the API's object have no
-/// influence on the rules.
+/// Returns those of the fields listed here that differ, in the order of the list.
 #[must_use]
 pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
     let fields: [(&str, Value); 10] = [
@@ -34,7 +33,7 @@ pub fn between(before: &Service, after: &Service) -> Vec<FieldChange> {
         .collect()
 }
 
-/// Adds later changes to `changes`. A field that has its first value again counts as unchanged.
+/// Adds later changes to `changes`. A field that has its first value again is removed from `changes`.
 pub fn merge(changes: &mut Vec<FieldChange>, later: Vec<FieldChange>) {
     for change in later {
         match changes.iter_mut().find(|known| known.field == change.field) {

@@ -1,4 +1,5 @@
-//! Writes history entries to the log: one line for each changed Service from `-v=2` on, and one for each endpoint from `-v=4` on.
+//! Writes the history to the log: from `-v=2` on one line for each entry but those about the API server, and from `-v=4` on one line for
+//! each endpoint that a Service with an entry gained or lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use component::logging::{V2, duration};
 use inspect::history::{Change, CommitOutcome, Entry, EntryKind, TriggerKind};
 use rules::model::ObjectName;
 
-/// Logs an entry if the log is verbose enough. `elapsed` is how long the sync took, without the wait before it. Entries about the API
-/// server are skipped, because they are in the log already.
+/// Logs an entry if the log is verbose enough. `elapsed` is how long the sync took, without the wait before it. Does nothing for an entry
+/// about the API server, because the source of objects logs that the server is lost and found.
 pub fn log(entry: &Entry, elapsed: Duration) {
     if !enabled!(target: V2, Level::INFO) {
         return;
@@ -38,7 +39,8 @@ pub fn log(entry: &Entry, elapsed: Duration) {
     }
 }
 
-/// Logs an endpoint that was added or removed. A history entry lists only some of many endpoints; the log has all of them.
+/// Logs an endpoint that a Service gained or lost. The Service's history entry lists only the first endpoints and counts the rest; the log
+/// names each.
 pub(crate) fn endpoint(service: &ObjectName, endpoint: SocketAddr, is_new: bool) {
     if is_new {
         debug!(%service, %endpoint, "Endpoint added");

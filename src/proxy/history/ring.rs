@@ -1,6 +1,7 @@
 //! The ring buffer of the latest history entries, in bounded memory.
 //!
-//! A few threads write, and servers read. A reader copies references to the entries under the lock, and formats them after releasing it.
+//! Several threads write, and the metrics server reads. A reader copies references to the entries under the lock, and formats them after
+//! releasing it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 
 use inspect::history::{Entry, EntryKind, Query};
 
-/// Size of a page in bytes, after which no further entry is added to it.
+/// When the entries of a page have this many bytes, no further entry is added to it.
 const PAGE: usize = 128 << 10;
 
 /// The most entries that are kept.
@@ -39,25 +40,26 @@ struct Ring {
 /// The content of the ring at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When the process began; tells the rings of two processes apart.
+    /// When the process started. A reader sees from it that another process has taken over, which numbers its entries from 1 again.
     pub started: Timestamp,
     /// The entries after the requested number, the oldest first.
     pub entries: Vec<Arc<Entry>>,
-    /// The number of the oldest entry that is kept; one more than `last` when none is.
+    /// The number of the oldest entry that is kept; one more than `last` when none is kept.
     pub first: u64,
     /// The number of the last entry that was ever added; 0 before the first.
     pub last: u64,
 }
 
 impl History {
-    /// Makes an empty ring for a process that began at `started`.
+    /// Makes an empty ring for a process that started at `started`.
     #[must_use]
     pub fn new(started: SystemTime) -> Self {
         let started = Timestamp::try_from(started).unwrap_or_default();
         Self(Arc::new(Shared { started, ring: Mutex::default() }))
     }
 
-    /// Adds an entry, and drops the oldest ones if there is no room. Returns the entry with its number.
+    /// Adds an entry, and drops the oldest ones if there is no room. `sync` is the number of the sync that made it, if one did. Returns the
+    /// entry with its number.
     pub fn push(&self, time: SystemTime, sync: Option<u64>, what: EntryKind) -> Arc<Entry> {
         let time = Timestamp::try_from(time).unwrap_or_default();
         let entry = Entry { number: 0, time, sync, what };
@@ -75,15 +77,15 @@ impl History {
         Snapshot { started: self.0.started, entries, first, last: ring.last }
     }
 
-    /// Locks the ring, also after a panic of another thread: at worst that thread's last entry is missing.
+    /// Locks the ring, also after another thread panicked while it held the lock.
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Snapshot {
-    /// Formats the entries after `after` as a [`Page`](inspect::history::Page) in JSON. The page ends with the entry that brings it to
-    /// `PAGE` bytes; the reader asks for the next page with the page's `last` as `after`.
+    /// Formats the entries that fit `since` and `service` of the query as a [`Page`](inspect::history::Page) in JSON. The page ends with the
+    /// entry that brings it to `PAGE` bytes; the reader asks for the next page with the page's `last` as `after`.
     #[must_use]
     pub fn page(&self, query: &Query, now: SystemTime) -> String {
         let oldest = query.since.and_then(|since| now.checked_sub(since));
@@ -115,7 +117,7 @@ impl Ring {
             let Some((_, gone)) = self.entries.pop_front() else { break };
             self.bytes -= gone;
         }
-        // The API allows no name so long that an entry exceeds [`MAX_BYTES`]. A manifest may have such a name; its entry is not kept.
+        // Valid names are far too short to make an entry larger than [`MAX_BYTES`]. Such an entry would not be kept.
         if size <= MAX_BYTES {
             self.bytes += size;
             self.entries.push_back((Arc::clone(&entry), size));

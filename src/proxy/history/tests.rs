@@ -1,4 +1,4 @@
-//! Tests of the ring: it is bounded, whatever is reported; a reader that continues gets each entry once; entries in JSON can be read back.
+//! Tests of the ring (it is bounded, whatever is reported; a reader that continues gets each entry once), and of entries as JSON and in words.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ fn name() -> impl Strategy<Value = ObjectName> {
     ("[a-z]{1,8}", "[a-z0-9-]{1,40}").prop_map(|(namespace, name)| ObjectName::new(namespace, name))
 }
 
-/// Generates any text, sometimes of the greatest length that an entry keeps.
+/// Generates any text, some so long that [`cut`] shortens it.
 fn text() -> impl Strategy<Value = String> {
     (".{0,8}", 1..100_usize).prop_map(|(text, times)| cut(text.repeat(times)))
 }
@@ -138,7 +138,7 @@ fn second(n: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(n)
 }
 
-/// Returns a ring with these entries, whose times are second 0, 1, 2 and so on.
+/// Returns a ring with these entries, whose times are 0, 1, 2 and so on seconds after the epoch.
 fn ring(entries: impl IntoIterator<Item = EntryKind>) -> History {
     let changes = History::new(second(0));
     (0..).zip(entries).for_each(|(n, what)| drop(changes.push(second(n), Some(n), what)));

@@ -13,7 +13,7 @@ use tracing::{debug, error, warn};
 use super::relay::{self, Pipes};
 use super::target::Target;
 
-/// How long to wait for an endpoint to accept a connection, as upstream does (R4).
+/// How long to wait for an endpoint to accept a connection when there is no other endpoint to try (R4).
 const DIAL: Duration = Duration::from_secs(5);
 /// How long to wait for an endpoint to accept a connection while there are other endpoints to try.
 const DIAL_OF_MANY: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ pub(super) struct Common {
     pub(super) ending: watch::Receiver<bool>,
 }
 
-/// Accepts connections until the process is to end, then waits for the open ones. Dropping the future closes them all. Beyond the limit of
-/// connections, one accepted connection waits in this function, and all others wait in the kernel's queue.
+/// Accepts connections until the process is to end, then waits for the open ones. Dropping the future closes them all. While the limit of
+/// connections is reached, one accepted connection of each listener waits for a permit, and all others wait in the kernel's queue.
 pub(super) async fn serve(listener: TcpListener, target: Arc<Target>, common: Common) {
     let mut connections = JoinSet::new();
     let mut ending = common.ending.clone();
@@ -92,7 +92,7 @@ async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
     }
 }
 
-/// Connects to the first endpoint that accepts; tries each endpoint once (R4). Returns `None` when no endpoint accepts in time.
+/// Connects to the first endpoint that accepts; tries each endpoint at most once (R4). Returns `None` when none accepts in time.
 async fn dial(target: &Target) -> Option<TcpStream> {
     let start = Instant::now();
     let mut tried: Vec<SocketAddr> = Vec::new();

@@ -1,7 +1,7 @@
-//! The userspace proxy of node ports on loopback addresses (section R of `tests/BEHAVIOUR.md`; upstream's KEP-6032).
+//! The userspace proxy of node ports on loopback addresses (section R of `tests/BEHAVIOUR.md`; upstream: kubernetes/kubernetes #142183).
 //!
 //! ```text
-//! sync ── Feed ──► Proxy ──► one listener for each TCP node port and family, at 127.0.0.1 and ::1
+//! sync ── Feed ──► Proxy ──► one listener for each TCP node port and family, at 127.0.0.1 or ::1
 //!                               │ accept
 //!                               ▼
 //!                    target: which endpoint ──► relay: bytes from socket to socket, through a pipe in the kernel
@@ -11,7 +11,7 @@
 //! `nodePortAddresses` names a loopback range.
 //!
 //! Invariants: the proxy listens on 127.0.0.1 and ::1 and nowhere else; a busy port affects no other port, and is tried again until it is
-//! free; memory and descriptors are bounded by the number of connections, which is limited; bytes are not copied into this process.
+//! free; the number of connections is limited; bytes are not copied into this process.
 
 mod listener;
 mod proxy;
@@ -40,8 +40,7 @@ const MAX_CONNECTIONS: u32 = 10_000;
 /// File descriptors reserved for the listeners and everything else that the process does; where the process may open fewer than twice as
 /// many, half of its limit is reserved.
 const OTHER_FILES: u64 = 4_096;
-/// The file descriptors that a connection may take: two sockets, and two descriptors for the pipe of each direction while the receiver does
-/// not read.
+/// The most file descriptors that a connection takes: two sockets, and the two ends of a pipe for each direction while bytes are in it.
 const DESCRIPTORS: u64 = 6;
 
 /// A TCP node port that is to be served on the loopback address of its family.
@@ -49,9 +48,9 @@ const DESCRIPTORS: u64 = 6;
 pub(crate) struct NodePort {
     family: Family,
     port: u16,
-    /// The service port as `namespace/name:port`.
+    /// The service port: `namespace/name:port`, or `namespace/name` if the port has no name.
     label: Arc<str>,
-    /// Never an empty list.
+    /// The endpoints to choose from; there is at least one.
     endpoints: Vec<SocketAddr>,
     /// Time-out of the session affinity; `None` without affinity.
     affinity: Option<Duration>,

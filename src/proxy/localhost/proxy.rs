@@ -21,7 +21,7 @@ use rules::model::{Family, ObjectName};
 /// The time between two attempts to listen on a busy port (R6).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The userspace proxy. [`Self::run`] must run in the tokio runtime of a separate thread.
+/// The userspace proxy. [`Self::run`] needs a tokio runtime.
 pub(crate) struct Proxy {
     feed: Feed,
     metrics: Metrics,
@@ -33,14 +33,14 @@ pub(crate) struct Proxy {
     common: Common,
 }
 
-/// The listener of a node port, also while its port is busy.
+/// The listener of a node port. It exists also while the port is busy and nothing listens.
 struct Listener {
-    /// The service port of the node port, as `namespace/name:port`.
+    /// The service port of the node port: `namespace/name:port`, or `namespace/name` if the port has no name.
     label: Arc<str>,
     target: Arc<Target>,
-    /// The task that accepts connections; `None` while the port is busy.
+    /// The task that accepts connections; `None` as long as the proxy could not listen on the port.
     serving: Option<JoinHandle<()>>,
-    /// Whether it was logged that the port is busy.
+    /// Whether the last attempt to listen failed. Only the first of several failed attempts is logged.
     is_busy: bool,
 }
 

@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
 
-/// The most bytes that are moved at once: the capacity of a pipe.
+/// The most bytes that are moved at once: the default capacity of a pipe (pipe(7)).
 const CHUNK: usize = 64 * 1024;
 /// The most empty pipes that are kept for reuse; more are closed.
 const SPARE_PIPES: usize = 64;
@@ -66,7 +66,7 @@ pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes)
     outcome
 }
 
-/// Sends small messages at once (`TCP_NODELAY`), and detects a peer that vanished (keepalive).
+/// Makes the socket send small messages at once (`TCP_NODELAY`), and detect a peer that vanished (keepalive).
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -93,7 +93,7 @@ async fn both_ways(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io:
                 ended?;
                 down_ended = true;
             }
-            // After a direction has ended, its socket is not read any more, so a reset would not be seen otherwise.
+            // After a direction has ended, the socket of its sender is not read any more, so a reset would not be seen otherwise.
             error = failure(client), if up_ended => return error,
             error = failure(server), if down_ended => return error,
         }
@@ -129,7 +129,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<
     }
 }
 
-/// Moves the bytes in the pipe to the receiver, and waits for it as long as the sender's connection has no error.
+/// Moves the bytes in the pipe to the receiver. While it waits for the receiver, an error of the sender's connection ends it.
 async fn empty(pipe: &Pipe, mut bytes: usize, from: &TcpStream, to: &TcpStream) -> io::Result<()> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     while bytes > 0 {

@@ -35,16 +35,16 @@ impl Target {
         Self(Mutex::new(State { endpoints: port.endpoints.clone(), affinity: port.affinity, pin: None }))
     }
 
-    /// Replaces the endpoints. A pinned endpoint stays pinned if it is one of the new endpoints.
+    /// Replaces the endpoints. The pin stays, and has an effect if its endpoint is one of the new ones.
     pub(super) fn update(&self, port: &NodePort) {
         let mut state = self.lock();
         state.endpoints.clone_from(&port.endpoints);
         state.affinity = port.affinity;
     }
 
-    /// Returns the next endpoint for a connection that was refused by the endpoints in `tried`; `None` when all were tried. With session
-    /// affinity, returns the pinned endpoint unless it was tried or its time-out has passed; each returned endpoint is pinned from `now` on
-    /// (R4). `random` returns a number below its argument.
+    /// Returns the next endpoint for a connection that could not be made to the endpoints in `tried`; `None` when all were tried. With
+    /// session affinity, returns the pinned endpoint unless it was tried, was removed, or its time-out has passed; the returned endpoint is
+    /// pinned from `now` on (R4). `random` returns a number below its argument.
     pub(super) fn choose(
         &self,
         tried: &[SocketAddr],

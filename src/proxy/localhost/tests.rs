@@ -79,7 +79,7 @@ fn affinity_pins_an_endpoint_until_its_last_use_is_too_long_ago() {
     assert_eq!(endpoint(&[], 181, 1), address(2), "the pinned endpoint is gone");
 }
 
-// Each TCP node port with endpoints has a listener; UDP ports and ports without an endpoint have none (R3).
+// TCP node ports with endpoints are served; UDP ports and ports without an endpoint are not (R3).
 #[test]
 fn tcp_node_ports_with_endpoints_are_served() {
     let mut state = State::new("here");
@@ -198,7 +198,7 @@ async fn a_receiver_that_does_not_read_makes_the_sender_wait() {
         let Through { client, mut server, relay } = through().await;
         let mut sent = 0;
         let block = vec![7; 64 * 1024];
-        // Fills the buffers of four sockets; the kernel lets each grow to some megabytes.
+        // Fills the buffers of the four sockets.
         while let Ok(Ok(())) = timeout(Duration::from_millis(500), client.writable()).await {
             match client.try_write(&block) {
                 Ok(bytes) => sent += bytes,

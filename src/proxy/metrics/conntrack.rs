@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use node::kernel::ConntrackLoad;
 
-/// A function that reads from the kernel how many connections it tracks, and how many it may track.
+/// A function that reads from the kernel how many connections it tracks, how many it may track, and what it dropped.
 pub(crate) type Read = fn() -> io::Result<ConntrackLoad>;
 
 /// The collector of these metrics.

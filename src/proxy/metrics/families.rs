@@ -1,6 +1,7 @@
-//! Declares the name, type, labels, buckets and help text of every metric family.
+//! Declares the name, type, labels, buckets and help text of each metric family that this process counts itself. `conntrack`, `process` and
+//! `services` declare those whose numbers the kernel counts, `server::slis` those of `/metrics/slis`.
 //!
-//! Counters are registered without the suffix `_total` of their samples; the module `text` adds it.
+//! Counters are registered without the suffix `_total`: prometheus-client adds it to their samples, and `text` to their HELP and TYPE.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -48,14 +49,14 @@ pub(super) const fn ip_family(family: Family) -> &'static str {
     }
 }
 
-/// Labels of `..._no_local_endpoints_total`.
+/// Labels of `kubeproxy_sync_proxy_rules_no_local_endpoints_total`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ByPolicy {
     pub(super) ip_family: &'static str,
     pub(super) traffic_policy: &'static str,
 }
 
-/// Labels of `..._rejected_packets_total`.
+/// Labels of `kubeproxy_nftables_localhost_nodeport_rejected_packets_total`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ByProtocol {
     ip_family: &'static str,
@@ -141,7 +142,7 @@ struct ByStability {
 pub(super) type Histograms = Series<ByFamily, Histogram, fn() -> Histogram>;
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-/// 0.001 · 2^k seconds, k = 0 to 14: upstream's buckets for syncs.
+/// 0.001 · 2^k seconds, k = 0 to 14: upstream's buckets for syncs and for checks of flows.
 fn sync_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
@@ -153,8 +154,7 @@ fn programming_buckets() -> Histogram {
     Histogram::new([0.0, 0.25, 0.5].into_iter().chain(whole.map(f64::from)))
 }
 
-/// 0.0001 · 2^k seconds, k = 0 to 17: from the time of one change in a small cluster to the time of a first sync in a cluster of 100,000
-/// Services.
+/// 0.0001 · 2^k seconds, k = 0 to 17: 0.1 ms to 13.1 s.
 fn kernel_buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 18))
 }
@@ -253,7 +253,7 @@ pub(super) struct Localhost {
     pub(super) rejected: Series<ByProtocol, Counter>,
 }
 
-/// The metric families that upstream does not have.
+/// Metric families that upstream does not have.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) transactions: Counter,
@@ -290,7 +290,7 @@ struct Registrar {
 }
 
 impl Registrar {
-    /// Registers a collector. Does not count its metric families, because a collector has none before its first reading.
+    /// Registers a collector. Does not count its metric families, because they depend on what it reads.
     fn collector<C: Collector + Clone + Default>(&mut self) -> C {
         let collector = C::default();
         self.registry.register_collector(Box::new(collector.clone()));
@@ -306,7 +306,7 @@ impl Registrar {
         metric
     }
 
-    /// Adds metrics that start empty or at 0.
+    /// Adds a metric that starts without series or at 0.
     fn empty<M>(&mut self, name: &str, help: &str) -> M
     where
         M: Clone + Default + std::fmt::Debug + EncodeMetric + Send + Sync + 'static,
@@ -327,7 +327,8 @@ impl Registrar {
         self.add(name, help, Histograms::new_with_constructor(sync_buckets))
     }
 
-    /// Adds upstream's metrics about metrics: how many are registered, disabled and hidden. This program disables and hides none.
+    /// Adds the metrics of the process, and upstream's metrics about metrics: how many are registered, disabled and hidden. This program
+    /// disables and hides none.
     fn finish(mut self) -> Registry {
         let registered = Series::<ByStability, Counter>::default();
         let help = "The count of registered metrics broken by stability level and deprecation version.";

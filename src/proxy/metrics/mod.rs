@@ -1,12 +1,12 @@
 //! The metrics of this process, and the HTTP server that shows them.
 //!
-//! Takes plain numbers from the sync loop and the health servers; returns the text that Prometheus scrapes. Names, types, labels, buckets
-//! and help texts are upstream's, except for metrics that start with `kubeproxy_nft_`, which only this program has. All are declared in
-//! `families`. A counter shows 0 from the start for all labels that are known in advance; any other labelled series appears when it is
-//! first used.
+//! Takes plain numbers from the other modules; returns the text that Prometheus scrapes. Names, types, labels and buckets are upstream's,
+//! except for metrics that start with `kubeproxy_nft_`, which only this program has. `families` declares the metrics that are counted here;
+//! `conntrack`, `process` and `services` declare those whose numbers the kernel counts. A counter in `families` shows 0 from the start for
+//! labels that are known in advance; any other labelled series appears when it is first used.
 //!
 //! Left out: most `go_*` metrics, because this is no Go program, and the `rest_client_*` metrics that describe parts of upstream's client
-//! library (its rate limiter, retries, transports and DNS look-ups). `deploy/METRICS.md` lists them.
+//! library (its rate limiter, retries, transports and DNS look-ups).
 
 mod conntrack;
 mod families;
@@ -25,7 +25,7 @@ use families::{
     ByBuild, ByCode, ByFeature, ByHost, ByKind, ByMap, ByPolicy, ByProtocol, ByRequest, ByResource, Families, ip_family,
 };
 
-/// The sum of the committed transactions of a sync.
+/// The sum of the committed transactions of a sync, or of a check of session-affinity clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transactions {
     /// The number of transactions.
@@ -36,7 +36,7 @@ pub(crate) struct Transactions {
     pub(crate) removed: u64,
     /// Bytes of the transactions' netlink messages.
     pub(crate) bytes: u64,
-    /// Time from sending the first transaction to the kernel's last answer.
+    /// How long the kernel took for them.
     pub(crate) kernel_time: Duration,
 }
 
@@ -80,12 +80,12 @@ impl Metrics {
         Self { inner: Arc::new(families) }
     }
 
-    /// Notes that a sync of a family was requested, or that the sync loop of the family starts.
+    /// Notes for a family that a sync was requested, or that the sync loop starts.
     pub(crate) fn sync_queued(&self, family: Family, at: SystemTime) {
         self.inner.last_queued_timestamp.get_or_create(&family.into()).set(seconds(at));
     }
 
-    /// Notes that a sync of a family ended.
+    /// Notes for a family that a sync ended: when, how long it took, whether it was a full one, and whether it succeeded.
     pub(crate) fn sync_finished(&self, family: Family, at: SystemTime, took: Duration, full: bool, ok: bool) {
         let labels = family.into();
         let kind = if full { &self.inner.full_duration } else { &self.inner.partial_duration };
@@ -109,7 +109,7 @@ impl Metrics {
         self.inner.cleanup_failures.get_or_create(&family.into()).inc();
     }
 
-    /// Counts an event about an EndpointSlice of a served family, whether it changed something or not.
+    /// Counts an event about an EndpointSlice of a served family or about one that was deleted, whether it changed something or not.
     pub(crate) fn endpoint_change(&self) {
         self.inner.endpoint_changes.inc();
     }
@@ -119,7 +119,7 @@ impl Metrics {
         self.inner.service_changes.inc_by(u64::try_from(families).unwrap_or(u64::MAX));
     }
 
-    /// Sets the numbers of EndpointSlices and of Services that changed since the last sync.
+    /// Sets the number of changes of EndpointSlices since the last sync, and the number of Services that changed since then.
     pub(crate) fn pending(&self, slices: usize, services: usize) {
         self.inner.endpoint_changes_pending.set(number(slices));
         self.inner.service_changes_pending.set(number(services));
@@ -212,7 +212,7 @@ impl Metrics {
         maps.extend(named);
     }
 
-    /// Counts a change of this proxy's tables by another program.
+    /// Counts that another program was found to have written to this proxy's tables.
     pub(crate) fn foreign_change(&self) {
         self.inner.own.foreign_changes.inc();
     }
@@ -227,7 +227,7 @@ impl Metrics {
         self.inner.own.verified.set(seconds(at));
     }
 
-    /// Sets the number of Services that are left out because the kernel refuses them.
+    /// Sets the number of Services whose rules the kernel refuses.
     pub(crate) fn quarantined(&self, services: usize) {
         self.inner.own.quarantined.set(number(services));
     }
@@ -293,12 +293,12 @@ impl Metrics {
         self.inner.own.last_received.get_or_create(&ByResource { resource }).set(seconds(at));
     }
 
-    /// Counts that the source connected or listed again. `resource` is the kind, such as `Service`.
+    /// Counts that the watch of a kind of objects works again after a failure. `resource` is the kind, such as `Service`.
     pub(crate) fn source_reconnected(&self, resource: &'static str) {
         self.inner.own.reconnects.get_or_create(&ByResource { resource }).inc();
     }
 
-    /// Counts a new problem with an object of which a part cannot be used. `kind` is the object's kind, such as `Service`, or `unknown`.
+    /// Counts a new problem with an object of which a part or all is ignored. `kind` is the object's kind, such as `Service`, or `unknown`.
     pub(crate) fn object_rejected(&self, kind: &'static str) {
         self.inner.own.rejected.get_or_create(&ByKind { kind }).inc();
     }

@@ -94,7 +94,7 @@ fn open_fds() -> Option<f64> {
     u32::try_from(count).ok().map(f64::from)
 }
 
-/// Returns the soft limit, which is the first number of the line; -1 if it is unlimited, as in upstream.
+/// Returns the soft limit, which is the first number of the line; -1 if it is unlimited.
 fn soft_limit(limits: &str, name: &str) -> Option<f64> {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(-1.0) } else { soft.parse().ok() }

@@ -1,7 +1,7 @@
-//! The metrics of service ports, if the rules have counters (`nftables.counters`).
+//! The metrics of service ports and of unused cluster IPs, if the rules have counters (`nftables.counters`).
 //!
-//! Takes the latest numbers of the busiest service ports, and of all others together; returns their series. Before the first reading there
-//! are no series.
+//! Takes the latest numbers of the busiest service ports, of all others together, and of unused cluster IPs; returns their series. Before
+//! the first reading there are no series.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

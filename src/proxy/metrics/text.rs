@@ -1,8 +1,8 @@
 //! The two text formats of Prometheus.
 //!
-//! prometheus-client writes OpenMetrics. The classic format differs in three ways: HELP and TYPE of a counter have the name of its samples,
-//! whole numbers in `le` have no fraction (as in upstream, so that both proxies' series are the same), and there is no end mark. The full
-//! stop that prometheus-client adds to each help text is removed as well.
+//! prometheus-client writes OpenMetrics. For the classic format four things are changed: HELP and TYPE of a counter get the name of its
+//! samples; whole numbers in `le` lose their fraction, as in upstream, so that both proxies' series have the same labels; help texts with a
+//! stability tag lose the full stop at their end; and the end mark is left out.
 
 use std::fmt::Write as _;
 
@@ -37,8 +37,8 @@ pub(super) fn classic(open_metrics: &str) -> String {
     text
 }
 
-/// Removes the full stop at the end of a help text that starts with a stability tag, such as `[ALPHA]`. The help texts of `process` have no
-/// tag, and upstream's end with a full stop as well.
+/// Removes the full stop at the end of a help text that starts with a stability tag, such as `[ALPHA]`. Help texts without a tag, which are
+/// those of `process`, keep it.
 fn plain_help(help: &str) -> &str {
     if help.starts_with('[') { help.strip_suffix('.').unwrap_or(help) } else { help }
 }

@@ -1,11 +1,11 @@
 //! `kube-proxy verify`: checks whether the kernel's tables hold what they should.
 //!
-//! Takes the cluster's objects, from the API server or a directory, and the configuration of the running proxy or of flags; returns how
+//! Takes the cluster's objects, from the API server or a directory, and the configuration of the running proxy or of flags; prints how
 //! the tables `ip kube-proxy` and `ip6 kube-proxy` differ from what a proxy with these objects and this configuration would write. Reads
-//! the kernel and never writes.
+//! the kernel's tables and never writes to them.
 //!
-//! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. The second comparison comes
-//! `minSyncPeriod` and one second after the first, and takes the changes of objects until then into account.
+//! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. Between the two comparisons pass
+//! `minSyncPeriod` (1 s if it is not set) and one more second. The second comparison takes the changes of objects until then into account.
 
 mod objects;
 pub(crate) mod report;
@@ -45,7 +45,7 @@ number of maps of the tables.
 Exit codes: 0 everything is as it should be, 1 something differs, 2 could not
 look.";
 
-/// How much longer than `minSyncPeriod` the second comparison waits.
+/// How much longer than `minSyncPeriod`, or than [`AUTOMATIC_LIMIT`] without it, the second comparison waits.
 const MOMENT: Duration = Duration::from_secs(1);
 const SOCKET: &str = "cannot open a netfilter netlink socket";
 
@@ -65,7 +65,7 @@ pub(crate) struct Args {
 /// Compares the tables, a second time if they differ, and prints the differences.
 ///
 /// # Errors
-/// When the objects or the tables cannot be read, or a flag has no effect.
+/// When the configuration, the objects or the tables cannot be read, or a flag has no effect.
 pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     if let Some(ignored) = args.proxy.ignored() {
         bail!("{ignored}");
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     Ok(if told.is_empty() { CommandOutcome::Fine } else { CommandOutcome::Found })
 }
 
-/// Names what sets the value of a flag: the flag, a file or the running proxy; `None` when the value is a default.
+/// Names where the value of a flag comes from: the flag, the file of `--config`, or the running proxy; `None` if there is none of these.
 fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
     match origin {
         _ if args.has(flag) => Some(format!("--{flag}")),
@@ -122,7 +122,7 @@ fn says(args: &ProxyArgs, origin: &Origin, flag: &str) -> Option<String> {
     }
 }
 
-/// Copies layout, chains of endpoints and number of maps from the tables to `config`, except values for which `says` names a source.
+/// Copies the layout of the tables, and whether each endpoint has a chain, to `config`, except values for which `says` names a source.
 /// Returns a difference if there are no tables, if upstream's kube-proxy wrote them, or if they contradict `config`. Tables that contradict
 /// `config` are read again after `settle`, because a proxy may be about to write them again.
 fn form(
@@ -159,9 +159,8 @@ struct Verification {
 }
 
 impl Verification {
-    /// Opens the sockets and the source of objects, and waits until all objects have arrived. Reads the tables meanwhile, because each
-    /// takes a second with a million endpoints. If they change after that, only the first of the two comparisons finds a difference, so it
-    /// does not count.
+    /// Opens the socket and the source of objects, and waits until all objects have arrived. Reads the tables meanwhile, because reading
+    /// large tables takes time. If they change after that, only the first of the two comparisons finds a difference, so it does not count.
     fn begin(config: Config, patience: Duration) -> Result<Self> {
         let mut connection = Connection::open().context(SOCKET)?;
         let mut objects = Objects::follow(&config)?;

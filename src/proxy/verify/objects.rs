@@ -15,7 +15,7 @@ use component::config::{Config, DetectLocal};
 use component::supervise::{self, Failures};
 use rules::model::Event;
 
-/// Capacity of the queue of events to this thread.
+/// Capacity of the queue of events from the source.
 const QUEUE: usize = 4096;
 /// How long to wait for the error of a source that ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Objects {
     /// Calls `each` with each event until all objects have arrived.
     ///
     /// # Errors
-    /// When they do not arrive in time.
+    /// When they do not arrive in time, or the source ends.
     pub(super) fn wait_for_all(&mut self, patience: Duration, mut each: impl FnMut(Event)) -> Result<()> {
         let end = Instant::now() + patience;
         while let Some(event) = self.next(end)? {
@@ -116,7 +116,7 @@ impl Objects {
     }
 }
 
-/// An observer that counts nothing.
+/// An observer that ignores every report.
 struct Silent;
 
 impl api::Observer for Silent {

@@ -1,4 +1,4 @@
-//! Prints the differences that `verify` and `render --diff` found: as text for people, or as JSON for programs.
+//! Prints the differences that `verify` and `render --diff` found: as text for people, or as JSON or YAML for programs.
 //!
 //! The differences are sorted by subject: the tables, the node, the Services. Pure except for the output.
 
@@ -13,11 +13,11 @@ use inspect::output::{Format, Output, Tone};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DescribedDifference {
     subject: Subject,
-    /// The name of the table that has the difference.
+    /// The name of the table that has the difference, or the names of several.
     table: String,
     /// The sentence that describes the difference.
     text: String,
-    /// The nft commands that repair the difference, one per line.
+    /// The nft commands that repair the difference, one per line; empty if there are none.
     command: String,
 }
 
@@ -56,7 +56,7 @@ impl DescribedDifference {
     }
 }
 
-/// The JSON of `verify` and `render --diff`; the names of the fields are fixed.
+/// The differences as JSON or YAML; the names of the fields are fixed.
 #[derive(Serialize)]
 struct Report<'a> {
     equal: bool,
@@ -84,8 +84,8 @@ pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Describ
     told
 }
 
-/// Prints the differences as text or as JSON. In the text, `equal` is the only line if there are none, and `differs` is the last line if
-/// there are some and it is not empty.
+/// Prints the differences as text, JSON or YAML. In the text, `equal` is the only line if there are no differences; else `differs` is the
+/// last line, unless it is empty.
 ///
 /// # Errors
 /// When the output cannot be written.

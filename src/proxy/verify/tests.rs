@@ -1,4 +1,4 @@
-//! Tests with tables that another program changed: each change is found, described in words, and repaired by the printed commands.
+//! Tests that changes of the tables by another program, and changes of manifests, are found and described in words.
 
 use std::sync::Arc;
 

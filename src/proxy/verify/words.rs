@@ -1,7 +1,7 @@
 //! Describes a difference of a table in words, and with the nft commands that repair it.
 //!
 //! Takes a difference, returns a sentence: for `verify` about what is wrong in the kernel, and for `render --diff` about what will change
-//! in the rules. Pure. A set of unknown kind is shown in nft syntax.
+//! in the rules. Pure.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -333,7 +333,7 @@ impl<'a> OurSet<'a> {
         }
     }
 
-    /// Names an element by its key and its value.
+    /// Names an element: in maps of endpoints and of verdicts by what it leads to, elsewhere by its key.
     fn noun(self, held: &LedElement) -> String {
         let element = &held.element;
         match (&element.value, self.kind) {

@@ -1,7 +1,8 @@
 //! Finds out which kube-proxy wrote the tables, and their form: layout, whether each endpoint has a chain, number of maps.
 //!
-//! `read` asks the kernel for the few objects that show the form; the other functions compare the form with a configuration. Tables in
-//! another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one sentence.
+//! `read` asks the kernel for the few objects that show the form, `adopt` copies the form to a configuration, and `contradiction` compares
+//! the two. Tables in another form differ in nearly every element from those that the configuration asks for, so `verify` says that in one
+//! sentence.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +18,10 @@ use node::counters::endpoint_maps;
 use rules::ruleset::kinds::ChainKind;
 use rules::ruleset::names::{chain, set};
 
-/// The most Services whose rules are read to find out whether endpoints have chains.
+/// The most chains whose rules are read to find out whether endpoints have chains.
 const MOST_SERVICES: usize = 64;
 
-/// A table as it was written.
+/// A table, with its form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     table: TableName,
@@ -35,7 +36,7 @@ enum Form {
     /// This program wrote it.
     Ours {
         layout: RulesetLayout,
-        /// Whether it has a chain for each endpoint; `None` in layout `maps`, and when there is no endpoint that shows it.
+        /// Whether it has a chain for each endpoint; `None` in layout `maps`, and when no chain shows it.
         endpoint_chains: Option<bool>,
         /// The number of maps of endpoints of each kind.
         maps: u8,
@@ -95,9 +96,10 @@ fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Fo
     Ok(Some(Form::Ours { layout, endpoint_chains, maps }))
 }
 
-/// Whether a table of layout `chains` has a chain for each endpoint; `None` when no Service of the first [`MOST_SERVICES`] shows it.
+/// Whether a table of layout `chains` has a chain for each endpoint; `None` when none of the first [`MOST_SERVICES`] chains that choose an
+/// endpoint shows it.
 fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Option<bool>, nft::ReadError> {
-    // Skip chains without rules: they may be left from the other form, because a proxy deletes an emptied chain only after a second.
+    // Skip chains without rules: they may be left from the other form, because a proxy deletes an emptied chain only in a later transaction.
     let outline = connection.outline(table)?.unwrap_or_default();
     let chains: BTreeSet<&str> = outline.rules.iter().map(|rule| &*rule.chain).collect();
     let is_of = |chain: &&&str, is_it: fn(&ChainKind) -> bool| ChainKind::of(chain).is_some_and(|kind| is_it(&kind));
@@ -107,7 +109,7 @@ fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Opt
     let services = chains.iter().filter(|chain| is_of(chain, |kind| matches!(kind, ChainKind::Balancer { .. })));
     for chain in services.take(MOST_SERVICES) {
         let rules = connection.rules(table, chain)?;
-        // A Service whose scheduler hashes shows nothing: its endpoints are elements, whether or not other endpoints have chains.
+        // A chain that hashes the client shows nothing: with scheduler Maglev, endpoints are elements in both forms.
         let hashes = |expr: &Expr| matches!(expr, Expr::Jhash { .. });
         if !rules.iter().any(|head| head.rule.exprs.iter().any(hashes)) {
             return Ok(Some(false));

@@ -1,7 +1,6 @@
 //! A tar archive, compressed with gzip, that is written file by file.
 //!
-//! Takes names and contents, writes the POSIX format `ustar`, which every tar reads. All files are in one folder, belong to root, and can
-//! be read by their owner only.
+//! Takes names and contents, and writes the POSIX format `ustar`. All files are in one folder, belong to root, and have mode 0600.
 
 use std::io::{self, Write};
 
@@ -10,7 +9,7 @@ use flate2::write::GzEncoder;
 
 /// Tar writes in blocks of this size.
 const BLOCK: usize = 512;
-/// The longest path that fits into a header.
+/// The longest path that fits into the field for the name in a header.
 const PATH: usize = 100;
 
 /// An archive that is being written.

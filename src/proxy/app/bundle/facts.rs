@@ -1,6 +1,6 @@
 //! The parts of a bundle that no command prints: the node, its rules, tracked connections and sysctls, and the proxy's problems.
 //!
-//! Each function that takes a [`Content`] writes one file of the bundle. No function changes anything on the node.
+//! Each function that the parent module calls with a [`Content`] writes one file of the bundle. No function changes anything on the node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,8 @@ use inspect::running::{Problem, Running};
 use node::kernel::{connections::Phase, each_connection, local_ports, process};
 use rules::ruleset::names::TABLE;
 
-/// Sysctls below `/proc/sys/net` that decide about packets to Services, except those of [`CONNTRACK`].
+/// Sysctls below `/proc/sys/net` that are in the bundle beside those of [`CONNTRACK`], because they can decide what happens to packets to
+/// Services.
 const SYSCTLS: [&str; 9] = [
     "bridge/bridge-nf-call-ip6tables",
     "bridge/bridge-nf-call-iptables",
@@ -35,7 +36,7 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Writes versions, time, load, and which kube-proxy runs.
+/// Writes versions, the host's name, the time, the load, which kube-proxy runs, and whether it waits for its first objects.
 pub(super) fn node(version: &str, mut content: Content) -> Result<()> {
     writeln!(content, "program   {version} (kube-proxy-nft {})", env!("CARGO_PKG_VERSION"))?;
     writeln!(content, "kernel    {} {}", process::release(), std::env::consts::ARCH)?;
@@ -51,7 +52,7 @@ pub(super) fn node(version: &str, mut content: Content) -> Result<()> {
     Ok(writeln!(content, "running   {proxy}{waits}")?)
 }
 
-/// Writes the problems of a health page, one sentence per line.
+/// Writes the problems of a health page, one per line; `none` if it has none.
 pub(super) fn problems(page: &[u8], mut content: Content) -> Result<()> {
     #[derive(Deserialize)]
     struct Page {
@@ -65,7 +66,8 @@ pub(super) fn problems(page: &[u8], mut content: Content) -> Result<()> {
     Ok(problems.iter().try_for_each(|problem| writeln!(content, "{}", problem.text))?)
 }
 
-/// Writes all rules: the tables of kube-proxy with their elements, and the chains and rules of all other tables.
+/// Writes the rules of the families ip, ip6 and inet: the tables `kube-proxy` with their elements, and the chains and rules of all other
+/// tables. Only names the tables of other families.
 pub(super) fn rules(mut content: Content) -> Result<()> {
     let mut connection = Connection::open()?;
     for head in connection.tables().map_err(|error| inspect::explain_rights(error.into()))? {
@@ -87,7 +89,7 @@ pub(super) fn rules(mut content: Content) -> Result<()> {
     Ok(())
 }
 
-/// Writes the chains and rules of a table of another program.
+/// Writes the chains and rules of a table, without its sets and elements.
 fn foreign(connection: &mut Connection, name: &TableName, is_dormant: bool, content: &mut Content) -> Result<()> {
     const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
     writeln!(content, "table {name} {{\n\t# of another program: chains and rules only")?;
@@ -137,7 +139,7 @@ pub(super) fn connections(mut content: Content) -> Result<()> {
     Ok(writeln!(content, "Those of each Service are in services.txt; the limit is in sysctls.txt.")?)
 }
 
-/// Writes the sysctls that decide about packets to Services, with their values.
+/// Writes the sysctls of [`SYSCTLS`] and [`CONNTRACK`] with their values.
 pub(super) fn sysctls(mut content: Content) -> Result<()> {
     let net = Path::new("/proc/sys/net");
     let (folder, start) = CONNTRACK;

@@ -1,8 +1,9 @@
-//! `kube-proxy bundle`: one archive with what a bug report needs, without secrets.
+//! `kube-proxy bundle`: one archive with what a bug report needs.
 //!
-//! Takes a file name and the proxy's own flags; runs the commands that look at a node, asks the running proxy for its pages, and reads
-//! rules, tracked connections and sysctls. Each of these is a [`Part`], with a limit on time and size; a part that fails is a file that
-//! says why. Neither the kubeconfig nor the environment is read, and what looks like a secret is hidden ([`component::redact`]).
+//! Takes a file name and the proxy's own flags; runs some of the commands that look at a node, asks the running proxy for some of its pages,
+//! and reads rules, tracked connections and sysctls. Each of these is a [`Part`], with a limit on time and size; a part that fails is a file
+//! that says why. Neither the kubeconfig nor the environment is in the archive, and what looks like a secret is hidden
+//! ([`component::redact`]).
 
 mod archive;
 mod facts;
@@ -26,13 +27,13 @@ use inspect::{COULD_NOT_LOOK, CommandOutcome};
 use node::configured::Settings;
 use part::{Content, Done, Part, gather};
 
-/// How long each part that reads the node may take.
+/// How long each part of [`looks`] may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the running proxy may take for all its pages, which are asked for at once.
+/// How long all parts together that ask the running proxy may take; they run at the same time.
 const OF_PAGES: Duration = Duration::from_secs(10);
-/// How long `verify` waits for the objects of the API server, in seconds.
+/// How long `verify` waits for its objects, in seconds.
 const OBJECTS: &str = "20";
-/// The most characters of the node's name in the names of files.
+/// The most characters of the node's name in the name of the archive.
 const NAME: usize = 40;
 
 const EXAMPLES: &str = "\
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     proxy: ProxyArgs,
 }
 
-/// Writes the archive, and a line for each of its files to standard error. `run_line` runs the commands whose output is in it.
+/// Writes the archive, and a line for each part to standard error. `run_line` runs the commands whose output is in the archive.
 ///
 /// # Errors
 /// When the archive cannot be written.
@@ -85,7 +86,7 @@ pub(super) fn run(args: &Args, run_line: RunLine) -> Result<CommandOutcome> {
         Ok::<(), anyhow::Error>(())
     };
     add(gather(pages((metrics, healthz), run_line), OF_PAGES))?;
-    // Gather these parts one after the other, so that only one at a time holds whole tables in memory.
+    // Gather these parts one after the other, so that only one at a time has whole tables in memory, unless one hangs.
     looks(&args.proxy, healthz, run_line).into_iter().try_for_each(|part| add(gather(vec![part], PATIENCE)))?;
     check_reader(archive.add("summary.txt", summary.as_bytes()))?;
     check_reader(archive.finish())?;
@@ -149,7 +150,8 @@ fn looks(proxy: &ProxyArgs, healthz: SocketAddr, run_line: RunLine) -> Vec<Part>
     ]
 }
 
-/// The output of a command of this program. An exit code other than 0 does not make the part fail, because the output says why.
+/// The output of a command of this program. The part fails if the command returns an error. It does not fail if the command found something
+/// and therefore has exit code 1, because the output says what.
 fn command(run_line: RunLine, name: &'static str, words: &[&str], flags: &[String]) -> Part {
     let line: Vec<String> = words.iter().map(ToString::to_string).chain(flags.iter().cloned()).collect();
     Part::new(name, move |mut content| {

@@ -13,10 +13,10 @@ use anyhow::{Result, anyhow};
 
 use component::redact::redact;
 
-/// The most bytes of one file.
+/// The most bytes that the work of one part may write.
 const MOST: usize = 64 << 20;
 
-/// A file to be written.
+/// A file of the bundle, with the work that writes its content.
 pub(super) struct Part {
     name: &'static str,
     work: Box<dyn FnOnce(Content) -> Result<()> + Send>,
@@ -29,10 +29,10 @@ impl Part {
     }
 }
 
-/// A file that was written.
+/// A file of the bundle whose work has ended or was given up.
 pub(super) struct Done {
     pub(super) name: &'static str,
-    /// The content, without secrets.
+    /// The content, in which what looks like a secret is hidden.
     pub(super) text: String,
     /// Why the content is not complete; `None` if it is.
     pub(super) error: Option<String>,
@@ -49,8 +49,8 @@ fn start(part: Part) -> (&'static str, Content, Receiver<Result<()>>) {
     let (sender, receiver) = channel();
     let (content, work) = (Content::default(), part.work);
     let own = content.clone();
-    // The thread is not joined, so a part that hangs does not delay the command; its thread ends with the process. A panic drops the
-    // sender, which the receiver notices.
+    // The thread is not joined, so a part that hangs delays the command by no more than the time limit; its thread ends with the process. A
+    // panic drops the sender, which the receiver notices.
     thread::spawn(move || sender.send(work(own)));
     (part.name, content, receiver)
 }

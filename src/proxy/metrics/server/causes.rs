@@ -1,7 +1,7 @@
 //! `/debug/endpoints/NAMESPACE/NAME`: why a Service has the endpoints that it has, in numbers and in sentences.
 //!
-//! Takes the path of a request, asks the sync thread through an [`Asker`], and formats its [`Causes`] as a [`Page`]. All sentences are made
-//! here, so that every program that shows the page prints equal sentences; [`page`] is pure.
+//! Takes the path of a request, asks the sync thread through an [`Asker`], and formats its [`Causes`] as a [`Page`]. The sentences of the
+//! page are made here, so that programs that show the page print equal sentences; [`page`] is pure.
 
 use hyper::StatusCode;
 
@@ -41,7 +41,7 @@ pub(super) async fn respond(asker: &Asker, path: &str) -> Response {
     }
 }
 
-/// The Service that a path names.
+/// The Service that a path names; `None` if the path has no namespace and name, or is too long.
 fn service(path: &str) -> Option<ObjectName> {
     let name = path.strip_prefix(PATH).filter(|name| name.len() <= LONGEST_NAME)?;
     let (namespace, name) = name.split_once('/')?;
@@ -101,7 +101,7 @@ fn cause(causes: &Causes, port: &PortCause, field: &str, policy: TrafficPolicy) 
     }
 }
 
-/// What the Service's annotations say about the flows of a port.
+/// What the Service's annotations say about the flows of a port; `None` if they say nothing.
 fn flows_text(causes: &Causes, port: &PortCause) -> Option<&'static str> {
     match (port.protocol, causes.close_connections) {
         (Protocol::Udp, _) => {

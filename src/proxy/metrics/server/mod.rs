@@ -1,11 +1,10 @@
-//! The metrics server: `/metrics` and the other pages that upstream serves on the same port.
+//! The metrics server: `/metrics`, other pages that upstream serves on the same port, and two pages of this program below `/debug`.
 //!
-//! Takes [`Pages`], which are plain values, and serves them over plain HTTP. Only a PUT to `/debug/flags/v` changes anything, and that
-//! page exists only with profiling.
+//! Takes [`Pages`] and [`Metrics`], and serves them over plain HTTP. Two requests change something: a PUT to `/debug/flags/v`, a page that
+//! exists only with profiling, sets the log's verbosity, and a DELETE of `/metrics/slis` resets the metrics of that page.
 //!
 //! `/debug/changes` and `/debug/endpoints/NAMESPACE/NAME` always answer clients on this host. Clients on other hosts get them only with
-//! profiling, because they name Services, endpoints and programs, which no page outside `/debug` does. All other pages below `/debug` need
-//! profiling.
+//! profiling, because they name Services, endpoints and programs. All other pages below `/debug` need profiling.
 //!
 //! `/debug/pprof` only says why it is empty: upstream's profiles are those of the Go runtime.
 
@@ -43,7 +42,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Sets the verbosity of the log.
 pub(crate) type SetVerbosity = Arc<dyn Fn(u32) + Send + Sync>;
 
-/// The contents of the pages, which are fixed when the process starts.
+/// The contents of the pages other than the metrics, or where they come from.
 #[derive(Clone)]
 pub(crate) struct Pages {
     /// The body of `/configz`: `{"kubeproxy.config.k8s.io": ...}`.
@@ -203,14 +202,14 @@ fn exposition(headers: &HeaderMap, open_metrics: String) -> Response {
     response
 }
 
-/// Uses the fastest level, which shrinks the text to a tenth; better levels take three times as long for little gain.
+/// Compresses at the fastest level: the text is so repetitive that this level shrinks it well, too.
 fn gzip(text: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
     encoder.write_all(text)?;
     encoder.finish()
 }
 
-/// The pages below `/debug`.
+/// The pages below `/debug` that need profiling.
 async fn debug(request: Request, set_verbosity: &SetVerbosity) -> Response {
     const PROFILES: &str = "There are no profiles here: they belong to the run-time of Go, and this kube-proxy is written in \
                             Rust.\nUse perf on the node, and /metrics for memory and CPU time.\n";
@@ -241,7 +240,7 @@ async fn set_flag(request: Request, set_verbosity: &SetVerbosity) -> Response {
     let Some(body) = http::small_body(request).await else {
         return text(StatusCode::BAD_REQUEST, "cannot read the body".to_owned());
     };
-    // The range of upstream's type: the numbers of an `i32` that are not negative.
+    // The numbers of an `i32` that are not negative: klog's type for the verbosity is an `int32`.
     let number = body.trim().parse::<i32>().map_err(|error| error.to_string());
     match number.and_then(|number| u32::try_from(number).map_err(|error| error.to_string())) {
         Ok(verbosity) => {

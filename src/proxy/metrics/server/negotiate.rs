@@ -1,4 +1,4 @@
-//! Content negotiation: which representation of a page the `Accept` header of a request prefers.
+//! Content negotiation: which representation of a page the `Accept` header of a request prefers, and whether `Accept-Encoding` accepts gzip.
 
 /// The version of a structured page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,9 @@ pub(super) enum Representation {
     Structured(Version, Encoding),
 }
 
-/// A media range of an `Accept` header (RFC 9110, section 12.5.1).
+/// A media range of an `Accept` header (RFC 9110, section 12.5.1), or a coding of an `Accept-Encoding` header, which has the same form.
 struct MediaRange<'a> {
-    /// The media type, such as `text/plain`.
+    /// The media type, such as `text/plain`, or the coding, such as `gzip`.
     media: &'a str,
     parameters: Vec<(&'a str, &'a str)>,
     /// The weight `q`, 0 to 1; 0 means not acceptable.

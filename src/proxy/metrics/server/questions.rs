@@ -17,7 +17,8 @@ use rules::model::ObjectName;
 
 /// The most questions that wait for the sync thread.
 const QUEUE: usize = 4;
-/// How long a client waits: longer than the sync thread waits for events, which is a second, and less than clients wait for the page.
+/// How long a page waits for the answer: longer than the sync thread waits for events, which is at most a second, and less than the
+/// commands of this program wait for the page, which is 3 s (`inspect`).
 const PATIENCE: Duration = Duration::from_secs(2);
 /// After an answer, the sync thread answers nothing for this many times as long as the answer took.
 const PAUSE: u32 = 9;

@@ -17,7 +17,7 @@ const COMPONENT: &str = "kube-proxy";
 const YAML: &str = "application/yaml";
 /// The format requires this field, but there is no Go version.
 const GO_VERSION: &str = "none (written in Rust)";
-/// Separators between a name and its value. One is chosen at random at the start, as upstream does, so that no program relies on it.
+/// Separators between a name and its value. Each page chooses one at random at the start, as upstream does, so that no program relies on it.
 const SEPARATORS: [&str; 4] = [":", ": ", "=", " "];
 
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ struct PageObject<'a, T> {
     content: T,
 }
 
-/// The page in the representation that the client prefers, or status 406 if there is none.
+/// The page in the representation that the client prefers, or status 406 if it accepts none that the page has.
 fn page<T: Serialize>(accept: Option<&str>, kind: &str, text: impl FnOnce() -> String, content: T) -> Response {
     let (version, encoding) = match representation(accept, kind) {
         Some(Representation::Text) => return http::response(StatusCode::OK, PLAIN, text()),
