@@ -233,8 +233,8 @@ impl Report<'_> {
             let of = || self.probes.iter().filter(move |answer| answer.is_frontend() == is_frontend);
             (of().filter(|answer| answer.result == Kind::Answers).count(), of().count())
         };
-        let ((fronts, all_fronts), (ends, all_ends)) = (count(true), count(false));
-        out.text(format_args!("{fronts} of {all_fronts} frontends and {ends} of {all_ends} endpoints answer\n"))?;
+        let ((frontends, all_frontends), (endpoints, all_endpoints)) = (count(true), count(false));
+        out.text(format_args!("{frontends} of {all_frontends} frontends and {endpoints} of {all_endpoints} endpoints answer\n"))?;
         if self.not_asked > 0 {
             out.text(format_args!("{} more addresses were not asked: --all asks them\n", self.not_asked))?;
         }

@@ -130,7 +130,7 @@ pub(super) fn watch(args: &Args) -> Result<CommandOutcome> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "SERVICE  FRONT\na\nb\nc\nd\ne\n";
+    const TEXT: &str = "SERVICE  FRONTEND\na\nb\nc\nd\ne\n";
 
     fn texts(lines: &[Line]) -> Vec<&str> {
         lines.iter().map(Line::text).collect()
@@ -140,7 +140,7 @@ mod tests {
     fn a_frame_has_the_headings_the_rows_that_fit_and_the_keys() {
         let mut pages = Pages::default();
         let lines = pages.frame(TEXT, 80, 5);
-        assert_eq!(texts(&lines)[..4], ["SERVICE  FRONT", "a", "b", "c"]);
+        assert_eq!(texts(&lines)[..4], ["SERVICE  FRONTEND", "a", "b", "c"]);
         assert!(texts(&lines)[4].starts_with("q quit") && texts(&lines)[4].ends_with("rows 1 to 3 of 5"));
         assert!(pages.key(Key::PageDown));
         assert_eq!(texts(&pages.frame(TEXT, 80, 5))[1..4], ["c", "d", "e"], "the last page is full");

@@ -42,7 +42,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     let mut sets = Vec::from(common_sets(settings.family));
     sets.push(notes::set(settings.family));
     sets.extend([
-        verdicts(set::CHAINS_SERVICES, fields.frontend(), "Front : chain of the service port"),
+        verdicts(set::CHAINS_SERVICES, fields.frontend(), "Frontend : chain of the service port"),
         verdicts(set::CHAINS_NODEPORTS, fields.node_port(), "Node port : chain of the service port"),
         verdicts(set::NO_ENDPOINTS, fields.frontend(), "Cluster IP without endpoints"),
         verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.frontend(), "External or load balancer IP without endpoints"),
@@ -51,7 +51,7 @@ fn sets(settings: &Settings) -> Vec<Set> {
     let first = |name, frontend_type: FrontendType| {
         let endpoint = Types::Of(vec![fields.destination, nft::Field::ThDport]);
         let map = Set::map(name, Types::Of(fields.of_type(frontend_type)), ValueType::Data(endpoint));
-        commented(map, "Front : endpoint, for a packet that meets a change")
+        commented(map, "Frontend : endpoint, for a packet that meets a change")
     };
     sets.extend([first(set::FALLBACK, FrontendType::Address), first(set::NODEPORT_FALLBACK, FrontendType::NodePort)]);
     sets.push(endpoint_sets::hairpin_set(&fields));
@@ -101,7 +101,7 @@ impl Rules<'_> {
                 "Masquerades what is marked, and pods that reach themselves",
                 self.postrouting(),
             ),
-            regular(chain::INPUT, "Refuses fronts without endpoints", self.input()),
+            regular(chain::INPUT, "Refuses frontends without endpoints", self.input()),
         ]);
         chains.extend(endpoint_sets::affinity_chains(self.settings.family));
         chains.extend(localhost::chain(self.settings));
@@ -125,8 +125,8 @@ impl Rules<'_> {
             ),
             regular(
                 chain::EXTERNAL_SERVICES,
-                "Refuses external fronts without endpoints",
-                vec![rule([external], "external fronts without endpoints")],
+                "Refuses external frontends without endpoints",
+                vec![rule([external], "external frontends without endpoints")],
             ),
             regular(
                 chain::FIREWALL,
@@ -226,7 +226,7 @@ impl Rules<'_> {
         node_ports.push(self.node_ports(set::NO_ENDPOINTS_NODEPORTS));
         vec![
             rule(node_ports, "node ports without endpoints"),
-            rule([jump(chain::EXTERNAL_SERVICES)], "external fronts"),
+            rule([jump(chain::EXTERNAL_SERVICES)], "external frontends"),
             rule([self.frontends(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
         ]
     }
@@ -240,7 +240,7 @@ impl Rules<'_> {
         }
         let unallocated = [self.to(set::SERVICE_CIDRS), Statement::Counter, Statement::Verdict(Verdict::Drop)];
         let mut rules = vec![
-            rule([jump(chain::EXTERNAL_SERVICES)], "external fronts"),
+            rule([jump(chain::EXTERNAL_SERVICES)], "external frontends"),
             rule([self.frontends(set::NO_ENDPOINTS)], "cluster IPs without endpoints"),
             rule(unused_port, "a port of a cluster IP that no service has"),
             rule(unallocated, "an address for cluster IPs that no service has"),

@@ -118,9 +118,9 @@ impl Pick {
     fn comment(self) -> String {
         let by = |with_port| if with_port { "by the client's address and port" } else { "by the client's address" };
         match self {
-            Self::Random(1) => "Takes the only endpoint of a front".to_owned(),
-            Self::Random(count) => format!("Picks one of a front's {count} endpoints"),
-            Self::Hash { count, with_port } => format!("Picks one of a front's {count} endpoints {}", by(with_port)),
+            Self::Random(1) => "Takes the only endpoint of a frontend".to_owned(),
+            Self::Random(count) => format!("Picks one of a frontend's {count} endpoints"),
+            Self::Hash { count, with_port } => format!("Picks one of a frontend's {count} endpoints {}", by(with_port)),
             Self::Table { places, with_port } => {
                 format!("Picks an endpoint {}, from {places} places of which few are taken", by(with_port))
             }

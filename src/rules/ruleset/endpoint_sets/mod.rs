@@ -132,8 +132,8 @@ pub(super) fn slot_maps(fields: &Fields, frontend_type: FrontendType, parts: u8)
             commented(Set::map(&name, Types::Of(key.clone()), ValueType::Data(endpoint.clone())), comment)
         })
     };
-    let cluster = slots(List::Cluster, "Front . slot : endpoint of the cluster");
-    cluster.chain(slots(List::Local, "Front . slot : endpoint on this node")).collect()
+    let cluster = slots(List::Cluster, "Frontend . slot : endpoint of the cluster");
+    cluster.chain(slots(List::Local, "Frontend . slot : endpoint on this node")).collect()
 }
 
 /// The sets in which several Services may have the same key: two Services may claim one cluster IP, share an external IP, or have the same

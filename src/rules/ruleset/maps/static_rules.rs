@@ -20,7 +20,7 @@ use crate::ruleset::{Settings, guard, localhost, notes, service_ips};
 use crate::table::{ChainContent, StaticRules};
 
 /// The comment of the filter chains for forwarded packets and for packets from this host.
-const NOT_SERVED: &str = "Refuses fronts without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
+const NOT_SERVED: &str = "Refuses frontends without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
 
 /// The fixed part of a table: everything that does not depend on Services.
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
@@ -64,8 +64,8 @@ fn source_sets(fields: &Fields) -> [Set; 2] {
     let mut sources = Set::new(set::SOURCES, Types::Named(source));
     sources.flags = SetFlags { interval: true, ..SetFlags::default() };
     [
-        commented(Set::new(set::RESTRICTED, Types::Named(frontend.to_vec())), "Fronts with source ranges"),
-        commented(sources, "Front . source range that may use it"),
+        commented(Set::new(set::RESTRICTED, Types::Named(frontend.to_vec())), "Frontends with source ranges"),
+        commented(sources, "Frontend . source range that may use it"),
     ]
 }
 
@@ -76,10 +76,10 @@ fn verdict_maps(fields: &Fields, frontend_type: FrontendType) -> [Set; 4] {
         commented(Set::map(name, types, ValueType::Verdict), comment)
     };
     [
-        verdicts(names::dispatch(frontend_type), "Front : number of endpoints and how to get there"),
+        verdicts(names::dispatch(frontend_type), "Frontend : number of endpoints and how to get there"),
         verdicts(names::cluster_policy(frontend_type), "External policy Local, for pods and this host"),
         verdicts(names::local_policy(frontend_type), "External policy Local, for other clients"),
-        verdicts(names::no_endpoints(frontend_type), "Front without endpoints"),
+        verdicts(names::no_endpoints(frontend_type), "Frontend without endpoints"),
     ]
 }
 
@@ -105,7 +105,7 @@ impl Rules<'_> {
                 "Masquerades what is marked, and pods that reach themselves",
                 self.postrouting(),
             ),
-            regular(chain::INPUT, "Refuses fronts without endpoints", self.input()),
+            regular(chain::INPUT, "Refuses frontends without endpoints", self.input()),
             regular(chain::FORWARD, NOT_SERVED, self.forward()),
             regular(chain::OUTPUT, NOT_SERVED, self.forward()),
             regular(chain::REJECT, purpose::REJECT, vec![Rule::new([Statement::Reject])]),
