@@ -234,7 +234,9 @@ impl Report<'_> {
             (of().filter(|answer| answer.result == Kind::Answers).count(), of().count())
         };
         let ((frontends, all_frontends), (endpoints, all_endpoints)) = (count(true), count(false));
-        out.text(format_args!("{frontends} of {all_frontends} frontends and {endpoints} of {all_endpoints} endpoints answer\n"))?;
+        out.text(format_args!(
+            "{frontends} of {all_frontends} frontends and {endpoints} of {all_endpoints} endpoints answer\n"
+        ))?;
         if self.not_asked > 0 {
             out.text(format_args!("{} more addresses were not asked: --all asks them\n", self.not_asked))?;
         }

@@ -20,7 +20,8 @@ use crate::ruleset::{Settings, guard, localhost, notes, service_ips};
 use crate::table::{ChainContent, StaticRules};
 
 /// The comment of the filter chains for forwarded packets and for packets from this host.
-const NOT_SERVED: &str = "Refuses frontends without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
+const NOT_SERVED: &str =
+    "Refuses frontends without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
 
 /// The fixed part of a table: everything that does not depend on Services.
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
