@@ -17,14 +17,14 @@ use crate::support::netns::run;
 use crate::support::proxy::binary;
 
 /// 2026-01-01, the time of all files.
-const TIME: &str = "1767225600";
+pub(crate) const TIME: &str = "1767225600";
 
-fn project() -> &'static Path {
+pub(crate) fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Packages around a small program, which stands in for the binary: what is tested is what is around it.
-fn packages() -> TempDir {
+pub(crate) fn packages() -> TempDir {
     let folder = TempDir::new().expect("a temporary directory can be made");
     let mut package = Command::new(project().join("deploy/package"));
     package.args(["--binary", "/usr/sbin/nft", "--words-of"]).arg(binary()).arg("--out").arg(folder.path());
@@ -32,19 +32,19 @@ fn packages() -> TempDir {
     folder
 }
 
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let name = |path: &PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
     entries.map(|path| (name(&path), fs::read(&path).expect("a file"))).collect()
 }
 
-fn with_end(folder: &Path, end: &str) -> PathBuf {
+pub(crate) fn with_end(folder: &Path, end: &str) -> PathBuf {
     let name = files(folder).into_keys().find(|name| name.ends_with(end)).unwrap_or_else(|| panic!("no file {end}"));
     folder.join(name)
 }
 
 /// Mode and owner of each file of a listing of tar or dpkg-deb, by the path below a folder. Folders are left out.
-fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, String)> {
+pub(crate) fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, String)> {
     let lines = listing.lines().filter(|line| !line.starts_with('d'));
     let entry = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
