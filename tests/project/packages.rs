@@ -110,6 +110,10 @@ fn the_debian_package_and_the_tarball_have_the_same_files_with_the_right_owners_
     let in_etc: Vec<String> =
         of_deb.keys().filter(|path| path.starts_with("etc/")).map(|path| format!("/{path}")).collect();
     assert_eq!(configuration, in_etc.iter().map(String::as_str).collect(), "dpkg keeps what the operator changed");
+    let sums = String::from_utf8_lossy(&of_control["md5sums"]);
+    let verified: BTreeSet<&str> = sums.lines().filter_map(|line| Some(line.split_once("  ")?.1)).collect();
+    let in_usr = of_deb.keys().filter(|path| !path.starts_with("etc/")).map(String::as_str);
+    assert_eq!(verified, in_usr.collect(), "`dpkg --verify` has something to compare");
     for script in ["postinst", "prerm", "postrm"] {
         let path = unpacked.path().join(script);
         assert_eq!(fs::metadata(&path).expect("a script").permissions().mode() & 0o777, 0o755, "{script}");

@@ -217,7 +217,6 @@ fn the_copyright_file_names_each_crate_that_is_compiled_and_has_the_text_of_each
 fn lintian_finds_neither_error_nor_warning_in_the_source_package() {
     let package = source_package();
     let mut lintian = Command::new("lintian");
-    let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
     // The crates that the copyright file names are not in this small one.
     lintian.args(["--suppress-tags", "superfluous-file-pattern"]);
