@@ -234,7 +234,7 @@ fn the_package_that_is_built_from_source_has_the_files_of_the_released_one() {
     let mut package = Command::new(project().join("deploy/package"));
     run(package.arg("--binary").arg(&stand_in).arg("--root").arg(&tree));
     let list = run(Command::new("find").arg(&tree).args(["-type", "f", "-printf", "%P\n"]));
-    // dh adds what it makes of debian/changelog and debian/copyright.
+    // dh adds what it makes of debian/changelog and debian/copyright, and calls CHANGELOG.md as Debian does.
     let added = ["changelog.gz", "copyright"].map(|name| format!("usr/share/doc/kube-proxy-nft/{name}"));
     let laid_out: BTreeSet<String> = list.lines().map(str::to_owned).chain(added).collect();
     let released = packages();
