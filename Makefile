@@ -5,7 +5,7 @@ RELEASE_PACKAGES := binutils bubblewrap debian-archive-keyring git minisign mmde
 BUILD_PACKAGES := libnftnl-dev libmnl-dev pkg-config gcc libc6-dev
 # What the demo needs of Debian, the build among it.
 DEMO_PACKAGES := $(BUILD_PACKAGES) nftables iproute2 curl python3
-PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-dbus python3-gi python3-pip dbus-daemon systemd tmux zsh fish mandoc lintian rpm $(BUILD_PACKAGES)
+PACKAGES := nftables iproute2 curl strace conntrack iptables ipset binutils bubblewrap python3 python3-dbus python3-gi python3-pip dbus-daemon systemd tmux zsh fish mandoc lintian dpkg-dev rpm $(BUILD_PACKAGES)
 RUST     := 1.89
 # The conformance cases; they are not in this repository.
 CASES    := $(abspath $(or $(CONFORMANCE_CASES),../shared/conformance/cases))
@@ -21,7 +21,7 @@ NEIGHBOURS := $(TOOLS)/neighbours
 CHARTS   := $(TOOLS)/charts
 
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-build deps-demo deps-nightly build quick test test-arm64 stats-test bench regressions plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
+.PHONY: help deps deps-build deps-demo deps-nightly build quick test test-arm64 stats-test bench regressions plots soak fuzz asan miri audit sbom reproduce man demo image-root release release-again release-check release-deps deb-source sources publish kind-tools kind-test vm-deps vm-test vm-smoke vm-arm64 fmt lint clean
 
 # Installs the Debian packages of a list that are missing.
 install = missing=; for package in $(1); do \
@@ -191,6 +191,9 @@ test-arm64: release-deps ## The unit tests and the encoding of netlink messages 
 
 release-again: release-deps ## Build what `make release` built a second time, from the same sources elsewhere, and compare the checksums (root)
 	deploy/artefacts --compare
+
+deb-source: deps ## Make the Debian source package, with the crates, in target/dist; `make release` does it too; see .github/RELEASING.md
+	deploy/source-package
 
 sources: release-deps ## Put the sources of everything in the images into one file, after `make release`; see deploy/LICENSING.md (root)
 	deploy/build-root deploy/sources

@@ -50,6 +50,7 @@ need_source() { # PROGRAM
 	aarch64-linux-gnu-gcc | qemu-aarch64-static) echo "deploy/build-root has it" ;;
 	apt-get | apt-cache) echo "Debian package apt" ;;
 	dpkg-deb | dpkg-query) echo "Debian package dpkg" ;;
+	dpkg-genchanges | dpkg-source) echo "Debian package dpkg-dev" ;;
 	*) echo "Debian package $1" ;;
 	esac
 }

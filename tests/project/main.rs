@@ -31,6 +31,7 @@ mod plugin;
 mod regressions;
 mod scripts;
 mod security;
+mod source_package;
 mod supply_chain;
 mod tools;
 mod tools_of_clusters;

@@ -17,14 +17,14 @@ use crate::support::netns::run;
 use crate::support::proxy::binary;
 
 /// 2026-01-01, the time of all files.
-const TIME: &str = "1767225600";
+pub(crate) const TIME: &str = "1767225600";
 
-fn project() -> &'static Path {
+pub(crate) fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Packages around a small program, which stands in for the binary: what is tested is what is around it.
-fn packages() -> TempDir {
+pub(crate) fn packages() -> TempDir {
     let folder = TempDir::new().expect("a temporary directory can be made");
     let mut package = Command::new(project().join("deploy/package"));
     package.args(["--binary", "/usr/sbin/nft", "--words-of"]).arg(binary()).arg("--out").arg(folder.path());
@@ -32,19 +32,19 @@ fn packages() -> TempDir {
     folder
 }
 
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let name = |path: &PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
     entries.map(|path| (name(&path), fs::read(&path).expect("a file"))).collect()
 }
 
-fn with_end(folder: &Path, end: &str) -> PathBuf {
+pub(crate) fn with_end(folder: &Path, end: &str) -> PathBuf {
     let name = files(folder).into_keys().find(|name| name.ends_with(end)).unwrap_or_else(|| panic!("no file {end}"));
     folder.join(name)
 }
 
 /// Mode and owner of each file of a listing of tar or dpkg-deb, by the path below a folder. Folders are left out.
-fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, String)> {
+pub(crate) fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, String)> {
     let lines = listing.lines().filter(|line| !line.starts_with('d'));
     let entry = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -110,6 +110,10 @@ fn the_debian_package_and_the_tarball_have_the_same_files_with_the_right_owners_
     let in_etc: Vec<String> =
         of_deb.keys().filter(|path| path.starts_with("etc/")).map(|path| format!("/{path}")).collect();
     assert_eq!(configuration, in_etc.iter().map(String::as_str).collect(), "dpkg keeps what the operator changed");
+    let sums = String::from_utf8_lossy(&of_control["md5sums"]);
+    let verified: BTreeSet<&str> = sums.lines().filter_map(|line| Some(line.split_once("  ")?.1)).collect();
+    let in_usr = of_deb.keys().filter(|path| !path.starts_with("etc/")).map(String::as_str);
+    assert_eq!(verified, in_usr.collect(), "`dpkg --verify` has something to compare");
     for script in ["postinst", "prerm", "postrm"] {
         let path = unpacked.path().join(script);
         assert_eq!(fs::metadata(&path).expect("a script").permissions().mode() & 0o777, 0o755, "{script}");

@@ -44,6 +44,7 @@ const CASES: &[Case] = &[
         program: "mmdebstrap",
         named: &["Debian package mmdebstrap", "make release-deps"],
     },
+    case("deploy/copyright", "cargo", &["rustup.rs"]),
     case("deploy/image-root", "dpkg-query", &["Debian package dpkg"]),
     case("deploy/image-root", "readelf", &["Debian package binutils"]),
     Case {
@@ -64,6 +65,7 @@ const CASES: &[Case] = &[
     case("deploy/reproduce", "strings", &["Debian package binutils", "make reproduce"]),
     case("deploy/reproduce", "rustc", &["rustup.rs"]),
     case("deploy/sbom", "python3", &["Debian package python3", "make sbom"]),
+    case("deploy/source-package", "dpkg-source", &["Debian package dpkg-dev", "make deps"]),
     case("deploy/sources", "apt-get", &["Debian package apt"]),
     case("tests/again", "cargo", &["rustup.rs"]),
     case("examples/demo", "make", &["Debian package make"]),

@@ -24,6 +24,8 @@ pub(super) const FLAGS: &[(&str, &[&str])] = &[
     ("systemctl enable", &["--now"]),
     ("sha256sum", &["--check"]),
     ("minisign", &["-G", "-V", "-p", "-m", "-s"]),
+    ("dpkg-buildpackage", &["-b", "-us", "-uc", "-rfakeroot"]),
+    ("dpkg-source", &["-x"]),
     ("docker push", &[]),
     ("docker exec", &[]),
     ("kind create cluster", &["--config"]),
