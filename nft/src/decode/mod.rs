@@ -77,7 +77,7 @@ pub fn message(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 
 /// What a message is about.
 enum Object<'a> {
-    /// An object of nf_tables: the number of its family, its kind, and its attributes.
+    /// An object of nf_tables: the number of its family, the type of the message without the subsystem, and its attributes.
     Of(u8, u16, Attrs<'a>),
     /// A message of another type.
     Other(u16),

@@ -41,7 +41,7 @@ impl Thread {
         Flow::Next
     }
 
-    /// Compares the start of a register with data.
+    /// Compares the start of a register with data, as far as its bytes are known (see [`Compared`]).
     pub(super) fn compare(&self, register: Register, data: &Data) -> Compared {
         let place = range(register, data.len());
         let start = place.start;

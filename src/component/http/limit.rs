@@ -145,7 +145,7 @@ impl Drop for Permit {
     }
 }
 
-/// The phase of a connection. `Idle` connections are closed before `Responding` ones.
+/// The phase of a connection, and its index in `Table::order`: of the connections that may be closed, `Idle` ones go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The connection waits for its first or next request.

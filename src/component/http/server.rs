@@ -95,7 +95,7 @@ impl Server {
     /// # Panics
     /// Panics when the task that accepts connections panicked.
     pub async fn forever(mut self) {
-        // The task ends only when the server is closed, or by a panic.
+        // The task ends when the server is closed, which cannot happen while this function owns it, or by a panic.
         if let Err(ended) = (&mut self.accepting).await
             && let Ok(panic) = ended.try_into_panic()
         {

@@ -210,7 +210,7 @@ pub fn fatal(error: &anyhow::Error) {
     Form::get().write(&record);
 }
 
-/// Writes the error that ends a command as a plain line, because commands do not log.
+/// Queues the error that ends a command, or that is about the command line, as plain text, because no log was started.
 pub fn complain(error: &anyhow::Error) {
     ERRORS.push(escape::lines(&for_stderr(&redact(&format!("kube-proxy: {error:#}")))));
 }

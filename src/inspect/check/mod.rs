@@ -2,8 +2,8 @@
 //!
 //! Takes the configuration of the running proxy, or flags as the proxy takes them ([`node::configured`]); prints one line per check: ok, a
 //! warning or a failure with its remedy, or unknown when it could not be checked. `facts` gathers facts, and `judge` turns them into lines
-//! without I/O. Changes nothing: takes no lock, sets no sysctl, stores no object in the API server. To probe the kernel's features, it sends
-//! a batch that the kernel must refuse as a whole ([`node::kernel::probe`]).
+//! without I/O. Takes no lock, sets no sysctl, stores no object in the API server. To probe the kernel's features, it sends a batch that the
+//! kernel must refuse as a whole ([`node::kernel::probe`]); the kernel may load modules of nf_tables for it.
 
 mod facts;
 mod judge;

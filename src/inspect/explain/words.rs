@@ -458,7 +458,7 @@ fn owner(seen: &Seen<'_>) -> &'static str {
     if is_ours(seen.table) { "" } else { "another program: " }
 }
 
-/// Whether a table has the name of one of the proxy's tables.
+/// Whether a table has the name of one of the tables in which the proxy writes rules: those for Services, or those for the fast path.
 pub(super) fn is_ours(table: &TableName) -> bool {
     [names::TABLE, flowtable::TABLE].contains(&&*table.name)
 }

@@ -51,7 +51,7 @@ const PACKETS: usize = 256;
 const REPORTS: usize = 1024;
 /// The most chains whose rules are remembered.
 const CHAINS: usize = 256;
-/// The time after which the trace asks the running proxy for its problems again.
+/// How long the problems of the running proxy count as fresh: for the first packet after that, the trace asks it again.
 const PROBLEMS_LAST: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\

@@ -2,7 +2,8 @@
 //! explains a packet by that ruleset. Changes nothing on the node.
 //!
 //! Takes the configuration and the manifests, and no setting of the machine, so that the text is the same on every machine: the node is the
-//! Node of the manifests with the configured name, or their only Node; its addresses are those of that Node.
+//! Node of the manifests with the configured name, or their only Node; its addresses are those of that Node, with a configured
+//! `bindAddress` in place of the one of its family (M6).
 
 use std::net::IpAddr;
 use std::path::PathBuf;

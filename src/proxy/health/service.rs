@@ -63,7 +63,7 @@ struct Server {
     local_endpoints: Arc<Count>,
 }
 
-/// The number of local endpoints, shared with the listeners; `None` when the Service has no health check any more.
+/// The number of local endpoints, shared with the listeners; [`Count::get`] returns `None` once the Service has no health check any more.
 struct Count(AtomicUsize);
 
 impl Count {

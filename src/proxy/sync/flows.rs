@@ -1,15 +1,17 @@
 //! Ends conntrack flows that lead nowhere after a sync: notes which flows to list, which Services to examine for UDP and which frontends the
 //! sync removed, and when to try again.
 //!
-//! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), or which removed a UDP frontend (J10).
+//! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), which removed a UDP frontend (J10), or
+//! which repaired what another program changed; and after clients of session affinity were deleted, also between two syncs (J1).
 //! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after a Service lost an
 //! endpoint, and after the start; open connections are included only if an annotation of a Service asks to close connections (J12, J13). No
 //! sync waits for the list of TCP and SCTP flows, because the kernel walks its whole table for it, even if the table is empty
 //! (`src/decisions/0008-flows.md`).
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
-//! removes it, whichever Service had it. So a process that takes over another one's tables also finds the frontends that were removed
-//! between the two processes.
+//! removes it, whichever Service had it. UDP frontends are also looked for in tables that were read, so a process that takes over another
+//! one's tables finds those that were removed between the two processes. It does not find such frontends of TCP and SCTP, because only the
+//! process before knew that their Service asked to close connections (J13).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;

@@ -1,5 +1,5 @@
 //! Lists the differences between the records (each has the wanted objects of its owner, a Service or the node) and a table that was read
-//! from the kernel. Each difference is listed with its owner.
+//! from the kernel. Each difference is listed with its owner, if it has one.
 //!
 //! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
 //! Differences of elements and rules come from `comparison` too, so this module and `comparison` agree on when two objects are equal. For

@@ -26,7 +26,7 @@ use crate::table::{DynamicSet, ServiceObjects, SetName, StaticRules};
 pub struct Records<Owner> {
     pub(super) static_rules: StaticRules,
     numbers: HashMap<SetName, u16>,
-    /// The record of each owner in the table. No record is empty.
+    /// The record of each owner that has objects in the table, as of the last commit. No record is empty.
     pub(super) committed: HashMap<Owner, Record>,
     /// The new record of each owner whose record changed since the last commit.
     pub(super) open: HashMap<Owner, Record>,

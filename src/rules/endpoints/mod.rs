@@ -72,7 +72,8 @@ pub struct PortSelection {
     pub affinity_seconds: Option<u32>,
     /// The scheduler that an annotation of the Service asks for, if any.
     pub scheduler: Option<Scheduler>,
-    /// The answer of the Service's health-check node port (K2); set only in the entries of the Service's first port.
+    /// The answer of the Service's health-check node port (K2); set only in the entries of the Service's first port, because the number is
+    /// one for the whole Service and the table keeps it once.
     pub health_check: Option<HealthCheck>,
 }
 

@@ -29,8 +29,8 @@ pub fn service_port(comment: &str) -> &str {
     comment.split(' ').next().unwrap_or(comment)
 }
 
-/// The comment of a frontend: the name of the service port, and notes on facts that the rules do not show. Only few frontends get a note,
-/// because notes take kernel memory.
+/// The comment of a frontend: the name of the service port, and notes on facts that the rules do not show. Only frontends that these facts
+/// concern get a note, because notes take kernel memory.
 pub(super) fn on_frontend(label: &Arc<str>, frontend: &FrontendSelection) -> Arc<str> {
     let is_external_ip = frontend.kind == FrontendKind::ExternalIp;
     let hides_local = frontend.action == Action::Reject && frontend.policy == TrafficPolicy::Local;

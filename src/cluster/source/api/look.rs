@@ -39,7 +39,7 @@ pub struct ServerReport {
     pub url: String,
     /// The proxy through which the server is reached, without user and password; `None` if no proxy is used.
     pub proxy: Option<String>,
-    /// The certificates of the CA file that cannot be used, each with the reason.
+    /// The configured CA certificates that cannot be used, each with its number in the file or data and the reason.
     pub skipped: Vec<String>,
     /// The server's answer, or why there is none.
     pub reached: Result<Reached, String>,

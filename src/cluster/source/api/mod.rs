@@ -134,8 +134,8 @@ pub struct Handle {
 
 /// Starts a thread that lists and watches. Does not wait for the server, which may be unreachable for a long time.
 ///
-/// The supervisor receives an error after which the process cannot continue: a configuration that cannot be read, a Node without pod CIDRs
-/// if they are needed (M3), or a panic.
+/// The supervisor receives an error after which the process cannot continue: a configuration that is missing or cannot be read or used, a
+/// Node without pod CIDRs if they are needed (M3), or a panic.
 ///
 /// # Errors
 /// Fails if the system cannot start a thread or has no free file descriptor.

@@ -1,7 +1,7 @@
 //! The types of flags: how a value is parsed, which field it sets, and how Go prints it.
 //!
-//! Takes the values of a flag and sets one field of the configuration. Invariant: [`Field::set`] parses the text that [`Field::show`]
-//! prints to the same value, once the brackets around a list are removed.
+//! Takes the values of a flag and sets one field of the configuration. Invariant: in a configuration with its defaults, [`Field::set`] with
+//! the text that [`Field::show`] prints gives the same value, once the brackets around a list are removed.
 
 use std::net::{IpAddr, SocketAddr};
 

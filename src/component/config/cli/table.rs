@@ -35,7 +35,7 @@ const fn always(group: &'static str, name: &'static str, path: &'static str, fie
     Flag { name, path, field, help, group, with_file: true }
 }
 
-/// A flag that sets no field.
+/// A flag without a field of its own; `Flags::apply_ports` puts the values of two of them, which are ports, into the bind addresses.
 pub(super) struct Opt {
     /// Its name, with dashes.
     pub(super) name: &'static str,

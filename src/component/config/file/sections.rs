@@ -1,6 +1,6 @@
-//! `clientConnection`, `conntrack`, `winkernel`, and a section for each proxy mode. Of the sections for modes, the proxy uses only
-//! `nftables` and `ipvs.scheduler`. It decodes the other sections so that it accepts a file for another mode, and so that
-//! `--write-config-to` can write them.
+//! `clientConnection`, `conntrack`, and a section for each proxy mode (`iptables`, `ipvs`, `nftables`, `winkernel`). Of these four the proxy
+//! uses only `nftables` and `ipvs.scheduler`. It decodes the others, and checks `iptables.masqueradeBit`, so that it accepts a file for
+//! another mode, and so that `--write-config-to` can write them.
 
 use std::fmt;
 

@@ -120,7 +120,8 @@ fn when_released(mut call: impl FnMut() -> io::Result<i32>) -> io::Result<i32> {
     }
 }
 
-/// Returns whether kernel module ip_set is loaded. A netlink request would load the module, so this function looks into `/sys/module`.
+/// Returns whether kernel module ip_set is loaded. A netlink request would load the module, also on nodes that never ran mode ipvs, so this
+/// function looks into `/sys/module`.
 fn is_loaded(modules: &Path) -> bool {
     // If `/sys/module` does not exist, assume that the module is loaded.
     modules.join("ip_set").exists() || !modules.exists()

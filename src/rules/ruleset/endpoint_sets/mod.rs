@@ -52,7 +52,8 @@ pub(super) fn key(frontend: &Frontend) -> Data {
 }
 
 impl List {
-    /// This list of a service port's endpoints, with one entry for each slot (E15).
+    /// This list of a service port's endpoints; with weights, an endpoint has several entries (E15). With schedulers `random` and
+    /// `source-hash` each entry gets a slot; with `maglev` the entries decide how many places of the table an endpoint gets.
     pub(super) fn of(self, port: &PortSelection) -> &[SocketAddr] {
         match self {
             Self::Cluster => &port.cluster,

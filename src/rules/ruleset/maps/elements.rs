@@ -37,7 +37,7 @@ pub(in crate::ruleset) fn service(settings: &Settings, selection: &ServiceSelect
     objects
 }
 
-/// Adds the frontends of one service port to `objects`.
+/// Adds the objects of one service port to `objects`: its frontends, their endpoints and the chains of session affinity.
 struct Writer<'a> {
     settings: &'a Settings,
     objects: &'a mut ServiceObjects,
