@@ -220,7 +220,7 @@ impl<'world> Proxy<'world> {
     /// Returns whether a thread of the proxy runs, or waits for a processor: on a busy machine that can last longer than [`QUIET`].
     fn has_work(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
-        let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+        let states = threads.filter_map(|thread| fs::read_to_string(format!("{}/stat", thread.path().display())).ok());
         // The state follows the name in parentheses.
         states.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next()).any(|state| matches!(state, 'R' | 'D'))
     }
