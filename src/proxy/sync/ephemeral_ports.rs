@@ -152,7 +152,7 @@ mod tests {
         assert!(last.ports.contains(" more") && last.ports.matches("tenant/web").count() == NAMED, "{last:?}");
     }
 
-    // Ports outside the default range are named as long as they are few; the operator knows the range of many (N6).
+    // Ports outside the default range are named as long as they are few; the operator knows the range of many.
     #[test]
     fn a_remedy_is_short_however_scattered_the_ports_are() {
         let remedy = |count: u16| {

@@ -24,10 +24,26 @@ fn good(body: &str) -> Config {
 
 #[test]
 fn all_errors_are_collected() {
-    let errors =
-        validated("mode: x\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {no-gate: true}").unwrap_err();
+    let wrong = [
+        "mode: x",
+        "oomScoreAdj: 2000",
+        "nodePortAddresses: [x, z]",
+        "clusterCIDR: x",
+        "featureGates: {no-gate: true}",
+        "clientConnection: {contentType: text/plain}",
+    ];
+    let errors = validated(&wrong.join("\n")).unwrap_err();
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-    assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.no-gate"]);
+    let expected = [
+        "mode",
+        "oomScoreAdj",
+        "nodePortAddresses[0]",
+        "nodePortAddresses[1]",
+        "clusterCIDR",
+        "featureGates.no-gate",
+        "clientConnection.contentType",
+    ];
+    assert_eq!(fields, expected);
 }
 
 #[test]
