@@ -517,9 +517,9 @@ impl<K: Kernel> Sync<K> {
                 self.cleanup.synced(Instant::now());
                 self.health.services(self.engine.observers.health_checks.snapshot());
                 self.report(&report, took, waited);
-                if !report.full && !self.engine.tables.known() {
+                if !self.engine.tables.known() {
                     // The bookkeeping of the tables was wrong, or a split of the maps failed: a full comparison follows soon, without
-                    // waiting for the next change.
+                    // waiting for the next change. This comes to an end: the bookkeeping is made anew, and the next split is an hour away.
                     self.schedule.request_cleanup();
                 }
                 if is_first {
