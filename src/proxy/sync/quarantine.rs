@@ -98,7 +98,9 @@ impl Quarantine {
 
     /// Leaves a Service out from now on.
     pub(super) fn add(&mut self, service: ObjectName, reason: String, now: Instant) {
-        if self.retried.remove(&service).as_ref() != Some(&reason) {
+        // A Service that is left out already can be refused once more, if its old rules lost a frontend to another Service.
+        let left_out = self.left_out.get(&service).map(|(_, reason)| reason);
+        if self.retried.remove(&service).as_ref().or(left_out) != Some(&reason) {
             self.news.push(RefusedService { service: service.clone(), reason: reason.clone() });
         }
         self.left_out.insert(service, (now, reason));
@@ -195,6 +197,8 @@ mod tests {
         assert!(quarantine.names().len() == 0 && quarantine.is_time(Cause::Content));
         quarantine.add(web(), "too long".to_owned(), now);
         assert_eq!((quarantine.take_news(), quarantine.names().len()), (Vec::new(), 1));
+        quarantine.add(web(), "too long".to_owned(), now);
+        assert_eq!((quarantine.take_news(), quarantine.names().len()), (Vec::new(), 1), "it was not tried again");
         quarantine.retry(&web());
         quarantine.add(web(), "too short".to_owned(), now);
         assert_eq!(quarantine.take_news(), [RefusedService { service: web(), reason: "too short".to_owned() }]);
