@@ -21,7 +21,7 @@ pub fn redact(text: &str) -> String {
         if is_behind_bearer && !inner.is_empty() {
             clean.push_str(HIDDEN);
         } else {
-            clean.push_str(&without_token(&without_values(&without_users(inner))));
+            clean.push_str(&without_tokens(&without_values(&without_users(inner))));
         }
         clean.push_str(&word[inner.len()..]);
         is_behind_bearer = inner.to_ascii_lowercase().ends_with("bearer") || is_behind_bearer && inner.is_empty();
@@ -69,14 +69,18 @@ fn without_values(word: &str) -> String {
 }
 
 /// A word without its JSON web tokens.
-fn without_token(word: &str) -> String {
-    let Some(at) = word.find("eyJ") else { return word.to_owned() };
+fn without_tokens(word: &str) -> String {
     let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
-    let len = word[at..].find(|character| !is_part(character)).unwrap_or(word.len() - at);
-    if len < SHORTEST_TOKEN || !word[at..at + len].contains('.') {
-        return word.to_owned();
+    let (mut clean, mut rest) = (String::with_capacity(word.len()), word);
+    while let Some(at) = rest.find("eyJ") {
+        let (before, from) = rest.split_at(at);
+        let (run, behind) = from.split_at(from.find(|character| !is_part(character)).unwrap_or(from.len()));
+        let is_token = run.len() >= SHORTEST_TOKEN && run.contains('.');
+        clean.push_str(before);
+        clean.push_str(if is_token { HIDDEN } else { run });
+        rest = behind;
     }
-    format!("{}{HIDDEN}{}", &word[..at], without_token(&word[at + len..]))
+    clean + rest
 }
 
 #[cfg(test)]
@@ -94,6 +98,7 @@ mod tests {
             ("Authorization: Bearer  abc.def\nnext", "Authorization: Bearer  ***\nnext"),
             ("GET /x?token=abc&a=1&Password=q", "GET /x?token=***&a=1&Password=***"),
             (&format!("'{token}', {token}"), "'***', ***"),
+            (&format!("eyJust,eyJ{},{token},b", "c".repeat(60)), &format!("eyJust,eyJ{},***,b", "c".repeat(60))),
         ] {
             assert_eq!(redact(text), clean);
         }

@@ -72,16 +72,19 @@ impl FromStr for NodeMark {
     }
 }
 
-/// Returns whether a text has the form of a key: a name, or a DNS subdomain, a slash and a name. Of the subdomain only length and
-/// characters are checked.
+/// Returns whether a text has the form of a key: a name, or a DNS subdomain, a slash and a name.
 fn is_key(text: &str) -> bool {
     let (prefix, name) = text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    let is_domain = |prefix: &str| {
-        let is_plain =
-            prefix.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte));
-        is_plain && (1..=PREFIX_MAX).contains(&prefix.len())
-    };
-    prefix.is_none_or(is_domain) && is_name(name)
+    prefix.is_none_or(|prefix| prefix.len() <= PREFIX_MAX && prefix.split('.').all(is_label)) && is_name(name)
+}
+
+/// Returns whether a text can stand between the dots of a DNS subdomain: lower-case letters and digits, with dashes between them. Its
+/// length does not matter, as for the API server (`IsDNS1123Subdomain`).
+fn is_label(text: &str) -> bool {
+    let is_dash = |byte: Option<&u8>| byte == Some(&b'-');
+    let bytes = text.as_bytes();
+    let is_plain = bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-');
+    is_plain && !bytes.is_empty() && !is_dash(bytes.first()) && !is_dash(bytes.last())
 }
 
 /// Returns whether a text is a name: letters and digits, with dots, dashes and underscores between them.
@@ -103,6 +106,7 @@ mod tests {
             "taint:node.kubernetes.io/unschedulable",
             "label:drain=yes",
             "label:drain=",
+            "label:1.a--b.c-1/drain",
             "annotation:example.com/drain=since noon: all, also = and :",
         ] {
             assert_eq!(text.parse::<NodeMark>().unwrap().to_string(), text);
@@ -123,6 +127,10 @@ mod tests {
             ("label:a b", "has a key"),
             ("label:/a", "has a key"),
             ("label:Example.com/a", "has a key"),
+            ("label:-.a/b", "has a key"),
+            ("label:a-/b", "has a key"),
+            ("label:a..b/c", "has a key"),
+            ("label:a./b", "has a key"),
             (&*long, "has a key"),
             ("taint:drain=true:NoSchedule", "has an effect"),
             ("taint:drain:NoSchedule", "has a key"),

@@ -33,6 +33,11 @@ impl PortRanges {
         self.0.is_empty()
     }
 
+    /// Returns the number of ranges in the set's text.
+    pub fn ranges(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns whether the set has this port.
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&port))

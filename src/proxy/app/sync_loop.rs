@@ -17,7 +17,7 @@ use crate::history::History;
 use crate::localhost::Feed;
 use crate::metrics::Metrics;
 use crate::metrics::server::questions::Questions;
-use crate::sync::{CleanupStep, Engine, LostClaims, RefusedService, Schedule, Sync};
+use crate::sync::{CleanupStep, Engine, LostClaims, NotProgrammed, Schedule, Sync};
 use cluster::events::{Recorder, ReportedEvent};
 use component::config::{Config, Counters, Flowtable};
 use component::logging::once::Once;
@@ -103,7 +103,7 @@ impl SyncLoop {
         Sync::new(engine, schedule, metrics, reporter, check_node)
             .telling(changes)
             .answering(questions)
-            .on_refused_service(Box::new(move |RefusedService { service, reason }| {
+            .on_not_programmed(Box::new(move |NotProgrammed { service, reason }| {
                 refused(ReportedEvent::ServiceNotProgrammed { service, error: reason });
             }))
             .on_lost_claims(Box::new(move |LostClaims { service, reason }| {

@@ -1,4 +1,4 @@
-//! The set of all listeners: starts and stops them as node ports change, and tries again where a port is busy.
+//! The set of all listeners: starts and stops them as node ports change, and tries again where a port cannot be had.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use component::http::bind;
 use rules::model::{Family, ObjectName};
 
-/// The time between two attempts to listen on a busy port (R6).
+/// The time between two attempts to listen on a port that is busy, or cannot be had for another reason (R6).
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The userspace proxy. [`Self::run`] needs a tokio runtime.
@@ -33,7 +33,7 @@ pub(crate) struct Proxy {
     common: Common,
 }
 
-/// The listener of a node port. It exists also while the port is busy and nothing listens.
+/// The listener of a node port. It exists also while nothing listens, because the port cannot be had.
 struct Listener {
     /// The service port of the node port: `namespace/name:port`, or `namespace/name` if the port has no name.
     label: Arc<str>,
@@ -41,7 +41,7 @@ struct Listener {
     /// The task that accepts connections; `None` as long as the proxy could not listen on the port.
     serving: Option<JoinHandle<()>>,
     /// Whether the last attempt to listen failed. Only the first of several failed attempts is logged.
-    is_busy: bool,
+    has_failed: bool,
 }
 
 /// Counts the open connections.
@@ -97,10 +97,10 @@ impl Proxy {
     pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let feed = self.feed.clone();
         loop {
-            let is_busy = self.listeners.values().any(|listener| listener.is_busy);
+            let has_failed = self.listeners.values().any(|listener| listener.has_failed);
             tokio::select! {
                 () = feed.changed() => self.take().await,
-                () = sleep(RETRY), if is_busy => self.listen(),
+                () = sleep(RETRY), if has_failed => self.listen(),
                 _ = &mut stop => break,
             }
         }
@@ -141,7 +141,7 @@ impl Proxy {
                 label: Arc::clone(&port.label),
                 target: Arc::new(Target::new(port)),
                 serving: None,
-                is_busy: false,
+                has_failed: false,
             });
             listener.target.update(port);
             listener.label.clone_from(&port.label);
@@ -149,7 +149,8 @@ impl Proxy {
         self.listen();
     }
 
-    /// Listens on each node port that is not served yet. A busy port is logged and counted only once, until it is free again.
+    /// Listens on each node port that is not served yet. A port that cannot be had is logged and counted only once, until it can
+    /// be had again.
     fn listen(&mut self) {
         for ((family, port), listener) in self.listeners.iter_mut().filter(|(_, listener)| listener.serving.is_none()) {
             let address = SocketAddr::new(loopback(*family), *port);
@@ -158,14 +159,14 @@ impl Proxy {
                     debug!(%address, portName = %listener.label, "Listening on a localhost node port");
                     let serving = tokio::spawn(serve(socket, Arc::clone(&listener.target), self.common.clone()));
                     listener.serving = Some(serving);
-                    listener.is_busy = false;
+                    listener.has_failed = false;
                 }
-                Err(_) if listener.is_busy => {}
+                Err(_) if listener.has_failed => {}
                 Err(error) => {
                     let name = &listener.label;
                     warn!(%address, portName = %name, err = %error, retry = ?RETRY, "Cannot listen on a localhost node port");
                     self.metrics.localhost_listen_failed(*family);
-                    listener.is_busy = true;
+                    listener.has_failed = true;
                 }
             }
         }

@@ -472,7 +472,7 @@ impl Own {
             ),
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",
-                "Services that are left out because the kernel refuses them",
+                "Services that are left out, or keep the rules from before their last change, because the kernel refuses them",
             ),
             lost_claims: r.empty(
                 "kubeproxy_nft_lost_claims",

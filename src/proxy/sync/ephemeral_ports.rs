@@ -2,8 +2,8 @@
 //!
 //! Takes the Services as they come, and the kernel's port sysctls ([`LocalPorts`]), which are read after each full comparison, also after
 //! the first sync. Returns sentences for the log and an event. Invariants: a port is reported once; [`TOLD`] limits how often sentences
-//! are returned, and a sentence names at most [`NAMED`] ports with their Services, so that a user who makes many node ports does not fill
-//! the log; nothing is kept for a Service without node ports.
+//! are returned, and a sentence names at most [`NAMED`] ports with their Services and at most [`NAMED`] ranges to reserve, so that a user
+//! who makes many node ports does not fill the log; nothing is kept for a Service without node ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use rules::model::{ObjectName, Service};
 
 /// How often at most ports are reported; ports that are found in between wait for the next report.
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
-/// The most ports that a sentence names with their Services.
+/// The most ports that a sentence names with their Services, and the most ranges that it says to reserve.
 const NAMED: usize = 5;
 
 /// The node ports that were found and not reported yet, and those that were reported.
@@ -81,11 +81,19 @@ impl EphemeralPorts {
                  packets to its port, which go to the Service, and a health check cannot listen there",
                 self.local.ephemeral
             ),
-            remedy: format!(
-                "set {} on the node, or let a start do it with --reserve-node-ports={ports}",
-                self.local.line(&ports)
-            ),
+            remedy: self.remedy(&ports),
         })
+    }
+
+    /// Returns how to reserve these ports. Ports in many ranges are those of another range than the default, and more of them may come; so
+    /// the operator is to reserve the whole range, which this process does not know.
+    fn remedy(&self, ports: &PortRanges) -> String {
+        if ports.ranges() > NAMED {
+            return "reserve the range of node ports (--service-node-port-range of the API server) with --reserve-node-ports, or in \
+                    net.ipv4.ip_local_reserved_ports on the node"
+                .to_owned();
+        }
+        format!("set {} on the node, or let a start do it with --reserve-node-ports={ports}", self.local.line(ports))
     }
 }
 
@@ -142,6 +150,19 @@ mod tests {
         said.extend(ports.report(start + Duration::from_secs(600)));
         let last = said.last().unwrap();
         assert!(last.ports.contains(" more") && last.ports.matches("tenant/web").count() == NAMED, "{last:?}");
+    }
+
+    // Ports outside the default range are named as long as they are few; the operator knows the range of many.
+    #[test]
+    fn a_remedy_is_short_however_scattered_the_ports_are() {
+        let remedy = |count: u16| {
+            let mut ports = EphemeralPorts::new(local("1024-65535", ""));
+            (0..count).for_each(|n| ports.service(&with_node_port("tenant/web", 40_000 + 2 * n)));
+            ports.report(Instant::now()).unwrap().remedy
+        };
+        assert!(remedy(5).ends_with("--reserve-node-ports=40000,40002,40004,40006,40008"), "{}", remedy(5));
+        assert!(remedy(6).contains("--service-node-port-range"), "{}", remedy(6));
+        assert_eq!(remedy(6), remedy(10_000));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use failure::SyncError;
 pub use flows::Reconciled;
 pub(crate) use other_proxy::is_chain as is_upstreams_chain;
 pub use pending::Counted;
-pub use quarantine::RefusedService;
+pub use quarantine::NotProgrammed;
 pub use schedule::{End, Schedule};
 pub use settings::layout;
 
@@ -110,7 +110,7 @@ pub struct Sync<K> {
     /// Whether the health pages say that an operator drains the node.
     is_drained: bool,
     /// Called with a Service that is left out from now on, or for another reason than before.
-    on_refused_service: Option<OnRefusedService>,
+    on_not_programmed: Option<OnNotProgrammed>,
     /// Called with a Service that does not get a frontend that it claims, unless [`RecentReports`] holds the report back.
     on_lost_claims: Option<OnLostClaims>,
     recent_reports: RecentReports,
@@ -134,7 +134,7 @@ pub struct Sync<K> {
 pub(crate) type OnLostClaims = Box<dyn Fn(LostClaims) + Send>;
 
 /// Reports a Service that the kernel refuses, or that is too large.
-pub(crate) type OnRefusedService = Box<dyn Fn(RefusedService) + Send>;
+pub(crate) type OnNotProgrammed = Box<dyn Fn(NotProgrammed) + Send>;
 
 /// Reports node ports that the kernel may give to programs of this node.
 pub(crate) type OnEphemeralPorts = Box<dyn Fn(String) + Send>;
@@ -175,7 +175,7 @@ impl<K: Kernel> Sync<K> {
             lost_frontends: LostFrontends::default(),
             node_is_missing: false,
             is_drained: false,
-            on_refused_service: None,
+            on_not_programmed: None,
             on_lost_claims: None,
             recent_reports: RecentReports::default(),
             ephemeral_ports: None,
@@ -211,8 +211,8 @@ impl<K: Kernel> Sync<K> {
 
     /// Sets the callback for a Service that is left out, because the kernel refuses it or it is too large.
     #[must_use]
-    pub fn on_refused_service(mut self, on_refused_service: OnRefusedService) -> Self {
-        self.on_refused_service = Some(on_refused_service);
+    pub fn on_not_programmed(mut self, on_not_programmed: OnNotProgrammed) -> Self {
+        self.on_not_programmed = Some(on_not_programmed);
         self
     }
 
@@ -517,9 +517,9 @@ impl<K: Kernel> Sync<K> {
                 self.cleanup.synced(Instant::now());
                 self.health.services(self.engine.observers.health_checks.snapshot());
                 self.report(&report, took, waited);
-                if !report.full && !self.engine.tables.known() {
+                if !self.engine.tables.known() {
                     // The bookkeeping of the tables was wrong, or a split of the maps failed: a full comparison follows soon, without
-                    // waiting for the next change.
+                    // waiting for the next change. This comes to an end: the bookkeeping is made anew, and the next split is an hour away.
                     self.schedule.request_cleanup();
                 }
                 if is_first {

@@ -45,7 +45,7 @@ pub(super) fn quarantined<'a>(
         let text = format!("{service} {left}, because the kernel refuses its rules: {reason}");
         of_service(state, ProblemKind::Quarantined, service, text)
     };
-    let what = "Services are left out, because the kernel refuses their rules";
+    let what = "Services are left out or keep former rules, because the kernel refuses their rules";
     limited(ProblemKind::Quarantined, LEFT_OUT, what, services.map(problem))
 }
 

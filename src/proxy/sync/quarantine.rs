@@ -14,12 +14,12 @@ use rules::model::ObjectName;
 /// The least time for which a Service that does not change is left out before it is tried again.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A Service that is left out because the kernel refuses it, or because it is too large.
+/// A Service that is not programmed as it is now, because the kernel refuses it or it is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedService {
-    /// The Service that is left out.
+pub struct NotProgrammed {
+    /// The Service.
     pub service: ObjectName,
-    /// Why it is left out, for example the kernel's error with the command or element in nft syntax.
+    /// Why it is not programmed, for example the kernel's error with the command or element in nft syntax.
     pub reason: String,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Quarantine {
     left_out: BTreeMap<ObjectName, (Instant, String)>,
     /// The Services that were tried again since the last successful sync, with the reason for which they had been left out.
     retried: BTreeMap<ObjectName, String>,
-    news: Vec<RefusedService>,
+    news: Vec<NotProgrammed>,
     /// Failed syncs in a row.
     failures: u32,
 }
@@ -98,8 +98,10 @@ impl Quarantine {
 
     /// Leaves a Service out from now on.
     pub(super) fn add(&mut self, service: ObjectName, reason: String, now: Instant) {
-        if self.retried.remove(&service).as_ref() != Some(&reason) {
-            self.news.push(RefusedService { service: service.clone(), reason: reason.clone() });
+        // A Service that is left out already can be refused once more, if its old rules lost a frontend to another Service.
+        let left_out = self.left_out.get(&service).map(|(_, reason)| reason);
+        if self.retried.remove(&service).as_ref().or(left_out) != Some(&reason) {
+            self.news.push(NotProgrammed { service: service.clone(), reason: reason.clone() });
         }
         self.left_out.insert(service, (now, reason));
     }
@@ -129,7 +131,7 @@ impl Quarantine {
 
     /// Returns the Services that were added since the last call, except Services that were left out before for the same reason and were
     /// tried again in vain.
-    pub(super) fn take_news(&mut self) -> Vec<RefusedService> {
+    pub(super) fn take_news(&mut self) -> Vec<NotProgrammed> {
         std::mem::take(&mut self.news)
     }
 }
@@ -195,9 +197,11 @@ mod tests {
         assert!(quarantine.names().len() == 0 && quarantine.is_time(Cause::Content));
         quarantine.add(web(), "too long".to_owned(), now);
         assert_eq!((quarantine.take_news(), quarantine.names().len()), (Vec::new(), 1));
+        quarantine.add(web(), "too long".to_owned(), now);
+        assert_eq!((quarantine.take_news(), quarantine.names().len()), (Vec::new(), 1), "it was not tried again");
         quarantine.retry(&web());
         quarantine.add(web(), "too short".to_owned(), now);
-        assert_eq!(quarantine.take_news(), [RefusedService { service: web(), reason: "too short".to_owned() }]);
+        assert_eq!(quarantine.take_news(), [NotProgrammed { service: web(), reason: "too short".to_owned() }]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::conflicts::LostReport;
 use super::ephemeral_ports::Finding;
 use super::no_local_endpoints::Counts;
 use super::repairs::Unlogged;
-use super::{LostFrontend, RefusedService, Report, Sync};
+use super::{LostFrontend, NotProgrammed, Report, Sync};
 use crate::metrics::Transactions;
 use cluster::source::{NODE_REMEDY, no_such_node};
 use component::logging::{duration, list};
@@ -34,16 +34,16 @@ impl<K: Kernel> Sync<K> {
         for oversized in self.engine.take_oversized() {
             error!(err = %oversized, service = %oversized.service, "Service is left out until it is smaller");
             self.engine.journal.left_out(&oversized.service, CommitOutcome::Oversized, &oversized.to_string());
-            if let Some(report) = &self.on_refused_service {
+            if let Some(report) = &self.on_not_programmed {
                 let reason = format!("nothing of it is programmed, because {oversized}");
-                report(RefusedService { service: oversized.service, reason });
+                report(NotProgrammed { service: oversized.service, reason });
             }
         }
         for refused in self.engine.take_refused_services() {
-            let RefusedService { service, reason } = &refused;
+            let NotProgrammed { service, reason } = &refused;
             error!(err = reason, %service, "Service is left out until it changes, because the kernel refuses it");
             self.engine.journal.left_out(service, CommitOutcome::Quarantined, reason);
-            if let Some(report) = &self.on_refused_service {
+            if let Some(report) = &self.on_not_programmed {
                 report(refused);
             }
         }

@@ -19,7 +19,7 @@ use rules::ruleset::kinds::ChainKind;
 use rules::ruleset::names::{chain, set};
 
 /// The most chains whose rules are read to find out whether endpoints have chains.
-const MOST_SERVICES: usize = 64;
+const MOST_CHAINS: usize = 64;
 
 /// A table, with its form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ fn read_form(connection: &mut Connection, table: &TableName) -> Result<Option<Fo
     Ok(Some(Form::Ours { layout, endpoint_chains, maps }))
 }
 
-/// Whether a table of layout `chains` has a chain for each endpoint; `None` when none of the first [`MOST_SERVICES`] chains that choose an
+/// Whether a table of layout `chains` has a chain for each endpoint; `None` when none of the first [`MOST_CHAINS`] chains that choose an
 /// endpoint shows it.
 fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Option<bool>, nft::ReadError> {
     // Skip chains without rules: they may be left from the other form, because a proxy deletes an emptied chain only in a later transaction.
@@ -106,8 +106,8 @@ fn endpoint_chains(connection: &mut Connection, table: &TableName) -> Result<Opt
     if chains.iter().any(|chain| is_of(&chain, |kind| matches!(kind, ChainKind::Endpoint))) {
         return Ok(Some(true));
     }
-    let services = chains.iter().filter(|chain| is_of(chain, |kind| matches!(kind, ChainKind::Balancer { .. })));
-    for chain in services.take(MOST_SERVICES) {
+    let balancers = chains.iter().filter(|chain| is_of(chain, |kind| matches!(kind, ChainKind::Balancer { .. })));
+    for chain in balancers.take(MOST_CHAINS) {
         let rules = connection.rules(table, chain)?;
         // A chain that hashes the client shows nothing: with scheduler Maglev, endpoints are elements in both forms.
         let hashes = |expr: &Expr| matches!(expr, Expr::Jhash { .. });

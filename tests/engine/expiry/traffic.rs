@@ -16,7 +16,7 @@ use std::{env, fs};
 
 use kube_proxy::health;
 use kube_proxy::metrics::Metrics;
-use kube_proxy::sync::{Engine, RefusedService, Schedule, Sync};
+use kube_proxy::sync::{Engine, NotProgrammed, Schedule, Sync};
 use rules::model::{Event, Family};
 use rules::ruleset::Layout;
 use rustix::process::setpriority_process;
@@ -284,7 +284,7 @@ impl Cluster {
 /// The figures of the proxy at the end.
 struct Outcome {
     metrics: Metrics,
-    left_out: Vec<RefusedService>,
+    left_out: Vec<NotProgrammed>,
     tried: usize,
     refused: usize,
 }
@@ -297,7 +297,7 @@ fn run_proxy(layout: Layout, age: Age, events: Receiver<Event>) -> Outcome {
     let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(10));
     let (sender, receiver) = channel();
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.on_refused_service(Box::new(move |service| sender.send(service).expect("the test listens")));
+    let sync = sync.on_not_programmed(Box::new(move |service| sender.send(service).expect("the test listens")));
     sync.run(&events).expect("nothing is wrong with this node");
     let orders = kernel.orders.borrow();
     Outcome { metrics, left_out: receiver.try_iter().collect(), tried: orders.tried, refused: orders.refused }

@@ -31,6 +31,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use rules::conntrack::Flow;
 use rules::model::{Event, Family, Protocol};
 use rules::ruleset::Layout;
+use rules::ruleset::map_steps::Steps;
 use tracing::Level;
 
 const EPERM: i32 = 1;
@@ -328,6 +329,19 @@ fn a_retry_after_a_failed_sync_is_no_repair() {
     assert!(repairs.is_empty(), "{repairs:?}");
     assert!(metric(&metrics, "kubeproxy_nft_repairs_total 0"), "{}", metrics.text());
     assert!(!log.contains("nother program"), "{log}");
+}
+
+#[test]
+fn a_split_that_fails_after_a_comparison_is_followed_by_another_one_soon() {
+    let Cluster { kernel, engine, events } = Cluster::new(2);
+    let orders = kernel.clone();
+    let cluster = Cluster { kernel, engine: engine.with_map_steps(Steps::ending_at(20)), events };
+    // The growth is refused; the retry reads everything back, and the split after it is refused.
+    let faults = vec![Fault::RefuseAll(ENOMEM), Fault::Fine, Fault::RefuseAll(ENOMEM)];
+    run_with_faults(cluster, vec![served(2, 3)], faults);
+    let orders = orders.orders.borrow();
+    assert!(orders.commits.is_empty(), "the split is refused");
+    assert_eq!(orders.read, 2 * 4, "both tables: the start, the retry, the split, and a comparison");
 }
 
 /// Another program deletes an element of the first table; the engine notices that.

@@ -16,7 +16,7 @@ use inspect::history::{Action, Change, CommitOutcome, Entry, EntryKind};
 use kube_proxy::health;
 use kube_proxy::history::History;
 use kube_proxy::metrics::Metrics;
-use kube_proxy::sync::{RefusedService, Schedule, Sync};
+use kube_proxy::sync::{NotProgrammed, Schedule, Sync};
 use nft::Data;
 use rules::model::{Event, Family, Service};
 use rules::ruleset::notes;
@@ -40,7 +40,7 @@ fn a_service_that_is_always_refused_does_not_stop_the_others() {
         let mut cluster = with_a_refused_service(tells_element);
         assert!(cluster.tried() <= MOST_TRIES);
         let refused = cluster.engine.take_refused_services();
-        let [RefusedService { service, reason }] = &refused[..] else { panic!("{refused:?}") };
+        let [NotProgrammed { service, reason }] = &refused[..] else { panic!("{refused:?}") };
         assert_eq!(*service, name(7));
         assert!(reason.contains("element of endpoints"), "{reason}");
         cluster.assert_converged(&[7]);
@@ -249,7 +249,7 @@ fn a_refused_service_is_in_the_log_a_metric_and_the_health_details_and_is_report
     let (report, reports) = channel();
     let schedule = Schedule::new(Some(Duration::from_millis(10)), Duration::from_secs(1));
     let sync = Sync::new(engine, schedule, metrics.clone(), reporter, Box::new(|_| Ok(())));
-    let sync = sync.on_refused_service(Box::new(move |refused| report.send(refused).expect("the test listens")));
+    let sync = sync.on_not_programmed(Box::new(move |refused| report.send(refused).expect("the test listens")));
     let changes = History::new(SystemTime::now());
     let sync = sync.telling(changes.clone());
     let (sender, source) = channel();

@@ -248,7 +248,8 @@ pub(super) fn without_secrets(url: &str) -> String {
 pub(super) async fn configuration(options: &ClientOptions) -> Result<Configuration> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| {
-        // A URL without a scheme means http. client-go adds http as well, unless TLS is configured.
+        // A URL without a scheme means http, also beside a CA in the kubeconfig: client-go takes https only if TLS is configured already,
+        // and its `clientcmd` takes over the CA and the credentials only after that.
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
     });

@@ -284,7 +284,7 @@ impl Response {
         loop {
             match self.chunk((Instant::now() + stall).min(until)).await? {
                 Chunk::End => return Ok(all),
-                Chunk::TimedOut if Instant::now() >= until => return Err(Error::Silent(patience)),
+                Chunk::TimedOut if Instant::now() >= until && !all.is_empty() => return Err(Error::Late(patience)),
                 Chunk::TimedOut => return Err(Error::Silent(stall)),
                 Chunk::Bytes(bytes) => all.extend_from_slice(bytes.as_ref()),
             }

@@ -53,9 +53,12 @@ pub(crate) enum Error {
     /// The connection ended within an event.
     #[error("{0} within an event")]
     CutOff(String),
-    /// The server sent no answer, no further bytes of an answer, or not the whole answer within this time.
+    /// The server sent no answer, or no further bytes of an answer, within this time.
     #[error("the server accepts connections, but sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
+    /// The server sent a part of an answer, and not the whole answer within this time.
+    #[error("the server is too slow: it sent only a part of its answer in {} s", .0.as_secs())]
+    Late(Duration),
     /// The server ended a watch within a second of its start, without a new version on it.
     #[error("the server ended the watch at once")]
     VeryShortWatch,
@@ -83,7 +86,7 @@ pub(crate) enum Error {
 pub(super) enum Cause {
     /// A list or watch was interrupted: by a broken connection, or because its version is too old. The next attempt often succeeds.
     Interrupted,
-    /// There is no connection, or no answer to a request.
+    /// There is no connection, or no complete answer to a request.
     Unreachable,
     /// The server answered with this HTTP status.
     Refused(u16),
@@ -143,7 +146,7 @@ impl Error {
             | Self::NoStreamingList
             | Self::ReceiverGone => Cause::Interrupted,
             Self::Refused { code, .. } => Cause::Refused(*code),
-            Self::Connection(_) | Self::Silent(_) => Cause::Unreachable,
+            Self::Connection(_) | Self::Silent(_) | Self::Late(_) => Cause::Unreachable,
             Self::Credentials(_) => Cause::Configuration,
             Self::Malformed(_) => Cause::Malformed,
             Self::ExcessiveRemoval(..) => Cause::ExcessiveRemoval,

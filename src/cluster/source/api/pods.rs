@@ -19,7 +19,7 @@ use super::client::ClientOptions;
 use super::connection::{Connection, Request};
 use super::format::JSON;
 use super::look::answer;
-use crate::source::objects::SlicePods;
+use crate::source::objects::{SlicePods, nullable};
 
 /// How long the whole search may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,15 +28,15 @@ const PAGE: u32 = 50;
 
 #[derive(Deserialize)]
 struct List {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     metadata: ListMetadata,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     items: Vec<SlicePods>,
 }
 
 #[derive(Default, Deserialize)]
 struct ListMetadata {
-    #[serde(default, rename = "continue")]
+    #[serde(default, rename = "continue", deserialize_with = "nullable")]
     next: String,
 }
 

@@ -4,9 +4,11 @@
 //! field.
 
 use serde::Deserialize;
+use serde::de::DeserializeSeed as _;
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
 
+use super::repeated::Noting;
 use super::{API_VERSION, KIND, KubeProxyConfiguration};
 
 /// The largest number of YAML events that aliases may add. It is more than any configuration needs, and prevents a small malicious file
@@ -18,7 +20,7 @@ const MAX_ALIASED_EVENTS: usize = 10_000;
 pub struct Decoded {
     /// The configuration with defaults filled in.
     pub config: KubeProxyConfiguration,
-    /// A warning for each unknown field, and one if fields are given twice.
+    /// A warning for each unknown field, and for each field that is given more than once.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -63,19 +65,29 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     Ok(Decoded { config, warnings })
 }
 
-/// Parses the text. If that fails, parses it again with duplicate keys allowed and adds a warning; the last of several equal keys counts.
+/// Parses the text. If that fails, parses it again with duplicate keys allowed and adds a warning for each; the last of several equal keys
+/// counts.
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
-    let parse_with = |policy| {
-        let options = serde_saphyr::options! {
+    let options = |policy| {
+        serde_saphyr::options! {
             duplicate_keys: policy,
             strict_booleans: true,
             alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED_EVENTS },
-        };
-        serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| error.to_string())
+        }
     };
-    parse_with(DuplicateKeyPolicy::Error).or_else(|strict| {
-        let value = parse_with(DuplicateKeyPolicy::LastWins).map_err(DecodeError::Syntax)?;
-        warnings.push(format!("a field is given twice, its last value is used: {}", first_line(&strict)));
+    serde_saphyr::from_str_with_options(text, options(DuplicateKeyPolicy::Error)).or_else(|strict| {
+        let mut repeated = Vec::new();
+        let noting = Noting { path: String::new(), repeated: &mut repeated };
+        let policy = options(DuplicateKeyPolicy::LastWins);
+        let read = |deserializer: serde_saphyr::Deserializer<'_, '_>| noting.deserialize(deserializer);
+        let value = serde_saphyr::with_deserializer_from_str_with_options(text, policy, read)
+            .map_err(|error| DecodeError::Syntax(error.to_string()))?;
+        if repeated.is_empty() {
+            // The library drops repeated keys that are numbers, and its error names only the first key.
+            repeated.push(first_line(&strict.to_string()).to_owned());
+        }
+        warnings
+            .extend(repeated.iter().map(|field| format!("a field is given twice, its last value is used: {field}")));
         Ok(value)
     })
 }

@@ -7,6 +7,7 @@
 
 mod decode;
 mod logging;
+mod repeated;
 mod sections;
 
 use std::collections::BTreeMap;

@@ -203,12 +203,32 @@ fn unknown_fields_are_named_not_fatal() {
 
 #[test]
 fn duplicate_fields_are_a_warning_and_the_last_wins() {
-    let decoded = decoded("mode: iptables\nmode: nftables\n");
-    assert_eq!(decoded.config.mode, "nftables");
-    assert_eq!(decoded.warnings.len(), 1);
-    let warning = &decoded.warnings[0];
-    assert!(warning.starts_with("a field is given twice, its last value is used: "), "{warning}");
-    assert!(warning.contains("mode"), "{warning}");
+    let decoded = decoded(
+        "mode: ipvs\nmode: iptables\nmode: nftables\nnftables: {masqueradeBit: 1, masqueradeAll: true, masqueradeBit: 2}\nlogging: \
+         {vmodule: [{filePattern: a, verbosity: 1}, {filePattern: b, verbosity: 3, verbosity: 4}]}\n",
+    );
+    let config = &decoded.config;
+    assert_eq!(
+        (&*config.mode, config.nftables.masquerade_bit, config.logging.vmodule[1].verbosity),
+        ("nftables", 2, 4)
+    );
+    let expected = ["mode", "nftables.masqueradeBit", "logging.vmodule[1].verbosity"]
+        .map(|field| format!("a field is given twice, its last value is used: {field}"));
+    assert_eq!(decoded.warnings, expected);
+}
+
+#[test]
+fn a_file_with_a_field_twice_is_read_like_one_without() {
+    let body = "mode: nftables\nconntrack: {maxPerCore: 7, min: null, udpTimeout: 1s}\nclientConnection: {qps: 1.5, burst: 1}\n\
+                nodePortAddresses: [primary, 192.0.2.0/24]\nenableProfiling: true\noomScoreAdj: -5\nfeatureGates: {X: true}\n";
+    let twice = decoded(&format!("mode: ipvs\n{body}"));
+    assert_eq!((twice.config, twice.warnings.len()), (decoded(body).config, 1));
+}
+
+#[test]
+fn repeated_numbers_are_a_warning_too() {
+    let warnings = decoded("1: a\n1: b\n").warnings;
+    assert!(warnings[0].starts_with("a field is given twice, its last value is used: "), "{warnings:?}");
 }
 
 #[test]

@@ -16,11 +16,13 @@ pub(super) fn detect_local(file: &KubeProxyConfiguration, diagnostics: &mut Diag
     match file.detect_local_mode.as_str() {
         "" | "ClusterCIDR" => cluster_cidr(&file.cluster_cidr, diagnostics),
         "NodeCIDR" => Some(DetectLocal::NodeCidr),
-        "BridgeInterface" => interface("detectLocal.bridgeInterface", &section.bridge_interface, diagnostics)
-            .map(DetectLocal::BridgeInterface),
+        "BridgeInterface" => {
+            let (field, name) = ("detectLocal.bridgeInterface", &section.bridge_interface);
+            interface(field, name, not_an_interface, diagnostics).map(DetectLocal::BridgeInterface)
+        }
         "InterfaceNamePrefix" => {
-            let prefix = interface("detectLocal.interfaceNamePrefix", &section.interface_name_prefix, diagnostics);
-            prefix.map(DetectLocal::InterfaceNamePrefix)
+            let (field, prefix) = ("detectLocal.interfaceNamePrefix", &section.interface_name_prefix);
+            interface(field, prefix, not_a_beginning, diagnostics).map(DetectLocal::InterfaceNamePrefix)
         }
         other => {
             let known = "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
@@ -74,24 +76,34 @@ pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that `name` is not empty, and has no fault that [`not_an_interface`] finds. The name may also be the beginning of a name.
-fn interface(field: &str, name: &str, diagnostics: &mut Diagnostics) -> Option<String> {
-    let wrong = if name.is_empty() {
-        Some("must not be empty in this detectLocalMode".to_owned())
-    } else {
-        not_an_interface(name)
-    };
+/// Checks that `name` is not empty, and has no fault that `find_fault` finds.
+fn interface(
+    field: &str,
+    name: &str,
+    find_fault: fn(&str) -> Option<String>,
+    diagnostics: &mut Diagnostics,
+) -> Option<String> {
+    let wrong =
+        if name.is_empty() { Some("must not be empty in this detectLocalMode".to_owned()) } else { find_fault(name) };
     let Some(wrong) = wrong else { return Some(name.to_owned()) };
     diagnostics.error(field, wrong);
     None
 }
 
-/// Returns why the kernel would refuse a name for an interface; `None` if the name is short enough, and has no slash and no whitespace.
+/// Returns why the kernel would refuse a name for an interface (`dev_valid_name` in `net/core/dev.c`); `None` if it would not.
 fn not_an_interface(name: &str) -> Option<String> {
+    if matches!(name, "." | "..") {
+        return Some(format!("must be the name of an interface, which {name:?} cannot be"));
+    }
+    not_a_beginning(name)
+}
+
+/// Returns why the kernel would refuse all names for interfaces that begin so; `None` if it would not.
+fn not_a_beginning(name: &str) -> Option<String> {
     if name.len() > INTERFACE_NAME_MAX {
         Some(format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer"))
-    } else if name.contains(|c: char| c == '/' || c.is_whitespace()) {
-        Some(format!("must not have a slash or whitespace, as interface names have none, but is {name:?}"))
+    } else if name.contains(|c: char| matches!(c, '/' | ':') || c.is_whitespace()) {
+        Some(format!("must not have a slash, a colon or whitespace, as interface names have none, but is {name:?}"))
     } else {
         None
     }

@@ -116,6 +116,8 @@ fn check(
     features::hidden_metrics(&file.show_hidden_metrics_for_version, diagnostics);
     let features = features::features(file, diagnostics);
     let logging = logging(&file.logging, features.logging_alpha_options, diagnostics);
+    let client = client(file, context.master, diagnostics);
+    // From here on nothing may be checked: after an error, the first `?` ends this function.
     let (sync_period, min_sync_period) = periods?;
     Some(Config {
         node_name: node_name?,
@@ -146,7 +148,7 @@ fn check(
         drop_invalid_from_endpoints: file.nftables.drop_invalid_from_endpoints,
         drain_on,
         allow_service_external_ips: features.allow_service_external_ips,
-        client: client(file, context.master, diagnostics),
+        client,
         localhost_node_ports: features.localhost_node_ports,
         mode_note,
         mode_warning,

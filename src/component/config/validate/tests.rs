@@ -24,10 +24,26 @@ fn good(body: &str) -> Config {
 
 #[test]
 fn all_errors_are_collected() {
-    let errors =
-        validated("mode: x\noomScoreAdj: 2000\nnodePortAddresses: [x, z]\nfeatureGates: {no-gate: true}").unwrap_err();
+    let wrong = [
+        "mode: x",
+        "oomScoreAdj: 2000",
+        "nodePortAddresses: [x, z]",
+        "clusterCIDR: x",
+        "featureGates: {no-gate: true}",
+        "clientConnection: {contentType: text/plain}",
+    ];
+    let errors = validated(&wrong.join("\n")).unwrap_err();
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-    assert_eq!(fields, ["mode", "oomScoreAdj", "nodePortAddresses[0]", "nodePortAddresses[1]", "featureGates.no-gate"]);
+    let expected = [
+        "mode",
+        "oomScoreAdj",
+        "nodePortAddresses[0]",
+        "nodePortAddresses[1]",
+        "clusterCIDR",
+        "featureGates.no-gate",
+        "clientConnection.contentType",
+    ];
+    assert_eq!(fields, expected);
 }
 
 #[test]
@@ -285,8 +301,10 @@ fn interface_modes_need_a_plausible_name() {
     for (mode, field) in [("BridgeInterface", "bridgeInterface"), ("InterfaceNamePrefix", "interfaceNamePrefix")] {
         let with = |name: &str| format!("detectLocalMode: {mode}\ndetectLocal: {{{field}: '{name}'}}");
         assert_eq!(error(&with("")), format!("detectLocal.{field}: must not be empty in this detectLocalMode"));
-        assert!(error(&with("a/b")).starts_with(&format!("detectLocal.{field}: must not have a slash or whitespace")));
-        assert!(error(&with("a b")).starts_with(&format!("detectLocal.{field}: must not have a slash or whitespace")));
+        for name in ["a/b", "a b", "a:0"] {
+            let expected = format!("detectLocal.{field}: must not have a slash, a colon or whitespace");
+            assert!(error(&with(name)).starts_with(&expected), "{name}");
+        }
         assert!(
             error(&with("sixteen-bytes-xx")).starts_with(&format!("detectLocal.{field}: must be at most 15 bytes"))
         );
@@ -297,6 +315,12 @@ fn interface_modes_need_a_plausible_name() {
             _ => DetectLocal::InterfaceNamePrefix(name),
         };
         assert_eq!(detect_local, expected);
+    }
+    // No interface has one of these names, and a name may begin so.
+    for name in [".", ".."] {
+        let error = error(&format!("detectLocalMode: BridgeInterface\ndetectLocal: {{bridgeInterface: '{name}'}}"));
+        assert!(error.starts_with("detectLocal.bridgeInterface: must be the name of an interface"), "{error}");
+        good(&format!("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: '{name}'}}"));
     }
     assert_eq!(
         error("detectLocalMode: Guess"),
@@ -430,7 +454,9 @@ fn the_fast_path_is_on_interfaces() {
         ("eth0,,eth1", "must be off, auto or names of interfaces, not \"eth0,,eth1\""),
         ("eth0,auto", "must be \"auto\" alone, or names of interfaces without it"),
         ("lo", "must not name lo: nothing is forwarded through it"),
-        ("eth0, eth1", "must not have a slash or whitespace, as interface names have none, but is \" eth1\""),
+        ("eth0, eth1", "must not have a slash, a colon or whitespace, as interface names have none, but is \" eth1\""),
+        ("eth0:1", "must not have a slash, a colon or whitespace, as interface names have none, but is \"eth0:1\""),
+        ("eth0,..", "must be the name of an interface, which \"..\" cannot be"),
         (
             "interface-number-1",
             "must be at most 15 bytes long, as interface names are, but \"interface-number-1\" is longer",

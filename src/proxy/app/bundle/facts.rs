@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use super::part::Content;
 use inspect::running::{Problem, Running};
-use node::kernel::{connections::Phase, each_connection, local_ports, process};
+use node::kernel::{LOCK, connections::Phase, each_connection, local_ports, process};
+use rules::ruleset::flowtable;
 use rules::ruleset::names::TABLE;
 
 /// Sysctls below `/proc/sys/net` that are in the bundle beside those of [`CONNTRACK`], because they can decide what happens to packets to
@@ -83,16 +84,22 @@ pub(super) fn rules(mut content: Content) -> Result<()> {
                 None => writeln!(content, "# table {name} was deleted meanwhile")?,
             }
         } else {
-            foreign(&mut connection, &name, head.dormant, &mut content)?;
+            outline(&mut connection, &name, head.dormant, &mut content)?;
         }
     }
     Ok(())
 }
 
-/// Writes the chains and rules of a table, without its sets and elements.
-fn foreign(connection: &mut Connection, name: &TableName, is_dormant: bool, content: &mut Content) -> Result<()> {
+/// Returns whose program a table is that is not one of the tables `kube-proxy`.
+fn whose(name: &TableName) -> &'static str {
+    let is_own = name.family == Family::Inet && [LOCK, flowtable::TABLE].contains(&&*name.name);
+    if is_own { "this" } else { "another" }
+}
+
+/// Writes the chains and rules of a table other than the tables `kube-proxy`, without its sets and elements.
+fn outline(connection: &mut Connection, name: &TableName, is_dormant: bool, content: &mut Content) -> Result<()> {
     const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
-    writeln!(content, "table {name} {{\n\t# of another program: chains and rules only")?;
+    writeln!(content, "table {name} {{\n\t# of {} program: chains and rules only", whose(name))?;
     if is_dormant {
         writeln!(content, "\tflags dormant")?;
     }
@@ -154,4 +161,16 @@ pub(super) fn sysctls(mut content: Content) -> Result<()> {
         writeln!(content, "net.{} = {}", name.replace('/', "."), value.trim())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_and_the_fast_path_are_of_this_program() {
+        let whose = |family, name: &str| whose(&TableName::new(family, name));
+        assert_eq!([LOCK, flowtable::TABLE].map(|name| whose(Family::Inet, name)), ["this"; 2]);
+        assert_eq!([whose(Family::Ip, LOCK), whose(Family::Inet, "firewall")], ["another"; 2]);
+    }
 }

@@ -56,7 +56,7 @@ const UPSTREAM: &[(&str, &str)] = &[
     ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "The present rules stay. The log has each error."),
     ("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "Chains that could not be deleted are empty, and tried again."),
     ("kubeproxy_nftables_localhost_nodeport_listeners", "TCP node ports on [loopback](REFERENCE.md#node-ports-on-localhost)."),
-    ("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", "Another program has the port; the log names it."),
+    ("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", "Most often another program has the port; the log has the reason."),
     ("kubeproxy_nftables_localhost_nodeport_rejected_packets_total", "UDP or SCTP to a loopback node port, or the list lacks `localhost`."),
     ("kubeproxy_conntrack_reconciler_sync_duration_seconds", "It grows with the number of flows."),
     ("kubeproxy_conntrack_reconciler_deleted_entries_total", "Flows that led to an endpoint that is gone."),

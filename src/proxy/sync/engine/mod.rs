@@ -32,7 +32,7 @@ use super::observers::Observers;
 use super::pending::{Counted, Pending};
 use super::planned;
 use super::problems;
-use super::quarantine::{Quarantine, RefusedService};
+use super::quarantine::{NotProgrammed, Quarantine};
 use super::settings;
 use super::tables::{Owner, Tables, packets_pass};
 use crate::localhost::Feed;
@@ -343,7 +343,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Returns the Services that were left out since the last call because the kernel refuses them, except Services that were left out
     /// before for the same reason and were tried again in vain.
-    pub fn take_refused_services(&mut self) -> Vec<RefusedService> {
+    pub fn take_refused_services(&mut self) -> Vec<NotProgrammed> {
         self.quarantine.take_news()
     }
 

@@ -47,6 +47,24 @@ pub(super) async fn ask(options: ClientOptions) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
+// An answer that comes too slowly is not the same as one of which nothing comes.
+#[test]
+fn a_slow_server_is_not_called_silent() {
+    let server = serve(|_| vec![Act::Head(200, ""), Act::Chunk(b"{".to_vec()), Act::Hold]);
+    let options = ClientOptions { master: Some(server.url.clone()), ..ClientOptions::default() };
+    let read = async |stall, patience| {
+        let mut connection = Connection::new(options.clone()).await.unwrap();
+        let request = Request::List(kube::api::ListParams::default());
+        let mut response = connection.send("/api/v1/services", &request, PATIENCE).await.unwrap();
+        response.read_all(1000, stall, patience).await.unwrap_err().to_string()
+    };
+    let second = Duration::from_secs(1);
+    let text = runtime().block_on(read(second, second));
+    assert_eq!(text, "the server is too slow: it sent only a part of its answer in 1 s");
+    let text = runtime().block_on(read(second, PATIENCE));
+    assert_eq!(text, "the server accepts connections, but sent nothing for 1 s");
+}
+
 /// Returns the Authorization header that the client sends for this user of a kubeconfig.
 fn authorization(dir: &Path, user: &Value) -> Option<String> {
     let server = serve(|_| reply(200, "", &json!({})));
