@@ -6,7 +6,7 @@
 
 use std::env;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use data_encoding::BASE64;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
-use kube::config::{Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tokio::net::lookup_host;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
@@ -66,6 +66,8 @@ pub(super) struct Configuration {
     pub(super) route: Route,
     /// The certificates of the CA file that cannot be used, each with the reason.
     pub(super) skipped: Vec<String>,
+    /// Whether the user of the kubeconfig was left out, see [`withhold_credentials`].
+    pub(super) withheld: bool,
 }
 
 /// The API server as the configuration describes it.
@@ -89,6 +91,8 @@ pub(super) struct Remarks {
     pub(super) proxy: Option<String>,
     /// The certificates of the CA file that cannot be used, each with the reason.
     pub(super) skipped: Vec<String>,
+    /// The URL of the server to which no credentials are sent, because the connection is not encrypted.
+    pub(super) withheld: Option<String>,
 }
 
 impl Remarks {
@@ -99,6 +103,9 @@ impl Remarks {
         }
         for err in self.skipped.iter().filter(|err| !before.skipped.contains(err)) {
             warn!(err, "Skips a certificate of the CA file of the API server, which cannot be used");
+        }
+        if let Some(url) = self.withheld.as_ref().filter(|_| self.withheld != before.withheld) {
+            warn!(url, "Sends no credentials to the API server, because http does not encrypt them; use https");
         }
     }
 }
@@ -186,14 +193,17 @@ impl Server {
         Ok(Self { client, ..server })
     }
 
-    fn described(options: &ClientOptions, Configuration { config, route, skipped }: &Configuration) -> Self {
+    fn described(options: &ClientOptions, configuration: &Configuration) -> Self {
+        let Configuration { config, route, skipped, withheld } = configuration;
         let proxy = if let Route::Through(proxy) = route { Some(proxy.to_string()) } else { None };
+        let url = without_secrets(&config.cluster_url.to_string());
+        let withheld = withheld.then(|| url.clone());
         Self {
             client: None,
-            url: without_secrets(&config.cluster_url.to_string()),
+            url,
             files: Files::of(options.kubeconfig.as_deref(), config),
             has_plugin: plugin::is_used(&config.auth_info),
-            remarks: Remarks { proxy, skipped: skipped.clone() },
+            remarks: Remarks { proxy, skipped: skipped.clone(), withheld },
         }
     }
 }
@@ -253,7 +263,7 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
     });
-    let (config, proxy, skipped) = match (&options.kubeconfig, url.transpose()?) {
+    let (mut config, proxy, skipped) = match (&options.kubeconfig, url.transpose()?) {
         (Some(file), url) => {
             let mut read =
                 from_file(file).await.with_context(|| format!("cannot use kubeconfig {}", file.display()))?;
@@ -268,7 +278,24 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
     };
     let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let route = proxy.map_or_else(|| proxy::by_environment(&config.cluster_url, variable), Route::Through);
-    Ok(Configuration { config, route, skipped })
+    let withheld = withhold_credentials(&mut config);
+    Ok(Configuration { config, route, skipped, withheld })
+}
+
+/// Removes the user from a configuration whose URL is not encrypted, so that nobody on the way reads a token or password. Returns whether
+/// there was one. Upstream sends no credentials over http either (`clientcmd` of client-go adds the user only for https). A loopback address
+/// is an exception, because its packets leave no host.
+fn withhold_credentials(config: &mut Config) -> bool {
+    let host = without_brackets(config.cluster_url.host().unwrap_or_default());
+    let is_local = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if config.cluster_url.scheme_str() != Some("http") || is_local {
+        return false;
+    }
+    let AuthInfo { username, token, token_file, client_certificate, client_certificate_data, exec, .. } =
+        std::mem::take(&mut config.auth_info);
+    [username, token_file, client_certificate, client_certificate_data].iter().any(Option::is_some)
+        || token.is_some()
+        || exec.is_some()
 }
 
 /// The configuration for the kube library, the proxy of `proxy-url` if there is one, and a message for each certificate of the CA file that

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::super::client::without_secrets;
+use super::super::client::{Configuration, configuration, without_secrets};
 use super::super::connection::Request;
 use super::*;
 
@@ -103,6 +103,25 @@ fn a_url_takes_the_place_of_the_kubeconfigs_server() {
     let address = server.url.trim_start_matches("http://").to_owned();
     runtime().block_on(ask(ClientOptions { master: Some(address), ..ClientOptions::default() })).unwrap();
     assert_eq!(server.requests("services").len(), 2);
+}
+
+#[test]
+fn credentials_leave_the_host_only_encrypted() {
+    let dir = TempDir::new().unwrap();
+    let withheld = |server: &str, user: &Value| {
+        let options = kubeconfig(dir.path(), &json!({"server": server}), user);
+        let Configuration { config, withheld, .. } = runtime().block_on(configuration(&options)).unwrap();
+        let auth = config.auth_info;
+        assert!(!withheld || auth.token.is_none() && auth.token_file.is_none() && auth.password.is_none());
+        withheld
+    };
+    for server in ["https://192.0.2.7:6443", "http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost"] {
+        assert!(!withheld(server, &json!({"token": "t"})), "{server}");
+    }
+    for user in [json!({"token": "t"}), json!({"tokenFile": "/t"}), json!({"username": "u", "password": "p"})] {
+        assert!(withheld("http://192.0.2.7", &user), "{user}");
+    }
+    assert!(!withheld("http://192.0.2.7", &json!({})), "there is nothing to send");
 }
 
 #[test]
