@@ -371,7 +371,7 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
     assert_eq!((*more, *claims, state.lost_claims()), (96, 100, 99));
     assert_eq!(
         contests[0].to_string(),
-        "100 Services claim 192.0.2.1 port 80/tcp; default/s99 gets it, by age and then by name; those that do not get it: \
+        "100 claims on 192.0.2.1 port 80/tcp; default/s99 gets it, by age and then by name; those that do not get it: \
          default/s98, default/s97, default/s96 and 96 more"
     );
     // A Service that comes later and loses is the only new conflict.
@@ -379,6 +379,13 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
     let contests = state.take_conflicts(3);
     assert_eq!(contests[0].conflicts, [conflict("default/s99", "default/later")]);
     assert_eq!((contests[0].more, contests[0].claims), (0, 101));
+    // A Service may claim the frontend with several ports, and the sentence counts these.
+    let mut twice = claimant("default/twice", 300, "10.96.2.2");
+    twice.ports.push(ServicePort { name: "again".into(), ..twice.ports[0].clone() });
+    state.apply(applied(&twice));
+    let text = state.take_conflicts(3)[0].to_string();
+    assert!(text.starts_with("103 claims on 192.0.2.1 port 80/tcp; default/s99 gets it"), "{text}");
+    state.apply(Event::ServiceDeleted(name("default/twice")));
     // The next Service gets the frontend, so the conflicts of all others are new.
     state.apply(Event::ServiceDeleted(name("default/s99")));
     let contests = state.take_conflicts(3);
