@@ -16,14 +16,25 @@
 //! endpoints.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::tables::View;
 use node::kernel::connections::{Connection, Counters, Phase};
 use node::kernel::each_connection;
 use rules::model::{Destination, Family, Frontend};
+
+/// The sysctl that makes the kernel count packets and bytes of new connections.
+const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
+
+/// Whether the kernel counts packets and bytes of new connections. Where it does, what has no connections has had 0 of them; where it does
+/// not, their sums would lack all new connections.
+pub(crate) fn is_accounting() -> bool {
+    fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1")
+}
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub(crate) const REMEMBERED: usize = 1 << 20;
@@ -40,6 +51,13 @@ pub(crate) struct Frontends {
 }
 
 impl Frontends {
+    /// The frontends of a view, in its order. Connections to node ports count at the addresses that accept node ports.
+    #[must_use]
+    pub(crate) fn of_view(view: &View) -> Self {
+        let frontends = view.frontends.iter().map(|frontend| frontend.frontend);
+        Self::new(frontends, view.node_addresses.iter().copied())
+    }
+
     /// A connection to a node port is counted only if it goes to one of `node_addresses`.
     #[must_use]
     pub(crate) fn new(
@@ -318,6 +336,17 @@ mod tests {
         let dead = look.endpoints[&(0, "10.244.0.2:8080".parse().unwrap())];
         assert_eq!((dead.open, dead.unanswered, dead.counters, dead.since), (0, 1, None, None));
         assert_eq!(look.endpoints.len(), 4);
+    }
+
+    // A node has more addresses than accept node ports: `top` and `services` count alike.
+    #[test]
+    fn a_node_port_is_counted_at_the_addresses_that_accept_it() {
+        let web = crate::services::testing::frontend("shop/web", None, 30080, crate::tables::Kind::NodePort, &[]);
+        let view =
+            View { frontends: vec![web], node_addresses: vec!["192.168.0.2".parse().unwrap()], ..View::default() };
+        let frontends = Frontends::of_view(&view);
+        let of = |to| frontends.of(&connection(1, to, "10.244.0.1:8080", None));
+        assert_eq!((of("192.168.0.2:30080"), of("10.0.0.2:30080")), (Some(0), None));
     }
 
     #[test]
