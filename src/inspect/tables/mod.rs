@@ -201,7 +201,9 @@ impl View {
 fn explained(error: ReadError) -> anyhow::Error {
     match error {
         ReadError::Unstable => {
-            anyhow!("the tables changed each time while they were read; try again when fewer Services change")
+            anyhow!(
+                "transactions disturbed each attempt to read the tables; try again when fewer programs change nf_tables"
+            )
         }
         other => crate::explain_rights(anyhow::Error::from(other).context("cannot read the tables")),
     }
