@@ -383,9 +383,10 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
     let mut twice = claimant("default/twice", 300, "10.96.2.2");
     twice.ports.push(ServicePort { name: "again".into(), ..twice.ports[0].clone() });
     state.apply(applied(&twice));
-    let text = state.take_conflicts(3)[0].to_string();
-    assert!(text.starts_with("103 claims on 192.0.2.1 port 80/tcp; default/s99 gets it"), "{text}");
-    state.apply(Event::ServiceDeleted(name("default/twice")));
+    state.apply(applied(&claimant("default/once", 301, "10.96.2.3")));
+    let text = state.take_conflicts(3).last().unwrap().to_string();
+    assert!(text.starts_with("104 claims on 192.0.2.1 port 80/tcp; default/s99 gets it"), "{text}");
+    ["default/twice", "default/once"].map(|gone| state.apply(Event::ServiceDeleted(name(gone))));
     // The next Service gets the frontend, so the conflicts of all others are new.
     state.apply(Event::ServiceDeleted(name("default/s99")));
     let contests = state.take_conflicts(3);
@@ -416,20 +417,20 @@ fn claims_that_none_wins_are_summed_up_with_the_reason() {
         (
             reserved,
             "none gets it as an external IP, because the address is in a ServiceCIDR and is not its cluster IP",
-            "2 Services",
+            "2 claims",
         ),
         (
             api_slice("192.0.2.1", 80),
             "none gets it as an external IP, because it is an endpoint of the API server",
-            "2 Services",
+            "2 claims",
         ),
-        (applied(&cluster), "default/cluster gets it, because a cluster IP comes before an external IP", "3 Services"),
+        (applied(&cluster), "default/cluster gets it, because a cluster IP comes before an external IP", "3 claims"),
     ];
     for (event, reason, who) in cases {
         for order in permutations(&[applied(&younger), applied(&older), event]) {
             let contests = state(order).take_conflicts(1);
             let text =
-                format!("{who} claim 192.0.2.1 port 80/tcp; {reason}; those that do not get it: default/b and 1 more");
+                format!("{who} on 192.0.2.1 port 80/tcp; {reason}; those that do not get it: default/b and 1 more");
             assert_eq!(contests.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
         }
     }
