@@ -386,7 +386,9 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
     state.apply(applied(&claimant("default/once", 301, "10.96.2.3")));
     let text = state.take_conflicts(3).last().unwrap().to_string();
     assert!(text.starts_with("104 claims on 192.0.2.1 port 80/tcp; default/s99 gets it"), "{text}");
-    ["default/twice", "default/once"].map(|gone| state.apply(Event::ServiceDeleted(name(gone))));
+    for gone in ["default/twice", "default/once"] {
+        state.apply(Event::ServiceDeleted(name(gone)));
+    }
     // The next Service gets the frontend, so the conflicts of all others are new.
     state.apply(Event::ServiceDeleted(name("default/s99")));
     let contests = state.take_conflicts(3);
