@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::tables::View;
 use node::kernel::connections::{Connection, Counters, Phase};
 use node::kernel::each_connection;
 use rules::model::{Destination, Family, Frontend};
@@ -51,13 +50,6 @@ pub(crate) struct Frontends {
 }
 
 impl Frontends {
-    /// The frontends of a view, in its order. Connections to node ports count at the addresses that accept node ports.
-    #[must_use]
-    pub(crate) fn of_view(view: &View) -> Self {
-        let frontends = view.frontends.iter().map(|frontend| frontend.frontend);
-        Self::new(frontends, view.node_addresses.iter().copied())
-    }
-
     /// A connection to a node port is counted only if it goes to one of `node_addresses`.
     #[must_use]
     pub(crate) fn new(
@@ -336,17 +328,6 @@ mod tests {
         let dead = look.endpoints[&(0, "10.244.0.2:8080".parse().unwrap())];
         assert_eq!((dead.open, dead.unanswered, dead.counters, dead.since), (0, 1, None, None));
         assert_eq!(look.endpoints.len(), 4);
-    }
-
-    // A node has more addresses than accept node ports: `top` and `services` count alike.
-    #[test]
-    fn a_node_port_is_counted_at_the_addresses_that_accept_it() {
-        let web = crate::services::testing::frontend("shop/web", None, 30080, crate::tables::Kind::NodePort, &[]);
-        let view =
-            View { frontends: vec![web], node_addresses: vec!["192.168.0.2".parse().unwrap()], ..View::default() };
-        let frontends = Frontends::of_view(&view);
-        let of = |to| frontends.of(&connection(1, to, "10.244.0.1:8080", None));
-        assert_eq!((of("192.168.0.2:30080"), of("10.0.0.2:30080")), (Some(0), None));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::tables::{EndpointView, FrontendView, View};
-use crate::traffic::{Count, Frontends, TrafficSample, Walks, added, is_accounting};
+use crate::traffic::{Count, TrafficSample, Walks, added, is_accounting};
 use node::kernel::connections::Counters;
 
 /// The numbers of the last listing of connections.
@@ -72,7 +72,7 @@ impl Stats {
     /// # Errors
     /// When the kernel does not list its connections.
     pub(crate) fn count(&mut self, view: &View) -> Result<()> {
-        (self.look, self.elapsed) = self.walks.look(&Frontends::of_view(view))?;
+        (self.look, self.elapsed) = self.walks.look(&view.to_count())?;
         self.accounting = is_accounting();
         Ok(())
     }

@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use crate::output::written_as_json;
 use crate::running::{Problem, no_rules};
+use crate::traffic::Frontends;
 use collect::Collected;
 use rules::model::{Family, Frontend};
 use rules::ruleset::names::TABLE;
@@ -176,6 +177,13 @@ impl View {
     pub(crate) fn problems(&self) -> impl Iterator<Item = Problem> {
         let dormant = self.dormant.iter().map(|family| Problem::dormant(*family));
         dormant.chain(self.missing.iter().map(|family| Problem::missing(*family)))
+    }
+
+    /// The frontends whose connections to count, in the order of the view. A node has more addresses than accept node ports; a connection
+    /// to a node port counts at the latter only.
+    pub(crate) fn to_count(&self) -> Frontends {
+        let frontends = self.frontends.iter().map(|frontend| frontend.frontend);
+        Frontends::new(frontends, self.node_addresses.iter().copied())
     }
 
     /// Adds the content of the table of a family. In a dormant table no rule has an effect, so its frontends have no state.

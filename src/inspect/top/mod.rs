@@ -207,7 +207,7 @@ fn read() -> Result<Tables> {
     let start = Instant::now();
     let view = tables::View::read()?;
     let problems = view.problems().map(|problem| problem.text).collect();
-    let frontends = Frontends::of_view(&view);
+    let frontends = view.to_count();
     let names: Arc<[Named]> = view.frontends.into_iter().map(Named::from).collect();
     Ok(Tables { names, frontends, problems, read_after: Instant::now() + start.elapsed() * READINGS_APART })
 }
