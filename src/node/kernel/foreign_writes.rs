@@ -53,7 +53,8 @@ pub enum ForeignWrites {
     /// No other program wrote.
     #[default]
     None,
-    /// Other programs wrote. The list contains the processes that the kernel names; see [`process_of`].
+    /// Other programs wrote. The list contains those that the kernel names: by process, or by the thread that wrote if its process is not
+    /// found.
     By(Vec<Process>),
     /// Other programs may have written.
     Unknown,
