@@ -315,6 +315,8 @@ pub enum Foreign {
     Meta { key: u32, dreg: Register },
     /// Loads the property with this number in `enum nft_ct_keys`, without a direction.
     Ct { key: u32, dreg: Register },
+    /// Sets the mark of the connection.
+    SetCtMark { sreg: Register },
     /// Translates source or destination, to one address or one port or both.
     Nat { of_destination: bool, family: Family, address: Option<Register>, port: Option<Register> },
     /// Translates the destination to this host.

@@ -214,15 +214,15 @@ fn read_typed(bytes: &[u8]) -> Option<Vec<Field>> {
     Entries(find(bytes, type_of::DETAIL)?).map(|(_, field)| read_field(field)).collect()
 }
 
-/// The inverse of [`typed_field`], except that `th sport` is not read. If several fields have the same user data, returns the field that
-/// nft prints.
+/// The inverse of [`typed_field`]. If several fields have the same user data, returns the field that nft prints.
 fn read_field(bytes: &[u8]) -> Option<Field> {
-    const FIXED: [Field; 8] = [
+    const FIXED: [Field; 9] = [
         Field::IpSaddr,
         Field::IpDaddr,
         Field::Ip6Saddr,
         Field::Ip6Daddr,
         Field::L4Proto,
+        Field::ThSport,
         Field::ThDport,
         Field::Mark,
         Field::IifName,
@@ -241,7 +241,10 @@ mod tests {
     #[test]
     fn a_typeof_key_is_read_back() {
         let key = vec![Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::NumgenRandom(65536)];
-        for fields in [key, vec![Field::Mark], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]] {
+        let source = vec![Field::IpSaddr, Field::L4Proto, Field::ThSport];
+        for fields in
+            [key, source, vec![Field::Mark], vec![Field::NumgenRandom(3)], vec![Field::Ip6Saddr, Field::IifName]]
+        {
             let bytes = of_set(&Set::new("s", Types::Of(fields.clone())));
             assert_eq!(read_key(&bytes), Some(fields));
         }

@@ -3,7 +3,7 @@
 //! | written | means |
 //! |---|---|
 //! | `shop/web` | all ports of a Service |
-//! | `shop/web:http` | one port of a Service |
+//! | `shop/web:http`, `shop/web:80` | one port of a Service, by its name; a number may be its name or its number |
 //! | `10.96.0.10`, `fd00::10` | all frontends with this address, and those with an endpoint at it |
 //! | `10.96.0.10:53`, `[fd00::10]:53` | the frontends with this address and port |
 //! | `10.96.0.10:53/udp` | one frontend |
@@ -35,7 +35,7 @@ pub(crate) enum Wanted {
 pub(crate) struct ServiceName {
     /// The namespace and the name, as `namespace/name`; or only a namespace.
     pub(crate) service: String,
-    /// The name of the port; `None` for all ports.
+    /// The name of the port, or its number; `None` for all ports.
     pub(crate) port: Option<String>,
 }
 
@@ -170,9 +170,8 @@ impl FromStr for ServiceName {
             let is_name = port.is_none() && is_label(service) && service.contains(|c: char| c.is_ascii_alphabetic());
             return is_name.then(|| Self { service: service.to_owned(), port: None }).ok_or(EXPECTED);
         };
-        // A number is refused here: most likely the user means the number of a port, and this is the place of its name.
-        let port_fits = port.is_none_or(|port| is_label(port) && port.contains(|c: char| c.is_ascii_alphabetic()));
-        let fits = is_label(namespace) && is_label(name) && port_fits;
+        // A Service's port may have a name of digits only (a DNS label), so a number may be the name of a port or the number of one.
+        let fits = is_label(namespace) && is_label(name) && port.is_none_or(is_label);
         fits.then(|| Self { service: service.to_owned(), port: port.map(str::to_owned) }).ok_or(EXPECTED)
     }
 }
@@ -267,6 +266,7 @@ mod tests {
         };
         assert_eq!(kinds("shop/web"), "shop/web None");
         assert_eq!(kinds("shop/web:http"), "shop/web Some(\"http\")");
+        assert_eq!(kinds("shop/web:80"), "shop/web Some(\"80\")");
         assert_eq!(kinds("web"), "web None");
         assert_eq!(kinds("10.96.0.10"), "address 10.96.0.10");
         assert_eq!(kinds("fd00::10"), "address fd00::10");

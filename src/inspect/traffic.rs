@@ -16,6 +16,7 @@
 //! endpoints.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,15 @@ use anyhow::{Context as _, Result};
 use node::kernel::connections::{Connection, Counters, Phase};
 use node::kernel::each_connection;
 use rules::model::{Destination, Family, Frontend};
+
+/// The sysctl that makes the kernel count packets and bytes of new connections.
+const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
+
+/// Whether the kernel counts packets and bytes of new connections. Where it does, what has no connections has had 0 of them; where it does
+/// not, their sums would lack all new connections.
+pub(crate) fn is_accounting() -> bool {
+    fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1")
+}
 
 /// The most connections that a [`Memory`] holds, of 24 bytes each.
 pub(crate) const REMEMBERED: usize = 1 << 20;

@@ -90,7 +90,7 @@ fn from_an_api_server_they_are_summed_up_and_the_next_one_takes_over() {
     proxy.launch();
     let oldest = format!("tenant/tenant-{:05} gets it", TENANTS - 1);
     let summary = wait_for("the line of the log", || lines(&proxy).into_iter().find(|line| line.contains(&oldest)));
-    assert!(summary.contains(&format!("{TENANTS} Services claim 198.18.0.0 port 80/tcp")), "{summary}");
+    assert!(summary.contains(&format!("{TENANTS} claims on 198.18.0.0 port 80/tcp")), "{summary}");
     assert!(summary.contains(&format!("tenant/tenant-{:05}", TENANTS - 2)), "the next one is named: {summary}");
     assert!(summary.len() < 2000, "{summary}");
     let event =

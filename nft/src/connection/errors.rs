@@ -132,8 +132,8 @@ pub enum ReadError {
     /// The kernel's answer cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// Transactions disturbed every attempt to read the table.
-    #[error("the table changed during each of {DUMP_TRIES} attempts to read it")]
+    /// Transactions disturbed every attempt to read the table: they changed it, or other tables whose chains the kernel lists with its own.
+    #[error("transactions of nf_tables disturbed each of {DUMP_TRIES} attempts to read the table")]
     Unstable,
 }
 

@@ -66,7 +66,12 @@ fn meta(a: Reader<'_>) -> Option<Foreign> {
 fn ct(a: Reader<'_>) -> Option<Foreign> {
     const DIRECTION: u16 = 3;
     const SREG: u16 = 4;
-    only_if(!a.has(DIRECTION) && !a.has(SREG))?;
+    const MARK: u32 = 3;
+    only_if(!a.has(DIRECTION))?;
+    if a.has(SREG) {
+        // Later rules may read the mark; no expression that this crate evaluates reads the other properties that a rule can set.
+        return (a.number(2)? == MARK).then(|| Some(Foreign::SetCtMark { sreg: a.register(SREG)? }))?;
+    }
     Some(Foreign::Ct { key: a.number(2)?, dreg: a.register(1)? })
 }
 
@@ -123,6 +128,18 @@ pub(super) fn untracks(target: Attrs<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::wire::Writer;
+
+    #[test]
+    fn of_what_a_rule_sets_on_the_connection_the_mark_is_known() {
+        let decoded = |key: u32| {
+            let mut attrs = Writer::default();
+            attrs.u32(2, key);
+            attrs.u32(4, Register::word(1).to_wire());
+            foreign("ct", Reader(Attrs::new(attrs.bytes())))
+        };
+        assert_eq!(decoded(3), Some(Foreign::SetCtMark { sreg: Register::word(1) }));
+        assert_eq!(decoded(22), None, "its labels");
+    }
 
     #[test]
     fn a_comment_of_iptables_matches_each_packet() {

@@ -4,7 +4,7 @@ use super::messages::Header;
 use crate::table::{Family, TableName};
 use crate::wire::{Attrs, SUBSYSTEM, kind};
 
-/// The program that sent a transaction.
+/// The program that sent a transaction, as the kernel names it: by the thread that sent it (`task_pid_nr` and `task_struct.comm`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// The id of its thread that sent the transaction, in the initial PID namespace. The main thread's id is the process id.

@@ -98,12 +98,22 @@ impl Thread {
                 let loaded = match (self.branch.connection.tracking, *key) {
                     // `IP_CT_DIR_ORIGINAL`: the packet comes from the client.
                     (Tracking::New | Tracking::Known { .. }, DIRECTION) => Loaded::Bytes(vec![0]),
-                    // The connection mark of a new connection is 0 until a rule sets it. This crate does not evaluate such a rule.
-                    (Tracking::New, MARK) => Loaded::Bytes(vec![0; 4]),
+                    (Tracking::New | Tracking::Known { .. }, MARK) => match self.branch.connection.mark {
+                        Some(mark) => Loaded::Bytes(mark.to_ne_bytes().to_vec()),
+                        None => Loaded::Unknown("the mark of the connection", 4),
+                    },
                     (Tracking::New | Tracking::Known { .. }, _) => Loaded::Unknown("a property of the connection", 16),
                     (Tracking::NotYet | Tracking::Off, _) => Loaded::Nothing,
                 };
                 self.load(*dreg, loaded)
+            }
+            Foreign::SetCtMark { sreg } => {
+                let mark = self.known(*sreg, 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+                // Without a connection there is nothing to mark.
+                if matches!(self.branch.connection.tracking, Tracking::New | Tracking::Known { .. }) {
+                    self.branch.connection.mark = mark;
+                }
+                Flow::Next
             }
             Foreign::Nat { of_destination: true, address, port, .. } => self.dnat(*address, *port, is_v4),
             Foreign::Nat { of_destination: false, address, .. } => {

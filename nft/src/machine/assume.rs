@@ -61,6 +61,10 @@ pub(super) fn effect_of(rest: &[Expr]) -> Option<Assumed> {
         _ => None,
     })
 }
+/// Whether one of the remaining expressions of a rule sets the mark of the connection.
+pub(super) fn sets_connection_mark(rest: &[Expr]) -> bool {
+    rest.iter().any(|expr| matches!(expr, Expr::Foreign(foreign) if matches!(**foreign, Foreign::SetCtMark { .. })))
+}
 /// Merges any two branches that differ only in their last assumption and in their steps: they show that the assumption makes no difference.
 pub(super) fn join_worlds(branches: &mut Vec<Branch>) {
     if branches.iter().all(|branch| branch.worlds.is_empty()) {

@@ -35,6 +35,8 @@ pub struct Conntrack {
     pub tracking: Tracking,
     /// The destination before any translation, once the connection is tracked.
     pub original: Option<SocketAddr>,
+    /// The mark, if it is known: that of a new connection is 0 until a rule sets it.
+    pub mark: Option<u32>,
     /// The status bits (`IPS_*` in `nf_conntrack_common.h`).
     pub status: u32,
     /// Whether the destination was translated, or found to need no translation.

@@ -12,13 +12,13 @@ use crate::object::Element;
 use crate::packed::ElementRef;
 use crate::table::TableName;
 
-/// The rules of one table that is not dormant, for packets of its family.
+/// The rules of one table, for packets of its family; none of them while the table is dormant.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed<'a>(pub &'a TableDump);
 
 impl Ruleset for Listed<'_> {
     fn base_chains(&mut self) -> Result<Vec<ChainHead>, ReadError> {
-        let chains = self.0.chains.values().filter(|(chain, _)| chain.base.is_some());
+        let chains = self.0.chains.values().filter(|(chain, _)| chain.base.is_some() && !self.0.dormant);
         Ok(chains.map(|(chain, _)| ChainHead::of(&self.0.table.name, chain)).collect())
     }
 
@@ -99,9 +99,9 @@ mod tests {
     use super::*;
     use crate::data::Verdict;
     use crate::decode::HookHead;
-    use crate::expr::Expr;
-    use crate::machine::{Branch, Fate, Host, Link, Machine, Packet, protocol};
-    use crate::object::{Chain, RuleDump};
+    use crate::expr::{CmpOp, Expr, Foreign, Register};
+    use crate::machine::{Branch, Fate, Host, Link, Machine, Packet, Tracking, protocol};
+    use crate::object::{BaseChain, Chain, ChainType, Hook, RuleDump};
     use crate::table::{Family, Table};
 
     #[test]
@@ -146,6 +146,55 @@ mod tests {
         }
     }
 
+    fn table() -> TableDump {
+        TableDump::empty(Table { name: TableName::new(Family::Ip, "t"), comment: None })
+    }
+
+    #[test]
+    fn no_packet_meets_the_chains_of_a_dormant_table() {
+        let base = Some(BaseChain { kind: ChainType::Filter, hook: Hook::Input, priority: 0 });
+        let chain = Chain { name: "c".into(), base, comment: None };
+        let mut dump = TableDump { chains: [("c".into(), (chain, Vec::new()))].into(), ..table() };
+        assert_eq!(Listed(&dump).base_chains().unwrap().len(), 1);
+        dump.dormant = true;
+        assert_eq!(Listed(&dump).base_chains().unwrap(), []);
+    }
+
+    /// What becomes of the first packet of a connection in a chain whose first rule has these expressions, and whose second rule drops
+    /// packets of a connection with the mark 7.
+    fn marked(first: Vec<Expr>) -> Vec<Option<Fate>> {
+        let reads_mark = Expr::Foreign(Arc::new(Foreign::Ct { key: 3, dreg: Register::FIRST }));
+        let is_seven = Expr::Cmp { op: CmpOp::Eq, sreg: Register::FIRST, data: 7_u32.into() };
+        let second = vec![reads_mark, is_seven, Expr::ImmediateVerdict(Verdict::Drop)];
+        let rules = [first, second].map(|exprs| RuleDump { exprs, comment: None }).to_vec();
+        let chain = Chain { name: "c".into(), base: None, comment: None };
+        let dump = TableDump { chains: [("c".into(), (chain, rules))].into(), ..table() };
+        let hook = HookHead { kind: "filter".into(), number: 0, priority: 0, drops: false };
+        let base = ChainHead { table: dump.table.name.clone(), name: "c".into(), comment: None, hook: Some(hook) };
+        let packet =
+            Packet::new(([192, 0, 2, 1].into(), None), "192.0.2.2:80".parse().unwrap(), protocol::TCP, Link::Unknown);
+        let mut branch = Branch::new(packet);
+        (branch.connection.tracking, branch.connection.mark) = (Tracking::New, Some(0));
+        let branches = Machine::new(&mut Listed(&dump), &mut Elsewhere).run(branch, &base).unwrap();
+        branches.into_iter().map(|branch| branch.fate).collect()
+    }
+
+    // What a rule sets is there for the rules behind it; where it is not known whether it is set, both are possible.
+    #[test]
+    fn the_mark_of_a_connection_is_the_one_that_a_rule_has_set() {
+        let set = |mark: u32| {
+            let set = Expr::Foreign(Arc::new(Foreign::SetCtMark { sreg: Register::FIRST }));
+            vec![Expr::Immediate { dreg: Register::FIRST, data: mark.into() }, set]
+        };
+        assert_eq!(marked(Vec::new()), [None]);
+        assert_eq!(marked(set(7)), [Some(Fate::Dropped)]);
+        assert_eq!(marked(set(8)), [None]);
+        let limited = [vec![Expr::Unknown("limit".into())], set(7)].concat();
+        let mut found = marked(limited);
+        found.sort_by_key(Option::is_some);
+        assert_eq!(found, [None, Some(Fate::Dropped)]);
+    }
+
     // The kernel allows no deeper nesting. Rules that are deeper changed while they were read, so their effect is unknown.
     #[test]
     fn chains_that_are_deeper_than_the_kernel_allows_lead_nowhere() {
@@ -157,7 +206,7 @@ mod tests {
             (name, (chain, vec![RuleDump { exprs: vec![jump], comment: None }]))
         };
         let chains: BTreeMap<_, _> = (0..40).map(chain).collect();
-        let dump = TableDump { chains, ..TableDump::empty(Table { name: name.clone(), comment: None }) };
+        let dump = TableDump { chains, ..table() };
         let hook = HookHead { kind: "filter".into(), number: 0, priority: 0, drops: false };
         let base = ChainHead { table: name, name: "c0".into(), comment: None, hook: Some(hook) };
         let packet =

@@ -36,7 +36,7 @@ use crate::object::{Element, RuleDump};
 use crate::table::TableName;
 
 use crate::connection::ReadError;
-use assume::{Assumed, described, effect_of, join_worlds};
+use assume::{Assumed, described, effect_of, join_worlds, sets_connection_mark};
 
 use branch::status;
 pub use branch::{Branch, Conntrack, Effect, Fate, Found, Step, Tracking};
@@ -238,6 +238,10 @@ impl<'a, R: Ruleset, H: Host> Machine<'a, R, H> {
                     return Ok(None);
                 }
                 Flow::Stuck(why) => {
+                    if sets_connection_mark(&rule.exprs[thread.at..]) {
+                        // Whether the rule gets that far is not known, and so is what later rules read.
+                        thread.branch.connection.mark = None;
+                    }
                     if let Some(assumed) = self.assume(thread, rule, &why, table)? {
                         todo.extend(assumed);
                         return Ok(None);

@@ -309,9 +309,11 @@ impl<R: Ruleset, H: Routes> Walker<'_, R, H> {
     fn track(&self, mut branch: Branch) -> Branch {
         if branch.connection.tracking == Tracking::NotYet {
             branch.connection.tracking = Tracking::New;
+            branch.connection.mark = Some(0);
             branch.connection.original = Some(branch.packet.target());
             if let Some(known) = self.known {
                 branch.connection.tracking = Tracking::Known { answered: known.answered };
+                branch.connection.mark = None;
                 branch.connection.status = known.status;
             }
         }

@@ -88,6 +88,7 @@ fn write_foreign(f: &mut fmt::Formatter<'_>, foreign: &Foreign) -> fmt::Result {
         }
         Foreign::Meta { key, dreg } => write!(f, "meta load {} => {dreg}", meta_name(*key)),
         Foreign::Ct { key, dreg } => write!(f, "ct load {key} => {dreg}"),
+        Foreign::SetCtMark { sreg } => write!(f, "ct set mark with {sreg}"),
         Foreign::Nat { of_destination, family, address, port } => {
             let kind = if *of_destination { "dnat" } else { "snat" };
             write!(f, "nat {kind} {family}{}{}", optional("addr_min", *address), optional("proto_min", *port))

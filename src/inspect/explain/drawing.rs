@@ -319,6 +319,7 @@ mod tests {
             endpoints: Vec::new(),
             hook: Some(hook),
             decides,
+            is_policy: false,
         }
     }
 

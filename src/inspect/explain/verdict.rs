@@ -112,12 +112,19 @@ pub struct EffectiveRule {
     /// Whether the rule decides what becomes of the packet. For drawings.
     #[serde(skip)]
     pub(crate) decides: bool,
+    /// Whether it is the policy of a chain and no rule.
+    #[serde(skip)]
+    pub(crate) is_policy: bool,
 }
 
 impl EffectiveRule {
-    /// The rule as it is shown: in nft syntax, or what the policy of a chain does.
+    /// The rule as it is shown: in nft syntax, or what the policy of a chain does. A rule that was gone before it was read is not known.
     pub(crate) fn shown(&self) -> &str {
-        if self.rule.is_empty() { "policy drop" } else { &self.rule }
+        match self.rule.as_str() {
+            "" if self.is_policy => "policy drop",
+            "" => "a rule that is not known",
+            rule => rule,
+        }
     }
 
     /// Makes the value from a rule, the sentence that describes it, and the endpoints whose packets it applies to.
@@ -130,6 +137,7 @@ impl EffectiveRule {
             endpoints,
             hook: None,
             decides: seen.effects.iter().any(|effect| matches!(effect, Effect::Translate(_))),
+            is_policy: seen.effects.contains(&Effect::Policy),
         }
     }
 }

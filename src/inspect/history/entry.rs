@@ -241,9 +241,10 @@ pub struct Repair {
 /// A program that writes to nf_tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
-    /// The name of the thread that wrote, at most 15 bytes.
+    /// The name of its process, at most 15 bytes; that of the thread that wrote, if it had ended before its process was looked up or belongs
+    /// to another PID namespace.
     pub name: String,
-    /// The id of this thread in the initial PID namespace; that of a main thread is the process id.
+    /// The id of this process or thread; that of a thread is the one in the initial PID namespace.
     pub pid: u32,
 }
 

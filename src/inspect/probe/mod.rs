@@ -38,7 +38,8 @@ Examples:
 The packets have an address of this node as their source; a network policy may treat those of pods otherwise. TCP and SCTP connections are
 closed without data. UDP gets one datagram; a server that does not understand it may be silent.
 
-Exit codes: 0 all answer; 1 one does not, or a problem is printed; 2 could not look, no such Service, or only UDP was silent.";
+Exit codes: 0 all answer; 1 one does not, or a problem is printed; 2 could not look, no such Service, nothing to ask, or nothing failed and
+something cannot be told: UDP was silent, or the kernel lacks the protocol.";
 
 /// Ask each endpoint of a Service from this node whether it answers, and how fast
 #[derive(Debug, clap::Args)]

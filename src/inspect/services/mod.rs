@@ -17,6 +17,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -162,7 +163,7 @@ pub(crate) struct Listing {
     pub(crate) view: View,
     /// The problems of the node and of the listed Services.
     pub(crate) problems: Vec<Problem>,
-    /// Whether there is a report of problems: [`Running::problems`] returned a list.
+    /// Whether the running proxy reported its problems: [`Running::problems`] returned a list, and not just that it is silent.
     proxy_answers: bool,
     /// Whether the user gave one name only, and it is that of a Service, a service port or a frontend.
     is_one_service: bool,
@@ -209,20 +210,28 @@ impl Listing {
     /// When nothing has one of the names.
     fn selected(mut view: View, reported: Option<Vec<Problem>>, selection: &Selection) -> Result<Self> {
         let Selection { names, namespace } = selection;
-        let proxy_answers = reported.is_some();
+        let is_silence = |problem: &Problem| problem.kind == ProblemKind::ProxySilent;
+        let proxy_answers = reported.as_ref().is_some_and(|reported| !reported.iter().any(is_silence));
         let mut problems: Vec<Problem> = view.problems().collect();
         problems.extend(reported.into_iter().flatten());
         mark_quarantined(&mut view.frontends, &problems);
         let wanted: Vec<Wanted> = names.iter().map(|name| name.in_namespace(namespace.as_deref())).collect();
         let of_namespace = |service: &String| Wanted::Service(ServiceName { service: service.clone(), port: None });
         for name in wanted.iter().chain(&namespace.as_ref().map(of_namespace)) {
-            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name));
+            let is_known = view.frontends.iter().any(|frontend| has_name(frontend, name))
+                || !with_port_number(&view.frontends, name).is_empty();
             if !is_known && !problems.iter().any(|problem| concerns(problem, name)) {
                 return Err(with_silence(unknown(&view, name), &problems));
             }
         }
         if !wanted.is_empty() {
-            view.frontends.retain(|frontend| wanted.iter().any(|name| has_name(frontend, name)));
+            let numbered: BTreeSet<Arc<str>> =
+                wanted.iter().flat_map(|name| with_port_number(&view.frontends, name)).collect();
+            let is_numbered = |frontend: &FrontendView| {
+                frontend.service.as_ref().is_some_and(|service_port| numbered.contains(service_port))
+            };
+            view.frontends
+                .retain(|frontend| is_numbered(frontend) || wanted.iter().any(|name| has_name(frontend, name)));
             let is_wanted = |problem: &Problem| wanted.iter().any(|name| concerns(problem, name));
             problems.retain(|problem| problem.is_of_node() || is_wanted(problem));
         }
@@ -301,6 +310,18 @@ fn has_name(view: &FrontendView, wanted: &Wanted) -> bool {
             (name.address, name.port) == (frontend.address, frontend.port) && protocol_fits
         }
     }
+}
+
+/// The service ports with this number, if the user's argument is a Service with a number behind the colon. It may be the name of a port
+/// too: [`has_name`]. Of a node port the number is that of its service port, which the frontends with an address show.
+fn with_port_number(frontends: &[FrontendView], wanted: &Wanted) -> BTreeSet<Arc<str>> {
+    let Wanted::Service(name) = wanted else { return BTreeSet::new() };
+    let Some(number) = name.port.as_ref().and_then(|port| port.parse::<u16>().ok()) else { return BTreeSet::new() };
+    let has_number = |view: &&FrontendView| {
+        view.frontend.port == number && matches!(view.frontend.destination, Destination::Address(_))
+    };
+    let labels = frontends.iter().filter(has_number).filter_map(|view| view.service.clone());
+    labels.filter(|label| name.is_of(label)).collect()
 }
 
 fn frontend_name(frontend: &Frontend) -> FrontendName {

@@ -6,7 +6,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::tables::{EndpointView, FrontendView, View};
-use crate::traffic::{Count, Frontends, TrafficSample, Walks, added};
+use crate::traffic::{Count, TrafficSample, Walks, added, is_accounting};
+use node::kernel::connections::Counters;
 
 /// The numbers of the last listing of connections.
 #[derive(Default)]
@@ -15,10 +16,12 @@ pub(crate) struct Stats {
     walks: Walks,
     /// The time between the last two walks.
     elapsed: Option<Duration>,
+    /// Whether the kernel counts packets and bytes.
+    accounting: bool,
 }
 
-/// The numbers of a frontend or an endpoint. Packets and bytes are counted for tracked connections only, in both directions; `None` without
-/// such connections, and where the kernel does not account them.
+/// The numbers of a frontend or an endpoint. Packets and bytes are counted for tracked connections only, in both directions; `None` while the
+/// kernel does not account those of new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Numbers {
@@ -69,11 +72,8 @@ impl Stats {
     /// # Errors
     /// When the kernel does not list its connections.
     pub(crate) fn count(&mut self, view: &View) -> Result<()> {
-        let frontends = Frontends::new(
-            view.frontends.iter().map(|frontend| frontend.frontend),
-            view.node_addresses.iter().copied(),
-        );
-        (self.look, self.elapsed) = self.walks.look(&frontends)?;
+        (self.look, self.elapsed) = self.walks.look(&view.to_count())?;
+        self.accounting = is_accounting();
         Ok(())
     }
 
@@ -92,12 +92,13 @@ impl Stats {
     }
 
     fn numbers(&self, count: &Count) -> Numbers {
+        let accounted = |counters: Option<Counters>| self.accounting.then(|| counters.unwrap_or_default());
         let rates = self.elapsed.zip(count.since).map(|(elapsed, since)| {
             let per_second = |number| rate(number, elapsed);
             Rates {
                 connections_per_second: per_second(since.connections),
-                packets_per_second: since.counters.map(|counters| per_second(counters.packets)),
-                bytes_per_second: since.counters.map(|counters| per_second(counters.bytes)),
+                packets_per_second: accounted(since.counters).map(|counters| per_second(counters.packets)),
+                bytes_per_second: accounted(since.counters).map(|counters| per_second(counters.bytes)),
             }
         });
         Numbers {
@@ -105,8 +106,8 @@ impl Stats {
             unanswered: count.unanswered,
             connections: count.open + count.unanswered + count.ended,
             counted: None,
-            packets: count.counters.map(|counters| counters.packets),
-            bytes: count.counters.map(|counters| counters.bytes),
+            packets: accounted(count.counters).map(|counters| counters.packets),
+            bytes: accounted(count.counters).map(|counters| counters.bytes),
             rates,
         }
     }
@@ -121,4 +122,27 @@ impl Stats {
 #[allow(clippy::cast_precision_loss, reason = "a rate is read by people, to a few digits")]
 fn rate(number: u64, elapsed: Duration) -> f64 {
     (number as f64 / elapsed.as_secs_f64().max(0.001) * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::testing::frontend;
+    use crate::tables::Kind;
+
+    // As `top` has it: 0 where the kernel counts, and unknown where it does not, whatever older connections had.
+    #[test]
+    fn without_connections_packets_are_none_or_unknown() {
+        let endpoints = [("10.244.1.10:8080", true)];
+        let web = frontend("shop/web:http", Some("10.96.0.10"), 80, Kind::ClusterIP, &endpoints);
+        let numbers = |accounting, counters| {
+            let count = Count { counters, since: Some(Default::default()), ..Count::default() };
+            let look = TrafficSample { frontends: vec![count], ..TrafficSample::default() };
+            let stats = Stats { look, accounting, elapsed: Some(Duration::from_secs(2)), ..Stats::default() };
+            [stats.of_frontend(0, &web), stats.of_endpoint(0, &web.endpoints[0])]
+                .map(|numbers| (numbers.packets, numbers.bytes, numbers.rates.unwrap().bytes_per_second))
+        };
+        assert_eq!(numbers(true, None), [(Some(0), Some(0), Some(0.0)); 2]);
+        assert_eq!(numbers(false, Some(Counters { packets: 1, bytes: 60 })), [(None, None, None); 2]);
+    }
 }

@@ -56,6 +56,24 @@ fn a_name_selects_the_frontends_that_have_it() {
     assert_eq!(listing(&["shop/idle", "10.96.0.10"]).unwrap().view.frontends.len(), 2);
 }
 
+// Kubernetes allows names of ports that have digits only, so a number stands for both.
+#[test]
+fn a_number_behind_a_service_is_the_name_or_the_number_of_a_port() {
+    let mut view = view();
+    view.frontends.push(frontend("shop/web:443", Some("10.96.0.10"), 8443, Kind::ClusterIP, &[]));
+    let found = |word: &str| {
+        let listing = Listing::of(view.clone(), None, &args(&[word]))?;
+        Ok::<_, anyhow::Error>(listing.view.frontends.iter().map(|view| view.frontend.port).collect::<Vec<_>>())
+    };
+    assert_eq!(found("shop/web:80").unwrap(), [80, 80, 30080], "the node port of the port too");
+    assert_eq!((found("shop/web:443").unwrap(), found("shop/web:8443").unwrap()), (vec![8443], vec![8443]));
+    assert_eq!(found("shop/idle:80").unwrap(), [80], "a port without a name");
+    for word in ["shop/web:30080", "shop/web:81", "shop/api:80"] {
+        let error = found(word).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("no Service {word} in the tables")), "{error}");
+    }
+}
+
 #[test]
 fn a_name_that_nothing_has_is_an_error_with_near_names() {
     let error = |word: &str| listing(&[word]).map(|_| ()).unwrap_err().to_string();
@@ -129,6 +147,22 @@ fn a_proxy_that_is_not_there_is_one_line_with_the_way_to_name_another() {
     // A name that the tables cut is not asked about.
     let cut = [frontend("shop/a-very-long-na...", Some("10.96.0.10"), 80, Kind::ClusterIP, &[])];
     assert_eq!(Causes::ask(address, &cut).note, None);
+}
+
+#[test]
+fn what_a_silent_proxy_left_out_is_not_known() {
+    let silent = Problem::of_node(ProblemKind::ProxySilent, "No kube-proxy answers".to_owned());
+    for (reported, expected) in
+        [(vec![silent], Value::Null), (Vec::new(), json!([])), (problems(), json!(["shop/web"]))]
+    {
+        let args = args(&["-o", "json"]);
+        let listing = Listing::of(view(), Some(reported), &args).unwrap();
+        let mut bytes = Vec::new();
+        print::print(&args, &listing, None, &listing.positions(), &mut Output::to(&mut bytes, false)).unwrap();
+        let document: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(document["quarantinedServices"], expected);
+        assert_eq!(document["oversizedServices"].is_null(), expected.is_null());
+    }
 }
 
 /// What a running proxy reports of three Services, and of the API server.

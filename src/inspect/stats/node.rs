@@ -1,10 +1,9 @@
 //! Reads what the pages show: the kernel's tables and connections, the running proxy, and the way of a packet.
 //!
-//! Takes a path and a query; returns a page. One reading of the tables serves all requests until it is old
-//! ([`Reading::is_fresh`]); then one request reads again, and the others wait for it.
+//! Takes a path and a query; returns a page. One reading of the tables, or the error of one that failed, serves all requests until it is old
+//! ([`Latest`]); then one request reads again, and the others wait for it.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,7 +12,7 @@ use hyper::StatusCode;
 use super::explain::{self, Form, Told};
 use super::page::Page;
 use super::query::{ListQuery, decoded, parameter};
-use super::reading::Reading;
+use super::reading::{Latest, Reading};
 use super::{history, list, service};
 use crate::changes;
 use crate::client::Client;
@@ -21,10 +20,7 @@ use crate::history::{Entry, Query};
 use crate::output::Tone;
 use crate::running::{Running, RunningArgs};
 use crate::services::causes::Causes;
-use crate::services::stats::Stats;
 
-/// Rates are averages since the previous reading. If that is older than this, there are none.
-const RATES_WITHIN: Duration = Duration::from_secs(60);
 /// How long the running proxy may take for a part of its history.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most parts of the history that are read for a page: another program at the proxy's address may offer parts without end.
@@ -35,12 +31,12 @@ pub(super) struct Node {
     running: RunningArgs,
     /// The metrics server of the proxy, if the user named one.
     metrics: Option<SocketAddr>,
-    latest: Mutex<Option<Reading>>,
+    latest: Latest,
 }
 
 impl Node {
     pub(super) fn new(running: RunningArgs, metrics: Option<SocketAddr>) -> Self {
-        Self { running, metrics, latest: Mutex::new(None) }
+        Self { running, metrics, latest: Latest::default() }
     }
 
     /// The page at this path.
@@ -59,14 +55,7 @@ impl Node {
 
     /// Calls `work` with a fresh reading, which is taken first if the latest one is old.
     fn with_reading<T>(&self, work: impl FnOnce(&Reading) -> T) -> Result<T> {
-        // A thread that panicked leaves either no reading or a whole one.
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if !latest.as_ref().is_some_and(Reading::is_fresh) {
-            let before = latest.take().filter(|before| before.elapsed() < RATES_WITHIN);
-            let stats = before.map_or_else(Stats::default, |before| before.stats);
-            *latest = Some(Reading::take(stats, self.running, self.metrics)?);
-        }
-        latest.as_ref().map(work).ok_or_else(|| anyhow::anyhow!("cannot read the tables"))
+        self.latest.with(|stats| Reading::take(stats, self.running, self.metrics), work)
     }
 
     fn service(&self, name: &str) -> Result<Page> {

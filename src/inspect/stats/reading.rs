@@ -1,12 +1,13 @@
 //! What the kernel's tables and its list of connections had at one moment.
 //!
 //! [`Reading::take`] reads; the pages take a reading as a value. A reading serves all requests for [`FRESH`], and longer when reading took
-//! long, so that readings take at most a tenth of the time, however many clients ask. Only after an error the next request reads again.
+//! long, so that readings take at most a tenth of the time, however many clients ask. The error of one that failed serves as long.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::running::{Running, RunningArgs};
 use crate::services::Listing;
@@ -14,6 +15,8 @@ use crate::services::stats::Stats;
 
 /// How long a reading serves at least.
 pub(super) const FRESH: Duration = Duration::from_secs(2);
+/// Rates are averages since the previous reading. If that is older than this, there are none.
+const RATES_WITHIN: Duration = Duration::from_secs(60);
 /// A reading serves at least this many times as long as it took.
 const TIMES: u32 = 10;
 
@@ -23,8 +26,61 @@ pub(super) struct Reading {
     pub(super) stats: Stats,
     /// Where the metrics server of the running proxy is.
     pub(super) metrics: SocketAddr,
+    age: Age,
+}
+
+/// When something was read, and how long that took.
+#[derive(Clone, Copy)]
+struct Age {
     taken: Instant,
     took: Duration,
+}
+
+impl Age {
+    /// The age of what was read from `start` until now.
+    fn since(start: Instant) -> Self {
+        Self { taken: Instant::now(), took: start.elapsed() }
+    }
+
+    /// Whether what was read still serves.
+    fn is_fresh(self) -> bool {
+        self.taken.elapsed() < FRESH.max(self.took * TIMES)
+    }
+}
+
+/// The latest reading, or why it failed; made by one request at a time.
+#[derive(Default)]
+pub(super) struct Latest(Mutex<Option<Result<Reading, (String, Age)>>>);
+
+impl Latest {
+    /// Calls `work` with a fresh reading. If the latest one, or its error, is old, `read` takes one; it gets the connections of the one
+    /// before, for rates.
+    ///
+    /// # Errors
+    /// That of `read`, also when it failed a short time ago.
+    pub(super) fn with<T>(
+        &self,
+        read: impl FnOnce(Stats) -> Result<Reading>,
+        work: impl FnOnce(&Reading) -> T,
+    ) -> Result<T> {
+        // A thread that panicked leaves either nothing or a whole result.
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |latest: &Result<Reading, (String, Age)>| match latest {
+            Ok(reading) => reading.age.is_fresh(),
+            Err((_, age)) => age.is_fresh(),
+        };
+        if !latest.as_ref().is_some_and(is_fresh) {
+            let before = latest.take().and_then(Result::ok).filter(|before| before.age.taken.elapsed() < RATES_WITHIN);
+            let stats = before.map_or_else(Stats::default, |before| before.stats);
+            let start = Instant::now();
+            *latest = Some(read(stats).map_err(|error| (format!("{error:#}"), Age::since(start))));
+        }
+        match latest.as_ref() {
+            Some(Ok(reading)) => Ok(work(reading)),
+            Some(Err((error, _))) => bail!("{error}"),
+            None => bail!("cannot read the tables"),
+        }
+    }
 }
 
 impl Reading {
@@ -38,28 +94,19 @@ impl Reading {
         let listing = Listing::all(&proxy, running)?;
         stats.count(&listing.view)?;
         let metrics = metrics.unwrap_or_else(|| proxy.metrics());
-        Ok(Self { listing, stats, metrics, taken: Instant::now(), took: start.elapsed() })
-    }
-
-    /// The time since it was taken.
-    pub(super) fn elapsed(&self) -> Duration {
-        self.taken.elapsed()
+        Ok(Self { listing, stats, metrics, age: Age::since(start) })
     }
 
     /// A reading that was just taken.
     #[cfg(test)]
     pub(super) fn testing(listing: Listing, took: Duration) -> Self {
-        Self { listing, stats: Stats::default(), metrics: crate::running::METRICS, taken: Instant::now(), took }
-    }
-
-    /// Whether it still serves.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.taken.elapsed() < FRESH.max(self.took * TIMES)
+        let age = Age { taken: Instant::now(), took };
+        Self { listing, stats: Stats::default(), metrics: crate::running::METRICS, age }
     }
 
     /// In words, how old it is.
     pub(super) fn age(&self) -> String {
-        let (age, took) = (self.taken.elapsed().as_secs_f32(), self.took.as_millis());
+        let (age, took) = (self.age.taken.elapsed().as_secs_f32(), self.age.took.as_millis());
         format!("Read from the kernel {age:.0} s ago, in {took} ms")
     }
 }

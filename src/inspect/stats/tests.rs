@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use super::answer::is_own;
 use super::list;
 use super::query::{ListQuery, Order, decoded, encoded, parameter};
-use super::reading::Reading;
+use super::reading::{Latest, Reading};
 use super::service::{self, Content};
 use crate::output::Tone;
 use crate::running::{Problem, ProblemKind};
@@ -84,6 +84,23 @@ fn words_of_addresses_are_read_back() {
         (parameter("a=1&to=10.96.0.1%3A80+", "to").as_str(), parameter("a", "b").as_str()),
         ("10.96.0.1:80", "")
     );
+}
+
+// During an error too, however many browsers ask, the tables are read now and then only.
+#[test]
+fn a_reading_serves_for_a_while_whether_it_failed_or_not() {
+    for fails in [false, true] {
+        let (latest, mut count) = (Latest::default(), 0);
+        let answers = [(); 3].map(|()| {
+            let read = |_| {
+                count += 1;
+                if fails { Err(anyhow::anyhow!("no table").context("cannot read")) } else { Ok(shop()) }
+            };
+            latest.with(read, |reading| reading.listing.view.frontends.len()).map_err(|error| format!("{error:#}"))
+        });
+        let expected = if fails { Err("cannot read: no table".to_owned()) } else { Ok(4) };
+        assert_eq!((answers, count), ([(); 3].map(|()| expected.clone()), 1));
+    }
 }
 
 #[test]

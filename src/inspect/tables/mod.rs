@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use crate::output::written_as_json;
 use crate::running::{Problem, no_rules};
+use crate::traffic::Frontends;
 use collect::Collected;
 use rules::model::{Family, Frontend};
 use rules::ruleset::names::TABLE;
@@ -178,6 +179,13 @@ impl View {
         dormant.chain(self.missing.iter().map(|family| Problem::missing(*family)))
     }
 
+    /// The frontends whose connections to count, in the order of the view. A node has more addresses than accept node ports; a connection
+    /// to a node port counts at the latter only.
+    pub(crate) fn to_count(&self) -> Frontends {
+        let frontends = self.frontends.iter().map(|frontend| frontend.frontend);
+        Frontends::new(frontends, self.node_addresses.iter().copied())
+    }
+
     /// Adds the content of the table of a family. In a dormant table no rule has an effect, so its frontends have no state.
     fn add(&mut self, family: Family, collected: Collected, is_dormant: bool) {
         self.dormant.extend(is_dormant.then_some(family));
@@ -201,7 +209,9 @@ impl View {
 fn explained(error: ReadError) -> anyhow::Error {
     match error {
         ReadError::Unstable => {
-            anyhow!("the tables changed each time while they were read; try again when fewer Services change")
+            anyhow!(
+                "transactions disturbed each attempt to read the tables; try again when fewer programs change nf_tables"
+            )
         }
         other => crate::explain_rights(anyhow::Error::from(other).context("cannot read the tables")),
     }

@@ -7,6 +7,7 @@ use nft::statement::Operand;
 use nft::{Data, DataType, Element, Field, Item, Rule, Set, SetFlags, Statement, Types, Value, Verdict};
 
 use super::*;
+use node::kernel::connections::{Connection, Ends, Phase};
 use rules::model::{Destination, Protocol};
 
 /// A table under construction.
@@ -245,4 +246,26 @@ fn a_chain_that_leads_back_to_itself_ends_the_search() {
         "shop/web",
     );
     assert_eq!(table.frontends()[0].state, None);
+}
+
+// `top`, `services` and `stats` count alike.
+#[test]
+fn a_connection_to_a_node_port_counts_at_the_addresses_that_accept_it() {
+    let web = crate::services::testing::frontend("shop/web", None, 30080, Kind::NodePort, &[]);
+    let view = View { frontends: vec![web], node_addresses: vec!["192.168.0.2".parse().unwrap()], ..View::default() };
+    let of = |to: &str| {
+        let [client, endpoint] = ["203.0.113.7:4711", "10.244.0.1:8080"].map(|text| text.parse().unwrap());
+        let connection = Connection {
+            protocol: 6,
+            original: Ends { source: client, destination: to.parse().unwrap() },
+            reply: Ends { source: endpoint, destination: client },
+            status: 0,
+            phase: Phase::Open,
+            mark: None,
+            id: 1,
+            counters: None,
+        };
+        view.to_count().of(&connection)
+    };
+    assert_eq!((of("192.168.0.2:30080"), of("10.0.0.2:30080")), (Some(0), None));
 }

@@ -12,7 +12,6 @@
 mod sample;
 pub(crate) mod view;
 
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,10 +23,9 @@ use super::output::{Cell, Column, Format, FormatArgs, Output, Table};
 use super::running::RunningArgs;
 use super::screen::{self, Key, Line, OnScreen};
 use super::tables;
-use crate::traffic::{Frontends, Walks};
+use crate::traffic::{Frontends, Walks, is_accounting};
 use component::config::GoDuration;
 use component::logging::escaped;
-use node::kernel::{Kernel as _, Netfilter};
 use sample::{Named, Row, Sample};
 use view::{Order, View};
 
@@ -37,8 +35,6 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const ASKED_EVERY: Duration = Duration::from_secs(5);
 /// After the tables were read, they are not read again for this many times as long as reading them took.
 const READINGS_APART: u32 = 20;
-/// The sysctl that makes the kernel count packets and bytes of new connections.
-const ACCOUNTING: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -181,8 +177,7 @@ impl Sampler {
             self.generation = generation;
         }
         let (look, since) = self.walks.look(&self.tables.frontends)?;
-        let accounting = fs::read_to_string(ACCOUNTING).is_ok_and(|text| text.trim() == "1");
-        let mut sample = Sample::new(Arc::clone(&self.tables.names), look, since, accounting, start.elapsed());
+        let mut sample = Sample::new(Arc::clone(&self.tables.names), look, since, is_accounting(), start.elapsed());
         sample.problems = self.problems(start);
         Ok(sample)
     }
@@ -212,10 +207,8 @@ fn read() -> Result<Tables> {
     let start = Instant::now();
     let view = tables::View::read()?;
     let problems = view.problems().map(|problem| problem.text).collect();
+    let frontends = view.to_count();
     let names: Arc<[Named]> = view.frontends.into_iter().map(Named::from).collect();
-    let addresses = Netfilter::open().and_then(|mut kernel| kernel.addresses());
-    let addresses = addresses.context("cannot list the addresses of this node")?;
-    let frontends = Frontends::new(names.iter().map(|named| named.frontend), addresses);
     Ok(Tables { names, frontends, problems, read_after: Instant::now() + start.elapsed() * READINGS_APART })
 }
 
@@ -225,7 +218,6 @@ impl From<tables::FrontendView> for Named {
         let name = view.service.map_or_else(|| format!("({})", view.frontend), |name| escaped(&name));
         Self {
             service: name.into(),
-            frontend: view.frontend,
             counted: view.counted,
             endpoints: view.endpoints.iter().map(|endpoint| (endpoint.address, endpoint.counted)).collect(),
             shares_counters: view.shares_counters,

@@ -11,16 +11,13 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::traffic::{Count, TrafficSample, added};
-use rules::model::Frontend;
 
-/// A frontend, the service port that it belongs to, and its endpoints.
+/// The service port that a frontend belongs to, and the frontend's endpoints.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     /// `namespace/name[:port]`.
     pub(super) service: Arc<str>,
-    /// What clients connect to.
-    pub(super) frontend: Frontend,
-    /// The connections that its counter counted; `None` without a counter (field `nftables.counters` of the proxy's configuration).
+    /// The connections that the frontend's counter counted; `None` without a counter (field `nftables.counters` of the proxy's configuration).
     pub(super) counted: Option<u64>,
     /// The endpoints that the tables have for the frontend, each with the number that its counter counted.
     pub(super) endpoints: Vec<(SocketAddr, Option<u64>)>,
@@ -276,27 +273,21 @@ pub(super) mod testing {
     use super::*;
     use crate::traffic::Since;
     use node::kernel::connections::Counters;
-    use rules::model::{Destination, Protocol};
 
     /// A sample two seconds after the previous one: `shop/web:http` has a busy endpoint, a dead one, an idle one and one that is no longer in
     /// the table, and `shop/api` has no traffic.
     pub(in super::super) fn shop(accounting: bool) -> Sample {
-        let named = |service: &str, ip: &str, endpoints: &[&str]| Named {
+        let named = |service: &str, endpoints: &[&str]| Named {
             service: service.into(),
-            frontend: Frontend {
-                destination: Destination::Address(ip.parse().unwrap()),
-                protocol: Protocol::Tcp,
-                port: 80,
-            },
             counted: None,
             endpoints: endpoints.iter().map(|text| (text.parse().unwrap(), None)).collect(),
             shares_counters: false,
         };
         let web = ["10.244.0.1:8080", "10.244.0.2:8080", "10.244.0.3:8080"];
         let frontends: Arc<[Named]> = Arc::new([
-            named("shop/web:http", "10.96.0.10", &web),
-            named("shop/api", "10.96.0.11", &["10.244.0.9:80"]),
-            named("shop/web:http", "198.51.100.1", &web),
+            named("shop/web:http", &web),
+            named("shop/api", &["10.244.0.9:80"]),
+            named("shop/web:http", &web),
         ]);
         let count = |open, unanswered, new, bytes| {
             let counters = accounting.then_some(Counters { packets: bytes / 100, bytes });

@@ -63,7 +63,8 @@ Examples:
   All packets of five seconds, a JSON document each:
     kube-proxy trace --from 10.244.1.5 --to 10.96.0.1:443 --all --for 5s -o json
 
-Traces packets from --from to --to, not the answers; at most 20 a second.
+Traces packets from --from to --to, not the answers: of those that arrive, and
+of those that this host sends, the first 20 and then at most 20 a second.
 Later packets of a connection meet no translating rule and go where its first
 one went. Without --all, of other protocols than TCP only packets are seen that
 no rule drops before connection tracking (priority -200).

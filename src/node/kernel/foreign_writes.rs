@@ -19,7 +19,9 @@
 //! [`OwnWrites`] records them.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nft::monitor::Process;
@@ -51,7 +53,8 @@ pub enum ForeignWrites {
     /// No other program wrote.
     #[default]
     None,
-    /// Other programs wrote. The list contains the processes that the kernel names.
+    /// Other programs wrote. The list contains those that the kernel names: by process, or by the thread that wrote if its process is not
+    /// found.
     By(Vec<Process>),
     /// Other programs may have written.
     Unknown,
@@ -210,9 +213,10 @@ impl Detector {
         }
         let touching = || foreign().filter(|write| tables.iter().any(|table| write.tables.contains(table)));
         let mut by = Vec::new();
-        for process in touching().filter_map(|write| write.by.as_ref()) {
-            if !by.contains(process) {
-                by.push(process.clone());
+        for thread in touching().filter_map(|write| write.by.as_ref()) {
+            let process = process_of(thread, Path::new("/proc"));
+            if !by.contains(&process) {
+                by.push(process);
             }
         }
         Ok(match (is_touched, unknown || lost || writes.lost) {
@@ -238,6 +242,20 @@ impl Detector {
         self.unknown = true;
         Err(error.into())
     }
+}
+
+/// Returns the process of a thread that sent a transaction, by its main thread's id and name: the kernel names the thread, which `ps` does not
+/// list and which has a name of its own in some programs. Returns the thread itself if `proc` does not show it: it has ended, or this
+/// process is in another PID namespace, where the id is that of no thread or of another one.
+fn process_of(thread: &Process, proc: &Path) -> Process {
+    let find = || {
+        let status = fs::read_to_string(proc.join(thread.pid.to_string()).join("status")).ok()?;
+        let field = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let pid = field("Tgid:").filter(|_| field("Name:") == Some(&*thread.name))?.parse().ok()?;
+        let name = fs::read_to_string(proc.join(format!("{pid}/comm"))).ok()?;
+        Some(Process { pid, name: name.trim_end_matches('\n').to_owned() })
+    };
+    find().unwrap_or_else(|| thread.clone())
 }
 
 /// Returns whether the generations show that no other program has committed a transaction since `from`. `before` and `after` are the
@@ -313,6 +331,25 @@ mod tests {
         let later = start + 10 * BURST;
         assert_eq!(pace.wrote(later), None, "after a pause it begins anew");
         assert_eq!(pace.seconds.len(), 2);
+    }
+
+    // People look for the program with `ps`, which lists processes (G10).
+    #[test]
+    fn a_thread_that_wrote_is_reported_as_its_process() {
+        let proc = tempfile::tempdir().unwrap();
+        for (id, name, process) in [(71, "calico-node", 71), (75, "worker", 71)] {
+            let directory = proc.path().join(id.to_string());
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("status"), format!("Name:\t{name}\nUmask:\t0022\nTgid:\t{process}\nPid:\t{id}\n"))
+                .unwrap();
+            fs::write(directory.join("comm"), format!("{name}\n")).unwrap();
+        }
+        let of = |pid, name: &str| process_of(&Process { pid, name: name.to_owned() }, proc.path());
+        let calico = Process { pid: 71, name: "calico-node".to_owned() };
+        assert_eq!((of(75, "worker"), of(71, "calico-node")), (calico.clone(), calico));
+        for (pid, name) in [(75, "nft"), (76, "nft")] {
+            assert_eq!(of(pid, name), Process { pid, name: name.to_owned() }, "another thread, or none");
+        }
     }
 
     // A transaction of this program whose acknowledgement is lost is no foreign write; otherwise its next try would be reported as a repair

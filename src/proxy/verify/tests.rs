@@ -340,6 +340,33 @@ fn the_commands_are_those_of_nft() {
     assert_eq!(told.iter().map(DescribedDifference::command).collect::<Vec<_>>(), [expected]);
 }
 
+// The commands leave nothing that a second look would find (Q5); where only the proxy can do that, there are none.
+#[test]
+fn a_chain_at_another_hook_is_made_anew_with_its_rules_and_a_table_by_the_proxy_only() {
+    for layout in LAYOUTS {
+        let told = found(layout, |dump| {
+            let (chain, rules) = dump.chains.get_mut("filter-input").unwrap();
+            chain.base.as_mut().unwrap().priority = 7;
+            rules.clear();
+        });
+        let [one] = &told[..] else { panic!("{told:?}") };
+        let lines: Vec<&str> = one.command().lines().collect();
+        let [flush, delete, add, rules @ ..] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!(
+            [*flush, *delete],
+            ["flush chain ip kube-proxy filter-input", "delete chain ip kube-proxy filter-input"]
+        );
+        assert!(
+            add.starts_with("add chain ip kube-proxy filter-input { ") && add.contains("priority filter;"),
+            "{add}"
+        );
+        assert!(!rules.is_empty(), "{layout}");
+        assert!(rules.iter().all(|rule| rule.starts_with("add rule ip kube-proxy filter-input ")), "{rules:?}");
+    }
+    let of_table = found("maps", |dump| dump.table.comment = None);
+    assert_eq!(of_table.iter().map(DescribedDifference::command).collect::<Vec<_>>(), [""]);
+}
+
 #[test]
 fn a_change_of_manifests_is_told_as_what_services_get_and_lose() {
     for layout in LAYOUTS {

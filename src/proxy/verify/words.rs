@@ -59,7 +59,7 @@ impl Words<'_> {
             }
             DifferenceKind::NoChain(content) => self.missing(&format!("the chain {}", content.chain.name)),
             DifferenceKind::SurplusChain(chain, rules) => self.surplus_chain(chain, *rules),
-            DifferenceKind::OtherChain { wanted, present } => self.other_chain(wanted, present),
+            DifferenceKind::OtherChain { wanted, present } => self.other_chain(&wanted.chain, present),
             DifferenceKind::Rules { wanted, present } => self.rules(&wanted.chain.name, &wanted.rules, present),
             DifferenceKind::NoSet(set) => self.missing(&format!("the {} {}", kind(set), set.name)),
             DifferenceKind::SurplusSet(set) => self.surplus(&format!("the {} {}", kind(set), set.name)),

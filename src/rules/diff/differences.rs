@@ -55,10 +55,10 @@ pub enum DifferenceKind {
     /// A chain that should not exist, with the number of its rules. If it is not a base chain, the correction deletes only its rules; a
     /// later transaction deletes the chain.
     SurplusChain(Chain, usize),
-    /// A chain has another type, hook, priority or comment.
+    /// A chain has another type, hook, priority or comment. Its rules are not compared, because the chain has to be made anew.
     OtherChain {
-        /// The chain that the table should have.
-        wanted: Chain,
+        /// The chain that the table should have, with its rules.
+        wanted: ChainContent,
         /// The chain in the kernel.
         present: Chain,
     },
@@ -108,8 +108,11 @@ pub struct LedElement {
 }
 
 impl DifferenceKind {
-    /// The commands to show for the difference: they add, replace or delete the object that differs. Objects that depend on it (the rules of
-    /// a replaced chain, the content of a deleted table) are not in them; the sync writes these again.
+    /// The commands to show for the difference: they add, replace or delete the object that differs. None if the whole table has to be made
+    /// anew: the sync or a start of the proxy does that, and until then deleting the table would only end what still works.
+    ///
+    /// The kernel refuses to delete a set, or a chain without a hook, that other rules or elements use; then too the sync makes the table
+    /// anew.
     #[must_use]
     pub fn commands(&self, table: &TableName) -> Vec<Command> {
         let table = || table.clone();
@@ -120,8 +123,9 @@ impl DifferenceKind {
             content.rules.iter().map(add).collect::<Vec<_>>()
         };
         match self {
-            Self::NoTable | Self::Dormant => vec![Command::AddTable(nft::Table { name: table(), comment: None })],
-            Self::Table(_) | Self::Unreadable(_) => vec![Command::DeleteTable(table())],
+            Self::NoTable | Self::Table(_) | Self::Unreadable(_) => Vec::new(),
+            // Adding a table without flags makes a dormant one of that name active.
+            Self::Dormant => vec![Command::AddTable(nft::Table { name: table(), comment: None })],
             Self::Object(object) => vec![Command::DeleteObject(table(), object.clone())],
             Self::NoChain(content) => {
                 [vec![Command::AddChain(table(), content.chain.clone())], rules(content)].concat()
@@ -132,10 +136,10 @@ impl DifferenceKind {
                 if chain.base.is_some() { vec![flush, delete] } else { vec![flush] }
             }
             Self::OtherChain { wanted, .. } => {
-                let name = &wanted.name;
+                let name = &wanted.chain.name;
                 let delete =
                     [Command::FlushChain(table(), Arc::clone(name)), Command::DeleteChain(table(), Arc::clone(name))];
-                [delete.to_vec(), vec![Command::AddChain(table(), wanted.clone())]].concat()
+                [delete.to_vec(), vec![Command::AddChain(table(), wanted.chain.clone())], rules(wanted)].concat()
             }
             Self::Rules { wanted, present } => {
                 let flush = Command::FlushChain(table(), Arc::clone(&wanted.chain.name));
@@ -264,8 +268,10 @@ impl DifferenceKind {
         Some(match self {
             Self::NoTable | Self::Dormant | Self::Table(_) | Self::Object(_) => return None,
             Self::Unreadable(error) => error.name.as_deref()?,
-            Self::NoChain(content) | Self::Rules { wanted: content, .. } => &content.chain.name,
-            Self::SurplusChain(chain, _) | Self::OtherChain { wanted: chain, .. } => &chain.name,
+            Self::NoChain(content) | Self::Rules { wanted: content, .. } | Self::OtherChain { wanted: content, .. } => {
+                &content.chain.name
+            }
+            Self::SurplusChain(chain, _) => &chain.name,
             Self::NoSet(set)
             | Self::SurplusSet(set)
             | Self::OtherSet { wanted: set, .. }
@@ -281,7 +287,7 @@ impl DifferenceKind {
         let comments = match self {
             Self::NoChain(content) | Self::Rules { wanted: content, .. } => [content.chain.comment.as_deref(), None],
             Self::SurplusChain(chain, _) => [chain.comment.as_deref(), None],
-            Self::OtherChain { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
+            Self::OtherChain { wanted, present } => [wanted.chain.comment.as_deref(), present.comment.as_deref()],
             Self::NoSet(set) | Self::SurplusSet(set) | Self::StaleClient { set, .. } => [set.comment.as_deref(), None],
             Self::OtherSet { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
             // In a map that belongs to one service port, the map has its name as a comment, and the elements have no comment.
@@ -324,14 +330,15 @@ impl Finder {
 
     /// Finds chains with another type, hook, priority or comment, and base chains that should not exist.
     fn of_chains<Owner: Clone + Eq + Hash + Ord>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
-        let wanted = chains(records);
+        let (wanted, family) = (chains(records), dump.table.name.family);
         dump.chains.retain(|name, (chain, rules)| {
             let what = match wanted.get(&**name) {
                 Some(content) if content.chain == *chain => return true,
-                Some(content) => DifferenceKind::OtherChain {
-                    wanted: content.chain.clone(),
-                    present: std::mem::replace(chain, content.chain.clone()),
-                },
+                Some(content) => {
+                    *rules = content.rules.iter().map(|rule| rule.to_dump(family)).collect();
+                    let present = std::mem::replace(chain, content.chain.clone());
+                    DifferenceKind::OtherChain { wanted: ChainContent::clone(content), present }
+                }
                 None if chain.base.is_none() => return true,
                 None => DifferenceKind::SurplusChain(chain.clone(), rules.len()),
             };

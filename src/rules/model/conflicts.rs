@@ -45,14 +45,15 @@ pub struct Contest {
 }
 
 impl fmt::Display for Contest {
-    /// One sentence: which Service gets the frontend, why, and which Services do not.
+    /// One sentence: how many claims there are, which Service gets the frontend, why, and which Services do not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { conflicts, more, claims } = self;
         let Some(first) = conflicts.first() else { return Ok(()) };
         if conflicts.len() + more == 1 {
             return first.fmt(f);
         }
-        write!(f, "{claims} Services claim {}; ", first.frontend)?;
+        // Not the number of Services: one may claim the frontend with two of its ports.
+        write!(f, "{claims} claims on {}; ", first.frontend)?;
         match &first.winner {
             Winner::Service(owner, theirs) => write!(f, "{owner} gets it, {}", Precedence(*theirs, first.kind))?,
             Winner::ApiServer => write!(f, "none gets it as {}, because {IS_API_SERVER}", first.kind.one())?,

@@ -41,6 +41,11 @@ impl Balancing {
         if endpoints < 2 { Scheduler::Random } else { named.unwrap_or(self.scheduler) }
     }
 
+    /// Whether a Service with this annotation and at most so many entries in a list of endpoints may need a Maglev table.
+    pub(super) fn has_table(self, named: Option<Scheduler>, endpoints: u64) -> bool {
+        self.scheduler(named, usize::try_from(endpoints).unwrap_or(usize::MAX)) == Scheduler::Maglev
+    }
+
     /// The number of positions in the Maglev table for this many endpoints: as configured, or a larger prime number if there are not two
     /// positions for each endpoint.
     pub(super) fn places(self, endpoints: usize) -> u32 {

@@ -66,19 +66,22 @@ impl Steps {
     /// more than `limit` elements do not count, because they are left out.
     #[must_use]
     pub fn for_state(&self, state: &State, layout: Layout, balancing: Balancing, limit: u64) -> u8 {
-        // In this layout endpoints have chains. Only those of Services with scheduler `maglev` are elements, and these are not counted here.
-        let elements = if layout == Layout::Chains { 0 } else { self.wanted(state, balancing, limit) };
-        self.choose(None, elements)
+        self.choose(None, self.wanted(state, layout, balancing, limit))
     }
 
     /// The number of elements that all Services need at most in the largest kind of map. Stops counting once the choice is certain, and then
     /// returns a smaller number.
-    fn wanted(&self, state: &State, balancing: Balancing, limit: u64) -> usize {
+    fn wanted(&self, state: &State, layout: Layout, balancing: Balancing, limit: u64) -> usize {
         let enough = u64::try_from(self.enough()).unwrap_or(u64::MAX);
         let mut sums = [[0_u64; 2]; 2];
         for service in state.services_unordered() {
             for (sums, family) in sums.iter_mut().zip(Family::BOTH) {
-                let added = of_service(service, family, balancing, slots(state, service, family));
+                let slots = slots(state, service, family);
+                if layout == Layout::Chains && !balancing.has_table(service.scheduler, slots) {
+                    // The endpoints have chains. Only those of a Maglev table are elements in this layout too.
+                    continue;
+                }
+                let added = of_service(service, family, balancing, slots);
                 if added.iter().all(|added| *added <= limit) {
                     sums.iter_mut().zip(added).for_each(|(sum, added)| *sum = sum.saturating_add(added));
                 }
@@ -229,7 +232,9 @@ mod tests {
         web.ports = vec![port("http", 80)];
         let slice = slice("ns/web-1", "ns/web", &[slice_port("http", 8080)], &["10.0.0.1", "10.0.0.2"]);
         let state = state([Event::ServiceApplied(web), Event::SliceApplied(slice)]);
-        let maps = [Balancing::default(), maglev].map(|by| Steps::ending_at(9).for_state(&state, Layout::Maps, by, 99));
-        assert_eq!(maps, [1, 16], "Maglev takes several elements for an endpoint");
+        for layout in Layout::ALL {
+            let maps = [Balancing::default(), maglev].map(|by| Steps::ending_at(9).for_state(&state, layout, by, 99));
+            assert_eq!(maps, [1, 16], "Maglev takes several elements for an endpoint, in {layout:?}");
+        }
     }
 }

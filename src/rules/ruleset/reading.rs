@@ -50,11 +50,12 @@ impl Key {
     }
 }
 
-/// Parses a key of a set of this kind, or the end of an interval; `None` if it is too short, or has an unknown protocol.
+/// Parses a key of a set of this kind, or the end of an interval; `None` if it has another length, as in a set that another program has
+/// made, or an unknown protocol.
 #[must_use]
 pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
     let mut fields = Fields { family, rest: key };
-    Some(match kind {
+    let parsed = match kind {
         SetKind::ClusterIps
         | SetKind::ExternalIps
         | SetKind::NodePortAddresses
@@ -77,7 +78,8 @@ pub fn key(kind: SetKind, family: Family, key: &[u8]) -> Option<Key> {
         SetKind::HealthChecks => Key::HealthCheck(fields.port()?, fields.frontend(FrontendType::Address)?),
         SetKind::Affinity(of, protocol) => Key::Frontend(fields.original_destination(of, protocol)?),
         SetKind::VerdictMap(_) => Key::Number(fields.number()?),
-    })
+    };
+    fields.rest.is_empty().then_some(parsed)
 }
 
 /// The frontend in a key of a set of this kind; `None` if the key cannot be parsed or has no frontend.
@@ -105,11 +107,12 @@ pub const fn is_place(number: u32) -> bool {
     number >= FIRST_PLACE
 }
 
-/// Parses the endpoint in the value of an element of a map of endpoints; `None` if the value is too short.
+/// Parses the endpoint in the value of an element of a map of endpoints; `None` if the value has another length.
 #[must_use]
 pub fn slot_endpoint(family: Family, value: &[u8]) -> Option<SocketAddr> {
     let mut fields = Fields { family, rest: value };
-    Some(SocketAddr::new(fields.address()?, fields.port()?))
+    let endpoint = SocketAddr::new(fields.address()?, fields.port()?);
+    fields.rest.is_empty().then_some(endpoint)
 }
 
 /// Parses 4 bytes as an IPv4 address and 16 as an IPv6 address; `None` for any other length.
@@ -206,7 +209,7 @@ pub fn frontends_of_endpoints(set: &str) -> Option<FrontendSet> {
 }
 
 impl FrontendSet {
-    /// The frontend in a key of this set; `None` if the key is too short, or has an unknown protocol.
+    /// The frontend in a key of this set; `None` if the key has another length, or an unknown protocol.
     #[must_use]
     pub fn frontend(self, family: Family, key: &[u8]) -> Option<Frontend> {
         frontend(self.kind, family, key)

@@ -377,7 +377,11 @@ fn each_kind_of_tampering_is_found_with_its_service_and_the_commands_put_it_righ
         left.find_each(&[tampering]);
         left.restore();
     }
-    left.find_each(&of_the_structure());
+    let of_the_structure = of_the_structure();
+    left.find_each(&of_the_structure);
+    left.restore();
+    // The commands make a chain with another hook anew, with its rules.
+    left.put_right(left.find_each(&of_the_structure[1..2]), &before);
     left.restore();
     // nft 1.0.6 does not take the rules of the first chain one by one, and writes one of the second in other instructions.
     let emptied = match layout {

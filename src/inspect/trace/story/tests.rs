@@ -102,6 +102,19 @@ fn a_translated_packet_is_told_with_its_endpoint() {
     assert_eq!(story.steps.len(), 3, "without the table of the mark: {:?}", story.steps);
 }
 
+// A rule may be gone before it is read; that is no policy.
+#[test]
+fn a_rule_that_is_not_known_is_not_shown_as_a_policy() {
+    let shown = |event| {
+        let drop =
+            Traced { event, ..report("firewall", 77, Some(RuleVerdict::Drop), Some(headers([10, 96, 0, 10], 80))) };
+        let story = tell(&[arrival(), drop], &own(), &mut ListedRules).unwrap();
+        (story.verdict, story.steps[0].shown().to_owned())
+    };
+    assert_eq!(shown(Event::Rule(77)), (Verdict::Dropped, "a rule that is not known".to_owned()));
+    assert_eq!(shown(Event::Policy), (Verdict::Dropped, "policy drop".to_owned()));
+}
+
 #[test]
 fn a_node_port_is_known_by_the_chain_that_the_packet_met() {
     let mut arrival = arrival();

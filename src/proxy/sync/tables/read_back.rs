@@ -28,7 +28,7 @@ impl Tables {
                 Err(nft::ReadError::Unstable) => {
                     let name = &static_table.name;
                     self.findings
-                        .push(format!("table {name} changed during each attempt to read it, and is made anew"));
+                        .push(format!("transactions disturbed each attempt to read table {name}, which is made anew"));
                     Some(unread(static_table.clone()))
                 }
                 other => other?,

@@ -371,7 +371,7 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
     assert_eq!((*more, *claims, state.lost_claims()), (96, 100, 99));
     assert_eq!(
         contests[0].to_string(),
-        "100 Services claim 192.0.2.1 port 80/tcp; default/s99 gets it, by age and then by name; those that do not get it: \
+        "100 claims on 192.0.2.1 port 80/tcp; default/s99 gets it, by age and then by name; those that do not get it: \
          default/s98, default/s97, default/s96 and 96 more"
     );
     // A Service that comes later and loses is the only new conflict.
@@ -379,6 +379,16 @@ fn of_many_conflicts_at_a_frontend_the_first_are_named_and_the_others_counted() 
     let contests = state.take_conflicts(3);
     assert_eq!(contests[0].conflicts, [conflict("default/s99", "default/later")]);
     assert_eq!((contests[0].more, contests[0].claims), (0, 101));
+    // A Service may claim the frontend with several ports, and the sentence counts these.
+    let mut twice = claimant("default/twice", 300, "10.96.2.2");
+    twice.ports.push(ServicePort { name: "again".into(), ..twice.ports[0].clone() });
+    state.apply(applied(&twice));
+    state.apply(applied(&claimant("default/once", 301, "10.96.2.3")));
+    let text = state.take_conflicts(3).last().unwrap().to_string();
+    assert!(text.starts_with("104 claims on 192.0.2.1 port 80/tcp; default/s99 gets it"), "{text}");
+    for gone in ["default/twice", "default/once"] {
+        state.apply(Event::ServiceDeleted(name(gone)));
+    }
     // The next Service gets the frontend, so the conflicts of all others are new.
     state.apply(Event::ServiceDeleted(name("default/s99")));
     let contests = state.take_conflicts(3);
@@ -409,20 +419,20 @@ fn claims_that_none_wins_are_summed_up_with_the_reason() {
         (
             reserved,
             "none gets it as an external IP, because the address is in a ServiceCIDR and is not its cluster IP",
-            "2 Services",
+            "2 claims",
         ),
         (
             api_slice("192.0.2.1", 80),
             "none gets it as an external IP, because it is an endpoint of the API server",
-            "2 Services",
+            "2 claims",
         ),
-        (applied(&cluster), "default/cluster gets it, because a cluster IP comes before an external IP", "3 Services"),
+        (applied(&cluster), "default/cluster gets it, because a cluster IP comes before an external IP", "3 claims"),
     ];
     for (event, reason, who) in cases {
         for order in permutations(&[applied(&younger), applied(&older), event]) {
             let contests = state(order).take_conflicts(1);
             let text =
-                format!("{who} claim 192.0.2.1 port 80/tcp; {reason}; those that do not get it: default/b and 1 more");
+                format!("{who} on 192.0.2.1 port 80/tcp; {reason}; those that do not get it: default/b and 1 more");
             assert_eq!(contests.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
         }
     }

@@ -314,6 +314,14 @@ fn other_bytes_are_no_frontend_and_no_endpoint() {
     for bytes in [&[][..], &[10, 0, 0, 1], &[10, 0, 0, 1, 6, 0, 0, 0], &[10, 0, 0, 1, 99, 0, 0, 0, 0, 80, 0, 0]] {
         assert_eq!(services.frontend(Family::V4, bytes), None);
     }
+    // Another program may have made a set of this name, with further fields in its key.
+    let key = [&[10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0][..], &[0; 4]].concat();
+    assert!(services.frontend(Family::V4, &key[..12]).is_some());
+    assert_eq!(services.frontend(Family::V4, &key), None);
+    let address = |bytes: &[u8]| Element::new(nft::Data::from_bytes(bytes).unwrap());
+    let is_range = |bytes: &[u8]| range(SetKind::ServiceCidrs, Family::V4, &address(bytes)).is_some();
+    assert_eq!([&[10, 0, 0, 0][..], &[10, 0, 0, 0, 0, 0, 0, 0]].map(is_range), [true, false]);
     assert_eq!(slot_endpoint(Family::V6, &[0; 16]), None);
+    assert_eq!([8, 12].map(|len| slot_endpoint(Family::V4, &vec![0; len]).is_some()), [true, false]);
     assert_eq!(frontend_set("cluster-ips"), None);
 }
