@@ -30,7 +30,7 @@ pub fn broken(words: &str, width: usize, mut at: usize, hang: usize) -> String {
     lines
 }
 
-/// The text of an error for standard error. If standard error is a terminal of at least [`LEAST`] columns, lines that are wider are broken.
+/// The text of an error for standard error. If standard error is a terminal of at least `LEAST` columns, lines that are wider are broken.
 #[must_use]
 pub fn for_stderr(text: &str) -> String {
     let Some(width) = width(std::io::stderr()) else { return text.to_owned() };

@@ -6,7 +6,7 @@
 //!
 //! An object borrows its strings from its input and does not outlive it; only the result of the conversion is kept. In the lists of an API
 //! server `kind` is empty for the items, because only the list has a kind; in protobuf it is empty, because the envelope has the kind.
-//! [`SlicePods`] is an exception: it owns its strings.
+//! `SlicePods` is an exception: it owns its strings.
 //!
 //! Invariants: strings and unknown fields are not copied, except JSON strings with escapes; a field that is optional in the API may be
 //! absent, null or empty.
