@@ -1,4 +1,5 @@
-# What the two ways to a .deb have in common: deploy/package makes one from a binary, deploy/source-package the source package that builds one.
+# What the scripts of a release have in common: its version, and what the two ways to a .deb share (deploy/package makes one from a binary,
+# deploy/source-package the source package that builds one).
 # Sourced by bash, in the folder of the repository; not a command.
 
 # The files of debian/ that are not made. The control file also has what deploy/package says of the .deb.

@@ -11,6 +11,7 @@
 
 pub mod addresses;
 pub mod config;
+pub mod dns_names;
 pub mod http;
 pub mod logging;
 #[cfg(any(test, feature = "testing"))]

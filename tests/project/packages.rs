@@ -38,6 +38,15 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|path| (name(&path), fs::read(&path).expect("a file"))).collect()
 }
 
+/// Asserts that two folders have the same files, so many.
+pub(crate) fn assert_same_files(first: &Path, second: &Path, count: usize) {
+    let (first, second) = (files(first), files(second));
+    assert_eq!(first.len(), count, "{:?}", first.keys());
+    for (name, bytes) in &first {
+        assert!(second[name] == *bytes, "{name} differs");
+    }
+}
+
 pub(crate) fn with_end(folder: &Path, end: &str) -> PathBuf {
     let name = files(folder).into_keys().find(|name| name.ends_with(end)).unwrap_or_else(|| panic!("no file {end}"));
     folder.join(name)
@@ -56,12 +65,7 @@ pub(crate) fn listed(listing: &str, folder: &str) -> BTreeMap<String, (String, S
 
 #[test]
 fn the_same_inputs_give_the_same_packages() {
-    let (first, second) = (packages(), packages());
-    let (first, second) = (files(first.path()), files(second.path()));
-    assert_eq!(first.len(), 4, "{:?}", first.keys());
-    for (name, bytes) in &first {
-        assert!(second[name] == *bytes, "{name} differs");
-    }
+    assert_same_files(packages().path(), packages().path(), 4);
 }
 
 #[test]

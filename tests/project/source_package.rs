@@ -11,7 +11,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::packages::{TIME, files, listed, packages, project, with_end};
+use crate::packages::{TIME, assert_same_files, listed, packages, project, with_end};
 use crate::support::netns::run;
 use crate::support::proxy::binary;
 
@@ -103,12 +103,8 @@ fn paragraphs(text: &str) -> Vec<BTreeMap<String, String>> {
 
 #[test]
 fn the_source_package_is_the_same_twice_and_unpacks_to_sources_crates_and_what_debian_wants() {
-    let (package, again) = (source_package(), source_package());
-    let (first, second) = (files(package.path()), files(again.path()));
-    assert_eq!(first.len(), 5, "{:?}", first.keys());
-    for (name, bytes) in &first {
-        assert!(second[name] == *bytes, "{name} differs");
-    }
+    let package = source_package();
+    assert_same_files(package.path(), source_package().path(), 5);
 
     let folder = unpacked(package.path());
     let tree = folder.path().join("tree");

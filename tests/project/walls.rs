@@ -37,7 +37,8 @@ const WALLS: &[Wall] = &[
     Wall { module: "rules/diff", modules: &["table"], words: &[] },
     Wall { module: "rules/conntrack", modules: &["model", "endpoints"], words: &[] },
     Wall { module: "component/addresses", modules: &[], words: &[] },
-    Wall { module: "component/config", modules: &["addresses"], words: &["std::fs", "std::thread"] },
+    Wall { module: "component/dns_names", modules: &[], words: &[] },
+    Wall { module: "component/config", modules: &["addresses", "dns_names"], words: &["std::fs", "std::thread"] },
     Wall { module: "component/http", modules: &[], words: &["Instant::now"] },
     Wall {
         module: "component/logging",

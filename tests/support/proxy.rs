@@ -220,9 +220,9 @@ impl<'world> Proxy<'world> {
     /// Returns whether a thread of the proxy runs, or waits for a processor: on a busy machine that can last longer than [`QUIET`].
     fn has_work(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
-        let states = threads.filter_map(|thread| fs::read_to_string(format!("{}/stat", thread.path().display())).ok());
-        // The state follows the name in parentheses.
-        states.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next()).any(|state| matches!(state, 'R' | 'D'))
+        let mut stats =
+            threads.filter_map(|thread| fs::read_to_string(format!("{}/stat", thread.path().display())).ok());
+        stats.any(|stat| from_state(&stat).starts_with(['R', 'D']))
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -283,9 +283,8 @@ impl<'world> Proxy<'world> {
         /// The unit of processor times in `/proc` (`USER_HZ`): a hundredth of a second on every architecture that Kubernetes supports.
         const TICK: Duration = Duration::from_millis(10);
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process has a status");
-        // The fields after the name in parentheses begin with field 3, the state; the two times are fields 14 and 15.
-        let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
-        let times = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().expect("a number"));
+        // The two times are fields 14 and 15.
+        let times = from_state(&stat).split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().expect("a number"));
         TICK * times.sum()
     }
 
@@ -379,6 +378,11 @@ impl Drop for Proxy<'_> {
             eprintln!("--- log of the proxy ---\n{log}--- end of the log ---");
         }
     }
+}
+
+/// The fields of a file `stat` in `/proc` from field 3, the state, on; they follow the name in parentheses.
+fn from_state(stat: &str) -> &str {
+    stat.rsplit_once(") ").expect("the name is in parentheses").1
 }
 
 fn http_get(address: &str, path: &str) -> Option<String> {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name and the longest value that the API server accepts in labels and taints; `PREFIX_MAX` is the longest prefix of a key.
-/// Both are in bytes.
+use crate::dns_names::is_dns_subdomain;
+
+/// The longest name and the longest value that the API server accepts in labels and taints, in bytes.
 const NAME_MAX: usize = 63;
-const PREFIX_MAX: usize = 253;
 
 /// A taint, a label or an annotation of a Node, written `taint:KEY`, `label:KEY=VALUE` and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,16 +75,7 @@ impl FromStr for NodeMark {
 /// Returns whether a text has the form of a key: a name, or a DNS subdomain, a slash and a name.
 fn is_key(text: &str) -> bool {
     let (prefix, name) = text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    prefix.is_none_or(|prefix| prefix.len() <= PREFIX_MAX && prefix.split('.').all(is_label)) && is_name(name)
-}
-
-/// Returns whether a text can stand between the dots of a DNS subdomain: lower-case letters and digits, with dashes between them. Its
-/// length does not matter, as for the API server (`IsDNS1123Subdomain`).
-fn is_label(text: &str) -> bool {
-    let is_dash = |byte: Option<&u8>| byte == Some(&b'-');
-    let bytes = text.as_bytes();
-    let is_plain = bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-');
-    is_plain && !bytes.is_empty() && !is_dash(bytes.first()) && !is_dash(bytes.last())
+    prefix.is_none_or(is_dns_subdomain) && is_name(name)
 }
 
 /// Returns whether a text is a name: letters and digits, with dots, dashes and underscores between them.

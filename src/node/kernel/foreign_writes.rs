@@ -212,9 +212,14 @@ impl Detector {
             self.listener = None;
         }
         let touching = || foreign().filter(|write| tables.iter().any(|table| write.tables.contains(table)));
-        let mut by = Vec::new();
+        let mut threads = Vec::new();
         for thread in touching().filter_map(|write| write.by.as_ref()) {
-            let process = process_of(thread, Path::new("/proc"));
+            if !threads.contains(&thread) {
+                threads.push(thread);
+            }
+        }
+        let mut by = Vec::new();
+        for process in threads.into_iter().map(|thread| process_of(thread, Path::new("/proc"))) {
             if !by.contains(&process) {
                 by.push(process);
             }

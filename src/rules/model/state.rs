@@ -265,11 +265,12 @@ impl State {
     }
 
     fn set_service(&mut self, name: ObjectName, mut new: Option<Service>) -> Option<Change> {
-        let old = self.known.get(&name).and_then(|known| known.service.as_deref());
+        let known = self.known.get_key_value(&name);
+        let old = known.and_then(|(_, known)| known.service.as_deref());
         if old == new.as_ref() {
             return None;
         }
-        if let (Some(service), Some((name, _))) = (&mut new, self.known.get_key_value(&name)) {
+        if let (Some(service), Some((name, _))) = (&mut new, known) {
             // As in `insert_slice`, when the slices came first.
             service.name.clone_from(name);
         }

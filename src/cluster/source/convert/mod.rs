@@ -10,7 +10,6 @@ mod cluster_scoped;
 mod intern;
 mod service;
 mod slice;
-mod text;
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +24,9 @@ use super::Problem;
 use super::objects::{EndpointSlice, Message, Metadata, Node, Service, ServiceCidr, Text};
 use component::addresses::{parse_cidr, parse_ip};
 use component::config::NodeMark;
+use component::dns_names::{is_dns_label, is_dns_subdomain};
 use intern::Interner;
-use rules::model::{ClusterIps, Event, ObjectName, Protocol};
+use rules::model::{ClusterIps, Event, MOST_WEIGHT, ObjectName, Protocol};
 
 /// What decides, besides the object itself, how an object is converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl Converter {
     fn object_name(&mut self, meta: &Metadata<'_>, fields: &mut Fields<'_>) -> Option<ObjectName> {
         let name = valid_name(meta, fields)?;
         let namespace = &*meta.namespace;
-        if !text::is_dns_label(namespace) {
+        if !is_dns_label(namespace) {
             fields.problem("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
             return None;
         }
@@ -145,7 +145,7 @@ impl Converter {
 
     /// Returns a port's name, which may be empty; `None` with a problem if it is invalid.
     fn port_name(&mut self, name: &str, field: Arguments<'_>, fields: &mut Fields<'_>) -> Option<Arc<str>> {
-        if name.is_empty() || text::is_dns_label(name) {
+        if name.is_empty() || is_dns_label(name) {
             return Some(self.names.share(name));
         }
         fields.problem(format_args!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
@@ -153,9 +153,14 @@ impl Converter {
     }
 }
 
+/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`] with or without white space around it; `None` for any other text.
+fn parse_weight(text: &str) -> Option<u8> {
+    text.trim().parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight))
+}
+
 fn valid_name<'a>(meta: &'a Metadata<'_>, fields: &mut Fields<'_>) -> Option<&'a str> {
     let name = &*meta.name;
-    if text::is_dns_subdomain(name) {
+    if is_dns_subdomain(name) {
         return Some(name);
     }
     fields

@@ -4,7 +4,7 @@ use std::fmt::{Arguments, Display};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::text::parse_weight;
+use super::parse_weight;
 use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp};
 use crate::source::objects;
 use foldhash::HashSet;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::text::{is_dns_subdomain, parse_weight};
-use super::{Converted, Converter, Fields};
+use super::{Converted, Converter, Fields, parse_weight};
 use crate::source::objects;
+use component::dns_names::is_dns_subdomain;
 use rules::model::{
     Conditions, Endpoint, EndpointSlice, Event, Family, Hints, MOST_WEIGHT, ObjectName, SlicePort, TriggerTime,
 };

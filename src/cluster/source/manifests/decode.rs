@@ -2,7 +2,8 @@
 //!
 //! The module takes the bytes of a file. It passes on a [`ManifestObject`] for each object of a kind that the proxy reads, in the order of
 //! the file, and then returns [`FileProblems`]. It does no I/O. A YAML document that does not parse marks the file as broken, but the other
-//! documents of the file are used. Two threads decode a long JSON list, with the same result in the same order as one thread.
+//! documents of the file are used. Two threads decode a long JSON list with which the file ends, with the same result in the same order as
+//! one thread.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -183,11 +184,11 @@ impl<'a> Decoder<'a> {
                 && let Ok(Kind::List(kind)) = kind_of(named(&list.api_version, &list.kind), None)
             {
                 let kind = kind.map(ItemKind::kind);
-                let items: Vec<_> = list.items.iter().map(|item| chunk::place_in(&text, item.get())).collect();
-                if items.len() > chunk::ITEMS && text[end..].trim_ascii().is_empty() {
-                    return self.long_list(chunk::cut(text, &items), kind, second);
+                if list.items.len() > chunk::ITEMS && text[end..].trim_ascii().is_empty() {
+                    let places: Vec<_> = list.items.iter().map(|item| chunk::place_in(&text, item.get())).collect();
+                    return self.long_list(chunk::cut(text, &places), kind, second);
                 }
-                self.some_items(items.iter().map(|item| &text[item.clone()]), 0, kind);
+                self.some_items(list.items.iter().map(|item| item.get()), 0, kind);
                 start = end;
                 continue;
             }

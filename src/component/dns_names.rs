@@ -1,6 +1,4 @@
-//! Validates names of objects by the rules of Kubernetes, and parses weights of endpoints. Does no I/O.
-
-use rules::model::MOST_WEIGHT;
+//! Names by the rules of DNS, as Kubernetes demands them of objects and of keys. Pure.
 
 /// The longest DNS label, in bytes.
 const MAX_LABEL: usize = 63;
@@ -8,23 +6,20 @@ const MAX_LABEL: usize = 63;
 const MAX_SUBDOMAIN: usize = 253;
 
 /// Returns whether text is a DNS-1123 label: 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end.
-pub(super) fn is_dns_label(text: &str) -> bool {
+#[must_use]
+pub fn is_dns_label(text: &str) -> bool {
     text.len() <= MAX_LABEL && is_dns_part(text)
 }
 
 /// Returns whether text is a DNS-1123 subdomain: at most 253 characters, parts as in labels (but of any length), joined by dots.
-pub(super) fn is_dns_subdomain(text: &str) -> bool {
+#[must_use]
+pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_dns_part)
 }
 
 fn is_dns_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
-}
-
-/// Parses a weight, a whole number from 1 to [`MOST_WEIGHT`] with or without white space around it; `None` for any other text.
-pub(super) fn parse_weight(text: &str) -> Option<u8> {
-    text.trim().parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight))
 }
 
 #[cfg(test)]
