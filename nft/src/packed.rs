@@ -40,6 +40,10 @@ pub(crate) struct End {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ElementRef<'a>(&'a [u8]);
 
+/// Where an element is in its list: a quarter of the size of an [`ElementRef`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(u32);
+
 /// The parts of a packed element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
@@ -264,6 +268,9 @@ fn verdict(number: u32, chain: Option<&str>) -> Verdict {
 }
 
 impl Elements {
+    /// A list without elements.
+    pub const EMPTY: &'static Self = &Self { bytes: Vec::new(), len: 0 };
+
     /// Number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -285,6 +292,26 @@ impl Elements {
     #[must_use]
     pub fn get(&self, index: usize) -> Option<ElementRef<'_>> {
         self.iter().nth(index)
+    }
+
+    /// The place of every element in order.
+    ///
+    /// # Panics
+    /// When the list has 4 GiB or more.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        let mut rest = self.iter();
+        std::iter::from_fn(move || {
+            let start = self.bytes.len() - rest.0.0.len();
+            rest.next().map(|_| Place(narrow(start, "the elements of a set take less than 4 GiB")))
+        })
+    }
+
+    /// The element at a place that [`Self::places`] of this list returned; panics for another place.
+    #[must_use]
+    #[inline]
+    pub fn at(&self, place: Place) -> ElementRef<'_> {
+        let start = narrow::<usize>(place.0, "usize has at least 32 bits");
+        Iter(Reader(&self.bytes[start..])).next().expect("a place of an element")
     }
 
     /// Appends an element.
@@ -447,6 +474,13 @@ mod tests {
         assert_eq!((unpacked, packed.len()), (elements(), 7));
         assert_eq!(packed.get(6).and_then(ElementRef::target), Some("lb-3"));
         assert_eq!((packed.get(1).and_then(ElementRef::target), packed.get(7)), (None, None));
+    }
+
+    #[test]
+    fn each_element_is_at_its_place() {
+        let packed: Elements = elements().into();
+        assert_eq!(packed.places().map(|place| packed.at(place)).collect::<Elements>(), packed);
+        assert_eq!(Elements::default().places().count(), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use nft::{Command, ElementRef, Elements, Expr, Ownership, RuleDump, Set, TableDu
 
 use super::kernel_state::Collect;
 use super::plan::{Plan, Present, SetChanges};
-use super::read_view::{ReadView, SetView, slot_of};
+use super::read_view::{ReadView, SetView, Slotted, slot_of};
 use super::record::{Content, Group, Record};
 use super::records::Records;
 use super::set_changes::all_elements;
@@ -226,7 +226,7 @@ fn compare<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>, view: &mut 
                     compare_element(changes, element, view.elements.remove(element.key()));
                 }
                 Content::Group(group) => {
-                    compare_group(changes, group, view.groups.take(group.prefix).0);
+                    compare_group(changes, group, view.groups.take(group.prefix));
                 }
             }
         }
@@ -247,23 +247,20 @@ fn compare_element(changes: &mut SetChanges, wanted: ElementRef<'_>, present: Op
     changes.add.push_packed(wanted);
 }
 
-fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: &[ElementRef<'_>]) {
-    let mut rest = present;
+fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: Slotted<'_, '_>) {
+    let mut rest = present.elements().peekable();
     for (slot, value) in wanted.values().enumerate() {
-        if let [element, behind @ ..] = rest
-            && slot_of(*element) == slot
-        {
-            rest = behind;
-            if is_just(*element, value) {
+        if let Some(element) = rest.next_if(|element| slot_of(*element) == slot) {
+            if is_just(element, value) {
                 continue;
             }
-            changes.delete.push_packed(*element);
+            changes.delete.push_packed(element);
         }
         changes.add.push_joined([wanted.prefix, &slot_number(slot)[..]], Some(value));
     }
     // The loop takes elements in the order of their numbers, so the remaining elements have numbers after the last wanted one.
     for element in rest {
-        changes.delete.push_packed(*element);
+        changes.delete.push_packed(element);
     }
 }
 

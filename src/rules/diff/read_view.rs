@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::ops::Range;
 
 use foldhash::HashMap;
-use nft::packed::ValueRef;
+use nft::packed::{Place, ValueRef};
 use nft::{ElementRef, Elements, TableDump};
 
 use super::record::Group;
@@ -17,33 +17,41 @@ use crate::table::{FIRST_PLACE, fit};
 /// again.
 pub(super) struct ReadView<'a>(pub(super) Vec<SetView<'a>>);
 
-#[derive(Default)]
 pub(super) struct SetView<'a> {
     /// Elements that are not in a group, by key.
     pub(super) elements: HashMap<&'a [u8], ElementRef<'a>>,
     pub(super) groups: Groups<'a>,
 }
 
-/// The groups of numbered elements.
-#[derive(Default)]
+/// The groups of numbered elements. In a large cluster a million elements are in groups, so it has their places in the list, which are
+/// smaller than references.
 pub(super) struct Groups<'a> {
-    /// Where each group is in `elements`, by the prefix of its keys.
-    places: HashMap<&'a [u8], Range<u32>>,
-    /// The elements, group by group.
-    elements: Vec<ElementRef<'a>>,
+    list: &'a Elements,
+    /// Where each group is in `places`, by the prefix of its keys.
+    groups: HashMap<&'a [u8], Range<u32>>,
+    /// The places of the elements in `list`, group by group.
+    places: Vec<Place>,
 }
 
 /// The elements of a group, sorted by number. A list and not an array by number, because another program may have added an element with
 /// a large number.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Slotted<'v, 'a>(pub(super) &'v [ElementRef<'a>]);
+#[derive(Clone, Copy)]
+pub(super) struct Slotted<'v, 'a> {
+    list: &'a Elements,
+    places: &'v [Place],
+}
 
-impl<'a> Slotted<'_, 'a> {
+impl<'v, 'a> Slotted<'v, 'a> {
+    /// The elements, sorted by number.
+    pub(super) fn elements(self) -> impl ExactSizeIterator<Item = ElementRef<'a>> + use<'v, 'a> {
+        self.places.iter().map(move |place| self.list.at(*place))
+    }
+
     /// The values with the numbers 0 to `wanted - 1`; `None` for a number without an element.
     pub(super) fn values(self, wanted: usize) -> Vec<Option<&'a [u8]>> {
         let mut values = vec![None; wanted];
-        for element in self.0 {
-            if let (Some(place), ValueRef::Data(value)) = (values.get_mut(slot_of(*element)), element.parts().value) {
+        for element in self.elements() {
+            if let (Some(place), ValueRef::Data(value)) = (values.get_mut(slot_of(element)), element.parts().value) {
                 *place = Some(value);
             }
         }
@@ -52,11 +60,11 @@ impl<'a> Slotted<'_, 'a> {
 
     /// Whether the group has exactly these values with these numbers.
     pub(super) fn has_values_of(self, wanted: Group<'_>) -> bool {
-        if self.0.len() != wanted.len() {
+        if self.places.len() != wanted.len() {
             return false;
         }
-        for (slot, (element, value)) in self.0.iter().zip(wanted.values()).enumerate() {
-            if slot_of(*element) != slot || element.parts().value != ValueRef::Data(value) {
+        for (slot, (element, value)) in self.elements().zip(wanted.values()).enumerate() {
+            if slot_of(element) != slot || element.parts().value != ValueRef::Data(value) {
                 return false;
             }
         }
@@ -69,71 +77,69 @@ impl<'a> ReadView<'a> {
         let mut views = Vec::with_capacity(records.static_rules.sets.len());
         for set in &records.static_rules.sets {
             let is_slotted = records.static_rules.slotted.iter().any(|name| *name == *set.name);
-            views
-                .push(elements_of(dump, &set.name).map_or_else(SetView::default, |list| SetView::of(list, is_slotted)));
+            views.push(SetView::of(elements_of(dump, &set.name).unwrap_or(Elements::EMPTY), is_slotted));
         }
         Self(views)
     }
 }
 
 impl<'a> SetView<'a> {
-    fn of(elements: &'a Elements, is_slotted: bool) -> Self {
-        let mut view = Self::default();
-        view.elements.reserve(if is_slotted { 0 } else { elements.len() });
+    fn of(list: &'a Elements, is_slotted: bool) -> Self {
+        let mut elements = HashMap::default();
+        elements.reserve(if is_slotted { 0 } else { list.len() });
         let mut numbers: HashMap<&[u8], u32> = HashMap::default();
-        let mut numbered = Vec::with_capacity(if is_slotted { elements.len() } else { 0 });
-        for element in elements {
+        let mut numbered = Vec::with_capacity(if is_slotted { list.len() } else { 0 });
+        for place in list.places() {
+            let element = list.at(place);
             match prefix(element).filter(|_| is_slotted) {
                 Some(prefix) => {
                     let next = fit(numbers.len());
-                    numbered.push((*numbers.entry(prefix).or_insert(next), element));
+                    numbered.push((*numbers.entry(prefix).or_insert(next), place));
                 }
-                None => drop(view.elements.insert(element.key(), element)),
+                None => drop(elements.insert(element.key(), element)),
             }
         }
-        view.groups = Groups::of(numbered);
-        view
+        Self { elements, groups: Groups::of(list, numbered) }
     }
 }
 
 impl<'a> Groups<'a> {
     /// Collects the elements of each group. Keeps one of several elements with the same key: the kernel may list an
     /// element twice while the map grows or shrinks.
-    fn of(mut numbered: Vec<(u32, ElementRef<'a>)>) -> Self {
-        let place = |(group, element): &(u32, ElementRef<'a>)| (*group, slot_of(*element));
-        numbered.sort_unstable_by_key(place);
-        numbered.dedup_by_key(|entry| place(entry));
-        let mut groups = Self { places: HashMap::default(), elements: Vec::with_capacity(numbered.len()) };
+    fn of(list: &'a Elements, mut numbered: Vec<(u32, Place)>) -> Self {
+        let order = |(group, place): &(u32, Place)| (*group, slot_of(list.at(*place)));
+        numbered.sort_unstable_by_key(order);
+        numbered.dedup_by_key(|entry| order(entry));
+        let mut groups = HashMap::default();
+        let mut places = Vec::with_capacity(numbered.len());
         for of_group in numbered.chunk_by(|(one, _), (other, _)| one == other) {
-            let start = fit(groups.elements.len());
-            groups.elements.extend(of_group.iter().map(|(_, element)| *element));
-            if let Some(prefix) = prefix(of_group[0].1) {
-                groups.places.insert(prefix, start..fit(groups.elements.len()));
+            let start = fit(places.len());
+            places.extend(of_group.iter().map(|(_, place)| *place));
+            if let Some(prefix) = prefix(list.at(of_group[0].1)) {
+                groups.insert(prefix, start..fit(places.len()));
             }
         }
-        groups
+        Self { list, groups, places }
     }
 
     /// The group with this prefix.
     pub(super) fn get(&self, prefix: &[u8]) -> Option<Slotted<'_, 'a>> {
-        Some(self.at(self.places.get(prefix)?.clone()))
+        Some(self.at(self.groups.get(prefix)?.clone()))
     }
 
     /// Takes out the group with this prefix; no elements if there is none.
     pub(super) fn take(&mut self, prefix: &[u8]) -> Slotted<'_, 'a> {
-        match self.places.remove(prefix) {
-            Some(place) => self.at(place),
-            None => Slotted::default(),
-        }
+        let range = self.groups.remove(prefix).unwrap_or_default();
+        self.at(range)
     }
 
-    fn at(&self, place: Range<u32>) -> Slotted<'_, 'a> {
-        Slotted(&self.elements[fit::<u32, usize>(place.start)..fit(place.end)])
+    fn at(&self, range: Range<u32>) -> Slotted<'_, 'a> {
+        Slotted { list: self.list, places: &self.places[fit::<u32, usize>(range.start)..fit(range.end)] }
     }
 
     /// The elements of the groups that were not taken out.
     pub(super) fn rest(&self) -> impl Iterator<Item = ElementRef<'a>> {
-        self.places.values().flat_map(|place| self.at(place.clone()).0).copied()
+        self.groups.values().flat_map(|range| self.at(range.clone()).elements())
     }
 }
 

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 pub use foldhash::quality::RandomState;
+use smol_str::SmolStr;
 
 /// Namespace and name of a namespaced object; printed as `namespace/name`. Clones share the text.
 ///
@@ -27,14 +28,14 @@ pub struct ObjectName {
 pub struct NameParts {
     /// The namespace of the object.
     pub namespace: Arc<str>,
-    /// The name of the object in its namespace.
-    pub name: Arc<str>,
+    /// The name of the object in its namespace. Most names are short, and are kept here and not in an allocation of their own.
+    pub name: SmolStr,
 }
 
 impl ObjectName {
     /// A name from its two parts.
     #[must_use]
-    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<SmolStr>) -> Self {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let parts = NameParts { namespace: namespace.into(), name: name.into() };
         Self { hash: SEED.hash_one(&parts), parts: Arc::new(parts) }

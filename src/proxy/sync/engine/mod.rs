@@ -285,13 +285,15 @@ impl<K: Kernel> Engine<K> {
             self.first = false;
         }
         let families: Vec<Family> = self.families().collect();
-        let plans = planned::all(&self.state, &self.tables, self.budget.limit(), &names);
         self.tables.reserve(names.len());
-        for (name, planned) in names.iter().zip(plans) {
-            self.quarantine.retry(name);
-            self.budget.note(name, planned.size);
-            self.tables.put_records(name, planned.records);
-            self.observers.planned(name, planned.effects, &families);
+        for names in names.chunks(planned::AT_ONCE) {
+            let plans = planned::all(&self.state, &self.tables, self.budget.limit(), names);
+            for (name, planned) in names.iter().zip(plans) {
+                self.quarantine.retry(name);
+                self.budget.note(name, planned.size);
+                self.tables.put_records(name, planned.records);
+                self.observers.planned(name, planned.effects, &families);
+            }
         }
         if !self.tables.take_outdated() {
             return (names.len(), names.pop().filter(|_| names.is_empty()));
@@ -305,12 +307,14 @@ impl<K: Kernel> Engine<K> {
         let done: HashSet<&ObjectName> = done.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
         let others: Vec<ObjectName> = others.cloned().collect();
-        let plans = planned::all(&self.state, &self.tables, self.budget.limit(), &others);
-        for (name, planned) in others.iter().zip(plans) {
-            self.budget.note(name, planned.size);
-            if planned.fits {
-                self.quarantine.retry(name);
-                self.tables.put_records(name, planned.records);
+        for names in others.chunks(planned::AT_ONCE) {
+            let plans = planned::all(&self.state, &self.tables, self.budget.limit(), names);
+            for (name, planned) in names.iter().zip(plans) {
+                self.budget.note(name, planned.size);
+                if planned.fits {
+                    self.quarantine.retry(name);
+                    self.tables.put_records(name, planned.records);
+                }
             }
         }
     }
