@@ -125,7 +125,7 @@ struct Finder {
     found: Vec<DifferenceKind>,
     /// The number of differences that came after these.
     unlisted: usize,
-    /// The kind and name of each object that exists but could not be decoded or compared, so it must not be reported as missing.
+    /// The kind and name of each object that exists but could not be decoded, so it must not be reported as missing.
     hidden: BTreeSet<(&'static str, Arc<str>)>,
     /// The sets in the kernel that have to be made anew, by name. The dump does not have them any more.
     others: BTreeMap<Arc<str>, Arc<Set>>,
