@@ -47,6 +47,8 @@ look.";
 
 /// How much longer than `minSyncPeriod`, or than [`AUTOMATIC_LIMIT`] without it, the second comparison waits.
 const MOMENT: Duration = Duration::from_secs(1);
+/// The most comparisons. Two are enough, unless only one of them lists all differences: see [`Told::retain_in`].
+const LOOKS: usize = 4;
 const SOCKET: &str = "cannot open a netfilter netlink socket";
 
 /// Compare the kernel's tables with what they should hold: equal, or the differences by Service, in words and as nft commands
@@ -99,11 +101,15 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         }
     })?;
     let mut told = look.look()?;
-    let mut is_confirmed = false;
-    while told.count() > 0 && !is_confirmed {
+    for _ in 1..LOOKS {
+        if told.count() == 0 {
+            break;
+        }
         look.follow(settle)?;
         let before = std::mem::replace(&mut told, look.look()?);
-        is_confirmed = told.retain_in(&before);
+        if told.retain_in(&before) {
+            break;
+        }
     }
     let tables = look.tables();
     let equal = format!("{tables} hold what they should: {}", look.counts());
