@@ -76,7 +76,7 @@ fn a_comment_or_a_time_out_that_another_program_puts_on_an_endpoint_goes() {
         assert_ne!(cluster.table(), before);
         let names = cluster.engine.table_names();
         let dumps: Vec<_> = names.iter().map(|name| cluster.kernel.read(name).expect("readable")).collect();
-        let found = cluster.engine.differences(dumps, None);
+        let found = cluster.engine.differences(dumps, None).listed;
         assert_eq!(found.len(), 1, "{what}: {found:?}");
         assert!(found[0].subject.service().is_some_and(|service| service.starts_with("shop/web-")), "{found:?}");
         let report = cluster.repair();

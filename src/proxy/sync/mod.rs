@@ -45,7 +45,7 @@ pub use budget::Oversized;
 pub(crate) use cleanup::CleanupStep;
 pub use conflicts::LostReport;
 pub(crate) use conflicts::{LostClaims, LostFrontend};
-pub(crate) use engine::{AddressChange, Subject, TableDifference};
+pub(crate) use engine::{AddressChange, Subject, TableDifference, TableDifferences};
 pub use engine::{Engine, NoKernel, Report, Taken, Timing};
 pub use failure::SyncError;
 pub use flows::Reconciled;

@@ -6,13 +6,13 @@
 //!
 //! A proxy may be writing meanwhile: a difference counts only if a second comparison finds it too. Between the two comparisons pass
 //! `minSyncPeriod` (1 s if it is not set) and one more second. The second comparison takes the changes of objects until then into account.
+//! Of many differences only the first ones are listed, the same ones each time, and the others are counted.
 
 mod objects;
 pub(crate) mod report;
 pub(crate) mod words;
 mod written;
 
-use std::collections::HashSet;
 use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use nft::{Connection, TableDump, TableName};
 
 use self::objects::Objects;
-use self::report::DescribedDifference;
+use self::report::{DescribedDifference, Told};
 use self::words::Tense;
 use crate::sync::{self, Engine, NoKernel};
 use cluster::source::{NODE_REMEDY, no_such_node};
@@ -47,6 +47,8 @@ look.";
 
 /// How much longer than `minSyncPeriod`, or than [`AUTOMATIC_LIMIT`] without it, the second comparison waits.
 const MOMENT: Duration = Duration::from_secs(1);
+/// The most comparisons. Two are enough, unless only one of them lists all differences: see [`Told::retain_in`].
+const LOOKS: usize = 4;
 const SOCKET: &str = "cannot open a netfilter netlink socket";
 
 /// Compare the kernel's tables with what they should hold: equal, or the differences by Service, in words and as nft commands
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
     let says = |flag: &str| says(&args.proxy, &origin, flag);
     let found = form(&mut config, says, settle)?;
     if let Some(found) = found {
-        report::print(out, args.format.format, &[found], "", "")?;
+        report::print(out, args.format.format, &found.into(), "", "")?;
         return Ok(CommandOutcome::Found);
     }
     if args.proxy.has("endpoint-chains") && config.ruleset_layout == RulesetLayout::Maps {
@@ -99,17 +101,21 @@ pub(crate) fn run(args: &Args, out: &mut Output<'_>) -> Result<CommandOutcome> {
         }
     })?;
     let mut told = look.look()?;
-    if !told.is_empty() {
+    for _ in 1..LOOKS {
+        if told.count() == 0 {
+            break;
+        }
         look.follow(settle)?;
-        let before: HashSet<DescribedDifference> = told.into_iter().collect();
-        told = look.look()?;
-        told.retain(|told| before.contains(told));
+        let before = std::mem::replace(&mut told, look.look()?);
+        if told.retain_in(&before) {
+            break;
+        }
     }
     let tables = look.tables();
     let equal = format!("{tables} hold what they should: {}", look.counts());
-    let differs = format!("{tables} differ in {} from what they should hold", things(told.len()));
+    let differs = format!("{tables} differ in {} from what they should hold", things(told.count()));
     report::print(out, args.format.format, &told, &equal, &differs)?;
-    Ok(if told.is_empty() { CommandOutcome::Fine } else { CommandOutcome::Found })
+    Ok(if told.count() == 0 { CommandOutcome::Fine } else { CommandOutcome::Found })
 }
 
 /// Names where the value of a flag comes from: the flag, the file of `--config`, or the running proxy; `None` if there is none of these.
@@ -193,7 +199,7 @@ impl Verification {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Vec<DescribedDifference>> {
+    fn look(&mut self) -> Result<Told> {
         let dumps = match self.read.take() {
             Some(read) => read?,
             None => read(&mut self.connection, self.engine.table_names())?,

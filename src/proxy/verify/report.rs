@@ -2,12 +2,57 @@
 //!
 //! The differences are sorted by subject: the tables, the node, the Services. Pure except for the output.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::words::{self, Tense};
-use crate::sync::{Subject, TableDifference};
+use crate::sync::{Subject, TableDifference, TableDifferences};
 use component::logging::escaped;
 use inspect::output::{Format, Output, Tone};
+
+/// The differences of the tables in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Sorted.
+    pub(super) listed: Vec<DescribedDifference>,
+    /// For each table the number of its other differences.
+    pub(super) unlisted: Vec<usize>,
+}
+
+impl Told {
+    /// The number of all differences.
+    pub(super) fn count(&self) -> usize {
+        self.listed.len() + self.more()
+    }
+
+    /// The number of those that are not listed.
+    fn more(&self) -> usize {
+        self.unlisted.iter().sum()
+    }
+
+    /// Keeps the differences that `before`, an earlier look, has too. Returns false, and keeps all, if that cannot be said, because of a
+    /// table only one of the two lists all differences: those that it lists may be among those that the other one only counts. If both
+    /// only count some, the smaller count is kept.
+    pub(super) fn retain_in(&mut self, before: &Self) -> bool {
+        let mut unlisted = self.unlisted.iter().zip(&before.unlisted);
+        if unlisted.any(|(now, before)| (*now == 0) != (*before == 0)) {
+            return false;
+        }
+        let listed: HashSet<&DescribedDifference> = before.listed.iter().collect();
+        self.listed.retain(|told| listed.contains(told));
+        for (now, before) in self.unlisted.iter_mut().zip(&before.unlisted) {
+            *now = (*now).min(*before);
+        }
+        true
+    }
+}
+
+impl From<DescribedDifference> for Told {
+    fn from(only: DescribedDifference) -> Self {
+        Self { listed: vec![only], unlisted: Vec::new() }
+    }
+}
 
 /// A difference in words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +106,8 @@ impl DescribedDifference {
 struct Report<'a> {
     equal: bool,
     differences: Vec<Entry<'a>>,
+    /// The number of differences that are not listed.
+    more: usize,
 }
 
 #[derive(Serialize)]
@@ -72,16 +119,16 @@ struct Entry<'a> {
 }
 
 /// Describes the differences in words, sorted.
-pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<DescribedDifference> {
+pub(crate) fn told(differences: &TableDifferences, tense: Tense) -> Told {
     let tell = |difference: &TableDifference| DescribedDifference {
         subject: difference.subject.clone(),
         table: difference.table.to_string(),
         text: words::text(difference, tense),
         command: words::command(difference),
     };
-    let mut told: Vec<DescribedDifference> = differences.iter().map(tell).collect();
-    told.sort();
-    told
+    let mut listed: Vec<DescribedDifference> = differences.listed.iter().map(tell).collect();
+    listed.sort();
+    Told { listed, unlisted: differences.unlisted.clone() }
 }
 
 /// Prints the differences as text, JSON or YAML. In the text, `equal` is the only line if there are no differences; else `differs` is the
@@ -92,7 +139,7 @@ pub(crate) fn told(differences: &[TableDifference], tense: Tense) -> Vec<Describ
 pub(crate) fn print(
     out: &mut Output<'_>,
     format: Format,
-    told: &[DescribedDifference],
+    told: &Told,
     equal: &str,
     differs: &str,
 ) -> anyhow::Result<()> {
@@ -101,17 +148,21 @@ pub(crate) fn print(
             let DescribedDifference { subject, table, text, command } = told;
             Entry { service: subject.service(), table, text, command }
         }
-        return out.value(format, &Report { equal: told.is_empty(), differences: told.iter().map(entry).collect() });
+        let differences = told.listed.iter().map(entry).collect();
+        return out.value(format, &Report { equal: told.count() == 0, differences, more: told.more() });
     }
-    if told.is_empty() {
+    if told.count() == 0 {
         return out.line(equal, 0);
     }
-    for DescribedDifference { text, command, .. } in told {
+    for DescribedDifference { text, command, .. } in &told.listed {
         out.line(escaped(text), 2)?;
         for line in command.lines() {
             let line = out.styled(Tone::Faint, escaped(line));
             out.text(format_args!("    {line}\n"))?;
         }
+    }
+    if told.more() > 0 {
+        out.line(format_args!("and {} more, which are not listed", told.more()), 0)?;
     }
     if differs.is_empty() { Ok(()) } else { out.line(differs, 0) }
 }
@@ -120,12 +171,12 @@ pub(crate) fn print(
 ///
 /// # Errors
 /// When the output cannot be written.
-pub(crate) fn print_changes(differences: &[TableDifference], is_json: bool) -> anyhow::Result<bool> {
+pub(crate) fn print_changes(differences: &TableDifferences, is_json: bool) -> anyhow::Result<bool> {
     let told = told(differences, Tense::Change);
     let format = if is_json { Format::Json } else { Format::Table };
     let mut out = Output::to_stdout();
-    let counted = if told.len() == 1 { "1 change".to_owned() } else { format!("{} changes", told.len()) };
+    let counted = if told.count() == 1 { "1 change".to_owned() } else { format!("{} changes", told.count()) };
     print(&mut out, format, &told, "no change", &counted)?;
     out.flush()?;
-    Ok(!told.is_empty())
+    Ok(told.count() > 0)
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use nft::{Chain, Element, ElementRef, RuleDump, Set, TableDump, TableName, Value, Verdict};
 
-use super::report::{DescribedDifference, told};
+use super::report::{DescribedDifference, Told, print, told};
 use super::words::Tense;
 use crate::sync::{Engine, NoKernel, layout};
 use component::config::{self, Config, Invocation};
-use rules::diff::differences::as_read;
+use inspect::output::{Format, Output};
+use rules::diff::differences::{MOST_LISTED, as_read};
 use rules::model::testing::{port, service, slice, slice_port};
 use rules::model::{Event, Family, Node, Service, ServicePort, TrafficPolicy};
 
@@ -91,7 +92,9 @@ fn found(layout: &str, change: impl FnOnce(&mut TableDump)) -> Vec<DescribedDiff
     let mut engine = engine(layout, &ENDPOINTS);
     let mut dumps = dumps(&mut engine);
     change(dumps[0].as_mut().unwrap());
-    told(&engine.differences(dumps, None), Tense::Wrong)
+    let told = told(&engine.differences(dumps, None), Tense::Wrong);
+    assert_eq!(told.unlisted, [0, 0]);
+    told.listed
 }
 
 /// The sentences, each after the name of the Service that it is about.
@@ -137,7 +140,7 @@ fn a_missing_table_is_one_difference() {
     let mut dumps = dumps(&mut engine);
     dumps[1] = None;
     let told = told(&engine.differences(dumps, None), Tense::Wrong);
-    assert_eq!(sentences(&told), ["-| there is no table ip6 kube-proxy: no Service is served in this family"]);
+    assert_eq!(sentences(&told.listed), ["-| there is no table ip6 kube-proxy: no Service is served in this family"]);
 }
 
 #[test]
@@ -291,13 +294,7 @@ fn what_would_have_the_table_made_anew_is_a_difference_of_its_own() {
     let expected = "-| the chain foreign with the hook input (filter, priority 0) in the table ip kube-proxy is not this program's";
     assert_eq!(foreign, expected);
     let size = one(|dump| set(dump, "cluster-ips").size = Some(1));
-    assert_eq!(size, "-| the set cluster-ips has another size");
-    let other = found("maps", |dump| set(dump, "no-endpoints").comment = None);
-    let expected = [
-        "-| the map no-endpoints has another comment",
-        "shop/empty:http| shop/empty:http lacks the refusal of 10.96.0.3:80/tcp, which has no endpoints, in no-endpoints",
-    ];
-    assert_eq!(sentences(&other), expected);
+    assert_eq!(size, "-| the set cluster-ips has another size; it should have 3 elements");
     let unreadable = one(|dump| {
         dump.chains.remove("filter-input");
         let error =
@@ -308,6 +305,94 @@ fn what_would_have_the_table_made_anew_is_a_difference_of_its_own() {
         unreadable,
         "-| the table ip kube-proxy holds what this program never writes: chain filter-input: policy is missing, malformed or unknown"
     );
+}
+
+#[test]
+fn the_elements_of_a_set_that_is_missing_or_of_another_form_are_no_differences_of_their_own() {
+    let one = |layout, change: fn(&mut TableDump)| {
+        let told = found(layout, change);
+        let [one] = &told[..] else { panic!("{told:?}") };
+        (sentences(&told).remove(0), one.command().to_owned())
+    };
+    let fill = "add element ip kube-proxy no-endpoints { 10.96.0.3 . tcp . 80 ";
+    let (text, command) = one("maps", |dump| set(dump, "no-endpoints").comment = None);
+    assert_eq!(text, "-| the map no-endpoints has another comment; it should have 1 element");
+    let lines: Vec<&str> = command.lines().collect();
+    assert!(lines[0] == "delete map ip kube-proxy no-endpoints" && lines.len() == 3, "{command}");
+    assert!(lines[1].starts_with("add map ip kube-proxy no-endpoints ") && lines[2].starts_with(fill), "{command}");
+    let (text, command) = one("maps", |dump| drop(dump.sets.remove("no-endpoints")));
+    assert_eq!(text, "-| the map no-endpoints with 1 element is missing in the table ip kube-proxy");
+    let lines: Vec<&str> = command.lines().collect();
+    assert!(lines.len() == 2 && lines[1].starts_with(fill), "{command}");
+    let (_, command) = one("maps", |dump| set(dump, "cluster-ips").size = Some(1));
+    assert!(command.contains("\nadd element ip kube-proxy cluster-ips { 10.96.0.1, 10.96.0.2, "), "{command}");
+    let (text, command) = one("chains", |dump| {
+        let name = named(dump.sets.keys(), "KUBE-SVC-");
+        set(dump, &name).comment = None;
+    });
+    assert!(text.starts_with("shop/") && text.ends_with(" has another comment; it should have 2 elements"), "{text}");
+    assert_eq!(command.lines().count(), 3, "{command}");
+    let one_by_one = found("chains", |dump| {
+        let name = named(dump.sets.keys(), "KUBE-SVC-");
+        dump.sets.remove(&name);
+    });
+    assert_eq!(one_by_one.len(), 3, "the map and its 2 endpoints: {one_by_one:?}");
+    assert_eq!(sentences(&one_by_one).iter().filter(|text| text.contains(" lacks the endpoint ")).count(), 2);
+}
+
+/// A table in which another program has added this many cluster IPs, and how many frontends it has deleted.
+fn many(foreign: u32, retain: impl Fn(&Element) -> bool) -> Told {
+    let mut engine = engine("maps", &ENDPOINTS);
+    let mut dumps = dumps(&mut engine);
+    let dump = dumps[0].as_mut().unwrap();
+    let address = |number: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from_bits(0xc000_0000 + number));
+    // The order of a dump is that of the kernel's hash.
+    elements(dump, "cluster-ips", |all| all.extend((0..foreign).rev().map(|n| Element::new(address(n).into()))));
+    elements(dump, "services", |all| all.retain(retain));
+    told(&engine.differences(dumps, None), Tense::Wrong)
+}
+
+#[test]
+fn of_many_differences_the_first_ones_are_listed_and_the_others_counted() {
+    let most = u32::try_from(MOST_LISTED).unwrap();
+    let all = many(most, |_| true);
+    assert_eq!((all.listed.len(), &all.unlisted[..]), (MOST_LISTED, &[0, 0][..]));
+    let many = many(most + 7, |e| !e.comment.as_deref().is_some_and(|comment| comment.contains("sticky")));
+    assert_eq!((many.listed.len(), &many.unlisted[..]), (MOST_LISTED, &[8, 0][..]));
+    assert_eq!(many.count(), MOST_LISTED + 8);
+    assert_eq!(sentences(&all.listed), sentences(&many.listed), "the smallest keys");
+    let print = |format| {
+        let mut written = Vec::new();
+        print(&mut Output::to(&mut written, false), format, &many, "", "they differ").unwrap();
+        String::from_utf8(written).unwrap()
+    };
+    assert!(print(Format::Table).ends_with("\nand 8 more, which are not listed\nthey differ\n"));
+    let document: serde_json::Value = serde_json::from_str(&print(Format::Json)).unwrap();
+    assert_eq!((&document["equal"], &document["more"]), (&false.into(), &8.into()));
+}
+
+// What only one of two looks finds is no difference (Q5). What one look lists and the other one only counts cannot be said.
+#[test]
+fn a_second_look_confirms_only_if_both_list_all_or_both_do_not() {
+    let (few, other) = (many(3, |_| true), many(2, |_| true));
+    let mut now = few.clone();
+    assert!(now.retain_in(&other));
+    assert_eq!(now, other);
+    let (more, most) = (told_of(7, 2), told_of(7, 5));
+    for (mut now, before) in [(more.clone(), &most), (most.clone(), &more)] {
+        assert!(now.retain_in(before));
+        assert_eq!(now, more, "the smaller count");
+    }
+    for (now, before) in [(&few, &more), (&more, &few)] {
+        let mut compared = now.clone();
+        assert!(!compared.retain_in(before));
+        assert_eq!(compared, *now);
+    }
+}
+
+/// Some differences of the first table, and the numbers of those of both that are not listed.
+fn told_of(first: usize, second: usize) -> Told {
+    Told { unlisted: vec![first, second], ..many(1, |_| true) }
 }
 
 #[test]
@@ -372,7 +457,7 @@ fn a_change_of_manifests_is_told_as_what_services_get_and_lose() {
     for layout in LAYOUTS {
         let (mut before, mut after) = (engine(layout, &ENDPOINTS), engine(layout, &["10.244.1.3", "10.244.1.5"]));
         let dumps = dumps(&mut before);
-        let told = told(&after.differences(dumps, Some(&before)), Tense::Change);
+        let told = told(&after.differences(dumps, Some(&before)), Tense::Change).listed;
         let text = sentences(&told).join("\n");
         assert!(text.contains("shop/web:http| shop/web:http gets the endpoint 10.244.1.5:8080"), "{layout}: {text}");
         assert!(told.iter().all(|told| told.table() == V4), "{layout}: {text}");
@@ -386,7 +471,7 @@ fn what_a_service_that_is_gone_had_is_told_as_its() {
         let (mut before, mut after) = (engine(layout, &ENDPOINTS), engine(layout, &ENDPOINTS));
         after.apply(Event::ServiceDeleted(rules::model::testing::name("shop/sticky")));
         let dumps = dumps(&mut before);
-        let told = told(&after.differences(dumps, Some(&before)), Tense::Change);
+        let told = told(&after.differences(dumps, Some(&before)), Tense::Change).listed;
         let text = sentences(&told).join("\n");
         assert!(text.contains("shop/sticky:http loses"), "{layout}: {text}");
         let others: Vec<&DescribedDifference> =

@@ -61,11 +61,21 @@ impl Words<'_> {
             DifferenceKind::SurplusChain(chain, rules) => self.surplus_chain(chain, *rules),
             DifferenceKind::OtherChain { wanted, present } => self.other_chain(&wanted.chain, present),
             DifferenceKind::Rules { wanted, present } => self.rules(&wanted.chain.name, &wanted.rules, present),
-            DifferenceKind::NoSet(set) => self.missing(&format!("the {} {}", kind(set), set.name)),
+            DifferenceKind::NoSet { set, elements } => {
+                let with = match elements.len() {
+                    0 => String::new(),
+                    count => format!(" with {}", counted(count, "element")),
+                };
+                self.missing(&format!("the {} {}{with}", kind(set), set.name))
+            }
             DifferenceKind::SurplusSet(set) => self.surplus(&format!("the {} {}", kind(set), set.name)),
-            DifferenceKind::OtherSet { wanted, present } => {
+            DifferenceKind::OtherSet { wanted, present, elements } => {
                 let differs = set_differences(wanted, present);
-                self.about(format_args!("the {} {} {} {differs}", kind(wanted), wanted.name, self.verb()))
+                let holds = match (self.tense, elements.len()) {
+                    (Tense::Wrong, 1..) => format!("; it should have {}", counted(elements.len(), "element")),
+                    _ => String::new(),
+                };
+                self.about(format_args!("the {} {} {} {differs}{holds}", kind(wanted), wanted.name, self.verb()))
             }
             DifferenceKind::Element { set, wanted, present } => self.element(set, wanted.as_ref(), present.as_ref()),
             DifferenceKind::StaleClient { set, element } => self.about(format_args!(

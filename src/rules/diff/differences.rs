@@ -4,7 +4,10 @@
 //! Takes the records and a table dump, returns [`Difference`]s. It serves commands that only report; the sync uses `comparison`.
 //! Differences of elements and rules come from `comparison` too, so this module and `comparison` agree on when two objects are equal. For
 //! some faults `comparison` would delete and create the whole table (for example a set of another type, or a base chain with another hook).
-//! Here such a fault is one difference, and is then corrected in the dump, so that everything else is still compared.
+//! Here such a fault is one difference, and is then corrected in the dump, so that everything else is still compared. The elements of a set
+//! that has to be made anew are part of the one difference of the set.
+//!
+//! The differences are found in the same order each time, and after the first [`MOST_LISTED`] they are only counted.
 //!
 //! Invariant: equal inputs give equal differences.
 //!
@@ -17,153 +20,14 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use nft::decode::DecodeError;
-use nft::{
-    Chain, Command, Element, ElementRef, Elements, NamedObject, Ownership, Rule, RuleDump, Set, TableContent,
-    TableDump, TableName, TableState,
-};
+use nft::{Chain, Command, ElementRef, Elements, Ownership, Rule, Set, TableContent, TableDump, TableState};
 
+pub use super::difference::{Difference, DifferenceKind, Differences, LedElement, MOST_LISTED};
 use super::record::Record;
 use super::records::Records;
+use super::set_changes::all_elements;
 use super::{Collect, set_size, verdicts};
 use crate::table::{ChainContent, fit};
-
-/// A difference between the records and the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference<Owner> {
-    /// The owner (Service or node) of the object that differs; `None` if it belongs to the static rules or to no record.
-    pub owner: Option<Owner>,
-    /// The object that differs, and how it differs.
-    pub what: DifferenceKind,
-}
-
-/// The object that differs: its wanted and its present form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DifferenceKind {
-    /// The table does not exist.
-    NoTable,
-    /// The table has the flag `dormant`: its rules are not in effect.
-    Dormant,
-    /// The table has another comment, or flags that this program does not know.
-    Table(TableState),
-    /// An object of a type that this program never creates in this table, such as a flowtable.
-    Object(NamedObject),
-    /// An object that cannot be decoded, because it has a property that this program never writes.
-    Unreadable(DecodeError),
-    /// A chain is missing. Has the content that the chain should have.
-    NoChain(ChainContent),
-    /// A chain that should not exist, with the number of its rules. If it is not a base chain, the correction deletes only its rules; a
-    /// later transaction deletes the chain.
-    SurplusChain(Chain, usize),
-    /// A chain has another type, hook, priority or comment. Its rules are not compared, because the chain has to be made anew.
-    OtherChain {
-        /// The chain that the table should have, with its rules.
-        wanted: ChainContent,
-        /// The chain in the kernel.
-        present: Chain,
-    },
-    /// A chain has rules other than the wanted rules.
-    Rules {
-        /// The chain with its wanted rules.
-        wanted: ChainContent,
-        /// The rules that the chain has in the kernel.
-        present: Vec<RuleDump>,
-    },
-    /// A set or map is missing.
-    NoSet(Arc<Set>),
-    /// A set or map that should not exist.
-    SurplusSet(Arc<Set>),
-    /// A set or map differs from the wanted one, for example in its type, flags or comment, or it is too small for its wanted elements.
-    OtherSet {
-        /// The set that the table should have.
-        wanted: Arc<Set>,
-        /// The set in the kernel.
-        present: Arc<Set>,
-    },
-    /// An element is missing, should not exist, or has another value or comment.
-    Element {
-        /// The set or map of the element.
-        set: Arc<Set>,
-        /// The wanted element; `None` if it should not exist.
-        wanted: Option<LedElement>,
-        /// The element in the kernel; `None` if it is missing.
-        present: Option<LedElement>,
-    },
-    /// A session affinity entry of a client whose endpoint the map must not have.
-    StaleClient {
-        /// The dynamic map, which rules fill while they process packets.
-        set: Arc<Set>,
-        /// The entry: client and endpoint.
-        element: Element,
-    },
-}
-
-/// An element, with the comment of the chain that it goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LedElement {
-    /// The element with its key, and its value if it is of a map.
-    pub element: Element,
-    /// The comment of the chain that the element's verdict goes to; `None` if there is no such chain, or it has no comment.
-    pub leads_to: Option<Arc<str>>,
-}
-
-impl DifferenceKind {
-    /// The commands to show for the difference: they add, replace or delete the object that differs. None if the whole table has to be made
-    /// anew: the sync or a start of the proxy does that, and until then deleting the table would only end what still works.
-    ///
-    /// The kernel refuses to delete a set, or a chain without a hook, that other rules or elements use; then too the sync makes the table
-    /// anew.
-    #[must_use]
-    pub fn commands(&self, table: &TableName) -> Vec<Command> {
-        let table = || table.clone();
-        let elements = |held: &Option<LedElement>| held.iter().map(|held| held.element.clone()).collect::<Elements>();
-        let rules = |content: &ChainContent| {
-            let name = &content.chain.name;
-            let add = |rule: &Rule| Command::AddRule(table(), Arc::clone(name), rule.clone());
-            content.rules.iter().map(add).collect::<Vec<_>>()
-        };
-        match self {
-            Self::NoTable | Self::Table(_) | Self::Unreadable(_) => Vec::new(),
-            // Adding a table without flags makes a dormant one of that name active.
-            Self::Dormant => vec![Command::AddTable(nft::Table { name: table(), comment: None })],
-            Self::Object(object) => vec![Command::DeleteObject(table(), object.clone())],
-            Self::NoChain(content) => {
-                [vec![Command::AddChain(table(), content.chain.clone())], rules(content)].concat()
-            }
-            Self::SurplusChain(chain, _) => {
-                let flush = Command::FlushChain(table(), Arc::clone(&chain.name));
-                let delete = Command::DeleteChain(table(), Arc::clone(&chain.name));
-                if chain.base.is_some() { vec![flush, delete] } else { vec![flush] }
-            }
-            Self::OtherChain { wanted, .. } => {
-                let name = &wanted.chain.name;
-                let delete =
-                    [Command::FlushChain(table(), Arc::clone(name)), Command::DeleteChain(table(), Arc::clone(name))];
-                [delete.to_vec(), vec![Command::AddChain(table(), wanted.chain.clone())], rules(wanted)].concat()
-            }
-            Self::Rules { wanted, present } => {
-                let flush = Command::FlushChain(table(), Arc::clone(&wanted.chain.name));
-                let flush = if present.is_empty() { Vec::new() } else { vec![flush] };
-                [flush, rules(wanted)].concat()
-            }
-            Self::NoSet(set) => vec![Command::AddSet(table(), Arc::clone(set))],
-            Self::SurplusSet(set) => vec![Command::DeleteSet(table(), Arc::clone(set))],
-            Self::OtherSet { wanted, present } => {
-                vec![Command::DeleteSet(table(), Arc::clone(present)), Command::AddSet(table(), Arc::clone(wanted))]
-            }
-            Self::Element { set, wanted, present } => {
-                let (delete, add) = (elements(present), elements(wanted));
-                let delete = (!delete.is_empty()).then(|| Command::DeleteElements(table(), Arc::clone(set), delete));
-                let add = (!add.is_empty()).then(|| Command::AddElements(table(), Arc::clone(set), add));
-                delete.into_iter().chain(add).collect()
-            }
-            Self::StaleClient { set, element } => {
-                let elements = [element.clone()].into_iter().collect();
-                vec![Command::DeleteElements(table(), Arc::clone(set), elements)]
-            }
-        }
-    }
-}
 
 /// The dump that the kernel would return for a table with this content.
 #[must_use]
@@ -182,9 +46,12 @@ pub fn as_read(content: &TableContent) -> TableDump {
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     /// Returns the differences between a table that was read and the wanted records. In the records, the values of numbered elements get
     /// the numbers that they have in the table, so that equal values are no difference.
-    pub fn differences(&mut self, dump: Option<TableDump>) -> Vec<Difference<Owner>> {
-        let Some(mut dump) = dump else { return vec![Difference { owner: None, what: DifferenceKind::NoTable }] };
-        let mut found = Finder { found: Vec::new(), hidden: BTreeSet::new() };
+    pub fn differences(&mut self, dump: Option<TableDump>) -> Differences<Owner> {
+        let Some(mut dump) = dump else {
+            let listed = vec![Difference { owner: None, what: DifferenceKind::NoTable }];
+            return Differences { listed, unlisted: 0 };
+        };
+        let mut found = Finder::default();
         found.of_table(self, &mut dump);
         found.of_chains(self, &mut dump);
         found.of_sets(self, &mut dump);
@@ -192,8 +59,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         found.of_commands(self, &dump, &commands);
         found.stale_clients(self, &dump);
         let owners = self.owners_of(&found.found);
-        let found = found.found.into_iter().zip(owners);
-        found.map(|(what, owner)| Difference { owner, what }).collect()
+        let listed = found.found.into_iter().zip(owners).map(|(what, owner)| Difference { owner, what }).collect();
+        Differences { listed, unlisted: found.unlisted }
     }
 
     /// The owner of the object of each difference; `None` if no record has the object.
@@ -204,9 +71,8 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         let mut by_name: HashMap<&str, Vec<usize>> = HashMap::default();
         for (number, what) in whats.iter().enumerate() {
             if let Some((name, key)) = what.element()
-                && let Some(set) = self.static_rules.sets.iter().position(|set| *set.name == *name)
+                && let Some(set) = self.static_number(name)
             {
-                let set: u16 = fit(set);
                 by_key.entry((set, key)).or_default().push(number);
                 // In a map with numbered elements the key ends with the number, and a record has only the part before it.
                 let prefix = key.split_last_chunk::<4>().map(|(prefix, _)| prefix);
@@ -230,6 +96,11 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         owners.into_iter().map(|owner| owner.cloned()).collect()
     }
 
+    /// The number of a set of the static rules; `None` if they do not have it.
+    fn static_number(&self, name: &str) -> Option<u16> {
+        self.static_rules.sets.iter().position(|set| *set.name == *name).map(fit)
+    }
+
     /// The number of elements that each set of the static rules should have.
     fn wanted_lens(&self) -> Vec<usize> {
         let mut totals = self.totals.clone();
@@ -248,83 +119,43 @@ impl Record {
     }
 }
 
-impl DifferenceKind {
-    /// The set and the key, if the difference is an element.
-    #[must_use]
-    pub fn element(&self) -> Option<(&str, &[u8])> {
-        match self {
-            Self::Element { set, wanted, present } => {
-                let held = wanted.as_ref().or(present.as_ref())?;
-                Some((&*set.name, held.element.key.as_slice()))
-            }
-            _ => None,
-        }
-    }
-
-    /// The name of the chain or set that differs or that has the element; `None` for the table, for objects of other types, and if the name
-    /// could not be read.
-    #[must_use]
-    pub fn name(&self) -> Option<&str> {
-        Some(match self {
-            Self::NoTable | Self::Dormant | Self::Table(_) | Self::Object(_) => return None,
-            Self::Unreadable(error) => error.name.as_deref()?,
-            Self::NoChain(content) | Self::Rules { wanted: content, .. } | Self::OtherChain { wanted: content, .. } => {
-                &content.chain.name
-            }
-            Self::SurplusChain(chain, _) => &chain.name,
-            Self::NoSet(set)
-            | Self::SurplusSet(set)
-            | Self::OtherSet { wanted: set, .. }
-            | Self::Element { set, .. }
-            | Self::StaleClient { set, .. } => &set.name,
-        })
-    }
-
-    /// The comments of the wanted and of the present object; for an element, its own comment and that of its set. Most comments of Services'
-    /// objects contain the name of a service port.
-    #[must_use]
-    pub fn comments(&self) -> Vec<&str> {
-        let comments = match self {
-            Self::NoChain(content) | Self::Rules { wanted: content, .. } => [content.chain.comment.as_deref(), None],
-            Self::SurplusChain(chain, _) => [chain.comment.as_deref(), None],
-            Self::OtherChain { wanted, present } => [wanted.chain.comment.as_deref(), present.comment.as_deref()],
-            Self::NoSet(set) | Self::SurplusSet(set) | Self::StaleClient { set, .. } => [set.comment.as_deref(), None],
-            Self::OtherSet { wanted, present } => [wanted.comment.as_deref(), present.comment.as_deref()],
-            // In a map that belongs to one service port, the map has its name as a comment, and the elements have no comment.
-            Self::Element { set, wanted, present } => {
-                let mut of_element =
-                    [wanted, present].into_iter().flatten().map(|held| held.element.comment.as_deref());
-                [of_element.find_map(|comment| comment), set.comment.as_deref()]
-            }
-            _ => [None, None],
-        };
-        comments.into_iter().flatten().collect()
-    }
-}
-
+#[derive(Default)]
 struct Finder {
+    /// At most [`MOST_LISTED`].
     found: Vec<DifferenceKind>,
-    /// The kind and name of each object that exists but could not be decoded or compared, so it must not be reported as missing.
+    /// The number of differences that came after these.
+    unlisted: usize,
+    /// The kind and name of each object that exists but could not be decoded, so it must not be reported as missing.
     hidden: BTreeSet<(&'static str, Arc<str>)>,
+    /// The sets in the kernel that have to be made anew, by name. The dump does not have them any more.
+    others: BTreeMap<Arc<str>, Arc<Set>>,
 }
 
 impl Finder {
+    fn push(&mut self, what: DifferenceKind) {
+        if self.found.len() < MOST_LISTED {
+            self.found.push(what);
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
     /// Finds differences of the table itself, and objects that this program never creates.
     fn of_table<Owner>(&mut self, records: &Records<Owner>, dump: &mut TableDump) {
         if std::mem::take(&mut dump.dormant) {
-            self.found.push(DifferenceKind::Dormant);
+            self.push(DifferenceKind::Dormant);
         }
         let unknown_flags = std::mem::take(&mut dump.unknown_flags);
         if unknown_flags != 0 || dump.table != records.static_rules.table {
             dump.table = records.static_rules.table.clone();
-            self.found.push(DifferenceKind::Table(TableState { unknown_flags, ..TableState::default() }));
+            self.push(DifferenceKind::Table(TableState { unknown_flags, ..TableState::default() }));
         }
         // Ownership (which process may change the table) does not affect packets, so it is not a difference.
         dump.ownership = if records.static_rules.owned { Ownership::Ours } else { Ownership::Unowned };
-        self.found.extend(std::mem::take(&mut dump.objects).into_iter().map(DifferenceKind::Object));
+        std::mem::take(&mut dump.objects).into_iter().for_each(|object| self.push(DifferenceKind::Object(object)));
         for error in std::mem::take(&mut dump.unreadable) {
             self.hidden.extend(error.name.clone().map(|name| (error.object, name)));
-            self.found.push(DifferenceKind::Unreadable(error));
+            self.push(DifferenceKind::Unreadable(error));
         }
     }
 
@@ -343,7 +174,7 @@ impl Finder {
                 None => DifferenceKind::SurplusChain(chain.clone(), rules.len()),
             };
             let stays = matches!(what, DifferenceKind::OtherChain { .. });
-            self.found.push(what);
+            self.push(what);
             stays
         });
     }
@@ -355,35 +186,33 @@ impl Finder {
         let of_static = records.static_rules.sets.iter().zip(&lens).map(|(set, len)| (&*set.name, (set, *len)));
         let own = records.wanted().flat_map(|(_, record)| record.own_sets()).map(|set| (&*set.name, (set, 0)));
         let wanted: HashMap<&str, (&Arc<Set>, usize)> = own.chain(of_static).collect();
-        let is_static = |name: &str| records.static_rules.sets.iter().any(|set| *set.name == *name);
-        let mut others = Vec::new();
-        for (name, (present, _)) in &mut dump.sets {
-            let other = |wanted: &Arc<Set>, present: &Set| DifferenceKind::OtherSet {
-                wanted: Arc::clone(wanted),
-                present: Arc::new(present.clone()),
-            };
+        dump.sets.retain(|name, (present, _)| {
             match wanted.get(&**name) {
                 Some((set, _)) if !set_size::is_same_kind(set, present) => {
-                    others.push(Arc::clone(name));
-                    self.hidden.insert(("set", Arc::clone(name)));
-                    self.found.push(other(set, present));
+                    self.others.insert(Arc::clone(name), Arc::new(present.clone()));
+                    return false;
                 }
-                Some((set, len)) if is_static(name) && set_size::needs_resize(set, present.size, *len) => {
-                    let with_capacity = set_size::with_capacity(set, *len);
-                    self.found.push(other(&with_capacity, present));
-                    present.size = with_capacity.size;
+                Some((set, len)) => {
+                    if let Some(number) = records.static_number(name)
+                        && set_size::needs_resize(set, present.size, *len)
+                    {
+                        let wanted = set_size::with_capacity(set, *len);
+                        let size = wanted.size;
+                        let elements = all_elements(records, number);
+                        self.push(DifferenceKind::OtherSet { wanted, present: Arc::new(present.clone()), elements });
+                        present.size = size;
+                    }
                 }
-                Some(_) => {}
                 None if present.flags.dynamic || verdicts::can_be_verdict_map(present) => {}
                 // An anonymous set is part of a rule, and rules are compared as a whole.
-                None if present.flags.anonymous => others.push(Arc::clone(name)),
+                None if present.flags.anonymous => return false,
                 None => {
-                    others.push(Arc::clone(name));
-                    self.found.push(DifferenceKind::SurplusSet(Arc::new(present.clone())));
+                    self.push(DifferenceKind::SurplusSet(Arc::new(present.clone())));
+                    return false;
                 }
             }
-        }
-        dump.sets.retain(|name, _| !others.contains(name));
+            true
+        });
     }
 
     /// Turns the commands that `comparison` returned into differences.
@@ -399,22 +228,25 @@ impl Finder {
             known.or_else(|| (records.static_rules.on_demand)(name))
         };
         let mut elements = Changed::default();
+        let mut sets = BTreeMap::new();
         let (mut new, mut other) = (BTreeSet::new(), BTreeSet::new());
         for command in commands {
             match command {
                 Command::AddChain(_, chain) => drop(new.insert(&chain.name)),
                 Command::FlushChain(_, name) | Command::AddRule(_, name, _) => drop(other.insert(name)),
-                Command::AddSet(_, set) if !self.is_hidden("set", &set.name) => {
-                    self.found.push(DifferenceKind::NoSet(Arc::clone(set)));
-                }
-                Command::DeleteSet(_, set) => self.found.push(DifferenceKind::SurplusSet(Arc::clone(set))),
-                Command::AddElements(_, set, list) => elements.add(set, list, true),
+                Command::AddSet(_, set) => drop(sets.insert(&set.name, (set, Elements::default()))),
+                Command::DeleteSet(_, set) => self.push(DifferenceKind::SurplusSet(Arc::clone(set))),
+                Command::AddElements(_, set, list) => match sets.get_mut(&set.name) {
+                    Some((_, of_set)) if self.is_whole(records, &set.name) => of_set.clone_from(list),
+                    _ => elements.add(set, list, true),
+                },
                 Command::DeleteElements(_, set, list) => elements.add(set, list, false),
                 // Only commands for sets that were reported already come here: the table in the dump was corrected before, and `comparison`
                 // was told to delete no chains.
                 _ => {}
             }
         }
+        self.whole_sets(sets.into_values());
         for name in new.union(&other) {
             let present = dump.chains.get(&***name);
             let what = match (content(name), present) {
@@ -424,13 +256,31 @@ impl Finder {
                 (None, Some((chain, rules))) => DifferenceKind::SurplusChain(chain.clone(), rules.len()),
                 (None, None) => continue,
             };
-            self.found.push(what);
+            self.push(what);
         }
         let comment = |name: &str| {
             let of_record = wanted.get(name).and_then(|content| content.chain.comment.clone());
             of_record.or_else(|| dump.chains.get(name)?.0.comment.clone())
         };
         elements.finish(self, comment);
+    }
+
+    /// Reports sets that are missing or of another form, each with the elements that it should have.
+    fn whole_sets<'a>(&mut self, sets: impl Iterator<Item = (&'a Arc<Set>, Elements)>) {
+        for (set, elements) in sets {
+            let wanted = Arc::clone(set);
+            match self.others.remove(&set.name) {
+                Some(present) => self.push(DifferenceKind::OtherSet { wanted, present, elements }),
+                None if self.is_hidden("set", &set.name) => {}
+                None => self.push(DifferenceKind::NoSet { set: wanted, elements }),
+            }
+        }
+    }
+
+    /// Whether the difference of a set that has to be added says enough of its elements. Of a missing set of one owner it does not: see
+    /// [`DifferenceKind::NoSet`].
+    fn is_whole<Owner: Clone + Eq + Hash + Ord>(&self, records: &Records<Owner>, name: &Arc<str>) -> bool {
+        records.static_number(name).is_some() || self.others.contains_key(name) || self.is_hidden("set", name)
     }
 
     fn is_hidden(&self, kind: &'static str, name: &Arc<str>) -> bool {
@@ -448,9 +298,9 @@ impl Finder {
             }
         }
         for (set, elements) in found.into_values() {
-            self.found.extend(
-                elements.into_iter().map(|element| DifferenceKind::StaleClient { set: Arc::clone(set), element }),
-            );
+            for element in elements {
+                self.push(DifferenceKind::StaleClient { set: Arc::clone(set), element });
+            }
         }
     }
 }
@@ -461,43 +311,34 @@ fn chains<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>) -> HashMap<&
     records.static_rules.chains.iter().chain(own).map(|content| (&*content.chain.name, content)).collect()
 }
 
-/// The elements that `comparison` deletes and adds, by set name and key.
+/// The elements that `comparison` deletes and adds, by set name; those that it adds are wanted.
 #[derive(Default)]
-struct Changed(BTreeMap<Arc<str>, (Arc<Set>, Pairs)>);
+struct Changed<'a>(BTreeMap<&'a Arc<str>, (&'a Arc<Set>, Vec<(ElementRef<'a>, bool)>)>);
 
-/// Pairs of present and wanted element, by key.
-type Pairs = BTreeMap<Vec<u8>, Pair>;
-
-/// The present and the wanted element with one key.
-type Pair = (Option<Element>, Option<Element>);
-
-impl Changed {
-    fn add(&mut self, set: &Arc<Set>, list: &Elements, is_wanted: bool) {
-        let entry = self.0.entry(Arc::clone(&set.name));
-        let (_, keys) = entry.or_insert_with(|| (Arc::clone(set), Pairs::new()));
-        for element in list {
-            let (present, wanted) = keys.entry(element.key().to_vec()).or_default();
-            *(if is_wanted { wanted } else { present }) = Some(element.element());
-        }
+impl<'a> Changed<'a> {
+    fn add(&mut self, set: &'a Arc<Set>, list: &'a Elements, is_wanted: bool) {
+        let (_, all) = self.0.entry(&set.name).or_insert_with(|| (set, Vec::new()));
+        all.extend(list.iter().map(|element| (element, is_wanted)));
     }
 
+    /// Joins the present and the wanted element of each key. They stay packed until here, because a set may have a million.
     fn finish(self, finder: &mut Finder, comment: impl Fn(&str) -> Option<Arc<str>>) {
-        let held = |element: Element| {
-            let leads_to = match &element.value {
-                nft::Value::Verdict(verdict) => verdict.chain().and_then(|chain| comment(chain)),
-                nft::Value::None | nft::Value::Data(_) => None,
-            };
-            LedElement { element, leads_to }
+        let held = |element: ElementRef<'_>| {
+            let leads_to = element.target().and_then(&comment);
+            LedElement { element: element.element(), leads_to }
         };
-        for (name, (set, keys)) in self.0 {
+        for (name, (set, mut all)) in self.0 {
             // If some elements of the set could not be decoded, a wanted element may exist although the dump lacks it.
-            let is_partial = finder.is_hidden("elements", &name);
-            let known = keys.into_values().filter(|(present, _)| !is_partial || present.is_some());
-            finder.found.extend(known.map(|(present, wanted)| DifferenceKind::Element {
-                set: Arc::clone(&set),
-                wanted: wanted.map(held),
-                present: present.map(held),
-            }));
+            let is_partial = finder.is_hidden("elements", name);
+            all.sort_by_key(|(element, _)| element.key());
+            for of_key in all.chunk_by(|(one, _), (next, _)| one.key() == next.key()) {
+                let find =
+                    |of| of_key.iter().find(|(_, is_wanted)| *is_wanted == of).map(|(element, _)| held(*element));
+                let (present, wanted) = (find(false), find(true));
+                if !is_partial || present.is_some() {
+                    finder.push(DifferenceKind::Element { set: Arc::clone(set), wanted, present });
+                }
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ mod changes;
 mod commit;
 mod comparison;
 mod content;
+mod difference;
 pub mod differences;
 mod kernel_state;
 mod objects;

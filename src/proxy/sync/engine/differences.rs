@@ -18,6 +18,15 @@ use rules::endpoints::select;
 use rules::model::{ObjectName, State};
 use rules::table::ServiceObjects;
 
+/// How the tables differ from what they should hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDifferences {
+    /// The first differences of each table; the same ones each time.
+    pub listed: Vec<TableDifference>,
+    /// For each table the number of its other differences, in the order of [`Engine::table_names`].
+    pub unlisted: Vec<usize>,
+}
+
 /// Something in a table that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDifference {
@@ -66,11 +75,11 @@ impl<K: Kernel> Engine<K> {
     /// Returns how `dumps`, tables in the order of [`Engine::table_names`], differ from what they should hold. A difference that belongs to
     /// no Service of this engine, such as one of a deleted Service, gets its subject from `before`, an engine with an earlier state of the
     /// cluster. The number of maps into which the endpoints are split counts as a difference only if the configuration sets it.
-    pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> Vec<TableDifference> {
+    pub fn differences(&mut self, dumps: Vec<Option<TableDump>>, before: Option<&Self>) -> TableDifferences {
         self.adopt_maps(&dumps);
         self.recompute();
         let names = self.tables.names();
-        let mut found = self.tables.differences(dumps);
+        let (mut found, unlisted) = self.tables.differences(dumps);
         let mut subjects = subjects(&self.state, &self.tables, &found);
         if let Some(before) = before {
             before.own(&mut found);
@@ -81,12 +90,12 @@ impl<K: Kernel> Engine<K> {
                 }
             }
         }
-        let differences = found.into_iter().zip(subjects).map(|((table, difference), subject)| TableDifference {
+        let listed = found.into_iter().zip(subjects).map(|((table, difference), subject)| TableDifference {
             table: names[table].clone(),
             subject,
             what: difference.what,
         });
-        differences.collect()
+        TableDifferences { listed: listed.collect(), unlisted }
     }
 }
 

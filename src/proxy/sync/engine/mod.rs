@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use commit::{Failed, cannot_own};
-pub(crate) use differences::{Subject, TableDifference};
+pub(crate) use differences::{Subject, TableDifference, TableDifferences};
 use foldhash::HashSet;
 use maps::MapChoice;
 use nft::monitor::Process;

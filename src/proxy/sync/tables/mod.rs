@@ -381,13 +381,18 @@ impl Tables {
     }
 
     /// Returns the differences between `dumps`, which are in the order of the tables, and what the tables should hold; each with the number
-    /// of its table.
-    pub(super) fn differences(&mut self, dumps: Vec<Option<TableDump>>) -> Vec<(usize, Difference<Owner>)> {
-        let mut all = Vec::new();
+    /// of its table. Also the number of those of each table that are not listed.
+    pub(super) fn differences(
+        &mut self,
+        dumps: Vec<Option<TableDump>>,
+    ) -> (Vec<(usize, Difference<Owner>)>, Vec<usize>) {
+        let (mut all, mut unlisted) = (Vec::new(), Vec::new());
         for ((number, table), dump) in self.tables.iter_mut().enumerate().zip(dumps) {
-            all.extend(table.records.differences(dump).into_iter().map(|difference| (number, difference)));
+            let of_table = table.records.differences(dump);
+            all.extend(of_table.listed.into_iter().map(|difference| (number, difference)));
+            unlisted.push(of_table.unlisted);
         }
-        all
+        (all, unlisted)
     }
 
     /// Returns the owners of the differing objects `whats`, in their order, in the table with the number `table`.
