@@ -313,7 +313,10 @@ fn chains<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>) -> HashMap<&
 
 /// The elements that `comparison` deletes and adds, by set name; those that it adds are wanted.
 #[derive(Default)]
-struct Changed<'a>(BTreeMap<&'a Arc<str>, (&'a Arc<Set>, Vec<(ElementRef<'a>, bool)>)>);
+struct Changed<'a>(BTreeMap<&'a Arc<str>, OfSet<'a>>);
+
+/// A set, and its changed elements, each with whether it is wanted.
+type OfSet<'a> = (&'a Arc<Set>, Vec<(ElementRef<'a>, bool)>);
 
 impl<'a> Changed<'a> {
     fn add(&mut self, set: &'a Arc<Set>, list: &'a Elements, is_wanted: bool) {
