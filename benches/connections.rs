@@ -44,7 +44,7 @@ const ROUNDS: usize = 40;
 /// The largest number of Services measured for layout `chains` with a chain for each endpoint: with 20,000 its first sync takes a minute.
 const MOST_CHAINS: u32 = 5_000;
 /// How long upstream's proxy may take to program all Services.
-const PROGRAMMED_WITHIN: Duration = Duration::from_secs(600);
+const PROGRAMMED_WITHIN: Duration = Duration::from_secs(300);
 const PROGRAMMED_WITHIN_QUICK: Duration = Duration::from_secs(60);
 /// The series with which the others are compared.
 const ONE_RULE: &str = "one rule that translates";

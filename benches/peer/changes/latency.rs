@@ -9,6 +9,7 @@
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,10 @@ use tokio::time::timeout;
 
 use super::super::control_plane::{ControlPlane, Garbage, client};
 use super::super::{ENDPOINTS, PODS, Peers, SLICE, Who, answered, config, host, probe as probed, programs, wait_for};
-use super::SERVICES;
 use super::cluster::{App, NETWORK, PORTS};
 use super::probes::come_first;
 use super::writers::{Load, write};
+use super::{SERVICES, Stop, rcu};
 use crate::measure::{cpu_time_with_children, permille};
 use crate::support::netns::Namespace;
 use crate::support::proxy::{Proxy, binary};
@@ -35,6 +36,9 @@ use crate::table::Table;
 const PAUSE: Duration = Duration::from_millis(37);
 /// The bench fails if no packet reaches the new endpoint within this time after a change.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The metric with the number of syncs, of each IP family.
+const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count";
 
 /// A run: the proxy, its `minSyncPeriod` if that is set, the changes a second, and the goals for median, p99 and longest time.
 struct Case {
@@ -80,14 +84,20 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     let cpu = || cpu_time_with_children(&proxy.pid().to_string());
     let peers = Peers { node, plane: &plane, programs };
     let before = cpu();
-    let (times, made) = thread::scope(|scope| {
+    let stop = &AtomicBool::new(false);
+    let (times, made, waits) = thread::scope(|scope| {
         let writing = scope.spawn(move || write(apps, load));
         let watching = scope.spawn(move || watch(load.time));
+        let looking = scope.spawn(|| rcu::look(proxy.pid(), stop));
+        let stopped = Stop(stop);
         let times = scope.spawn(|| peers.changes(load.time)).join().expect("the measurement does not panic");
         let seen = watching.join().expect("the watching client does not panic");
-        (since_seen(&times, &seen), writing.join().expect("a writer does not panic"))
+        drop(stopped);
+        let waits = looking.join().expect("looking does not panic");
+        (since_seen(&times, &seen), writing.join().expect("a writer does not panic"), waits)
     });
     let share = (cpu() - before).as_secs_f64() / load.time.as_secs_f64();
+    let made_syncs = syncs(&proxy).saturating_sub(syncs_before);
     proxy.stop();
     let period = case.period.map(|period| format!(", minSyncPeriod {period}")).unwrap_or_default();
     let what = format!("{}{period}, {} changes a second", case.who.name(), case.rate);
@@ -109,9 +119,22 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     }
     table.text("  of so many", &answered.len().to_string(), "");
     table.text("  processor time of the proxy, share of one CPU", &format!("{:.0} %", share * 100.0), "");
+    table.text("  syncs a second", &(made_syncs / seconds).to_string(), "");
+    table.text(
+        "  waits of the proxy for RCU in the kernel, share of the time",
+        &format!("{:.1} %", waits.share() * 100.0),
+        "",
+    );
     if answered.len() < times.len() {
         table.fail(&format!("{what}: a change was not in force after {LIMIT:?}"));
     }
+}
+
+/// Returns how many syncs a proxy has made, as its metrics say.
+fn syncs(proxy: &Proxy<'_>) -> u64 {
+    let page = proxy.get("127.0.0.1:10249", "/metrics");
+    let count = |line: &str| line.strip_prefix(SYNCS)?.rsplit_once(' ')?.1.parse::<u64>().ok();
+    page.lines().filter_map(count).max().expect("the page has the number of syncs")
 }
 
 impl Peers<'_> {

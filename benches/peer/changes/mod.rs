@@ -9,6 +9,7 @@
 mod cluster;
 pub(crate) mod latency;
 mod probes;
+mod rcu;
 mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
