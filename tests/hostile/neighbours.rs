@@ -40,10 +40,10 @@ fn paced(layout: Layout) -> Value {
     config
 }
 
-/// Layout `chains` has eleven chains for each Service here, all of which a read-back lists and a flush of all rules empties: ten times
-/// as many Services take ten times as long.
+/// So many that a repair is more than a moment's work, and so few that it takes far less than [`REPAIRED_WITHIN`] on a slow machine too. Layout
+/// `chains` has eleven chains for each Service here, all of which a read-back lists and a flush of all rules empties.
 fn services(layout: Layout) -> u32 {
-    if layout == Layout::Chains { 100 } else { 1_000 }
+    if layout == Layout::Chains { 100 } else { 300 }
 }
 
 /// The objects of this many Services, each with one port and [`ENDPOINTS`].

@@ -83,7 +83,7 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     wait_for(PODS[0], Instant::now());
     let cpu = || cpu_time_with_children(&proxy.pid().to_string());
     let peers = Peers { node, plane: &plane, programs };
-    let before = cpu();
+    let (before, syncs_before) = (cpu(), syncs(&proxy));
     let stop = &AtomicBool::new(false);
     let (times, made, waits) = thread::scope(|scope| {
         let writing = scope.spawn(move || write(apps, load));

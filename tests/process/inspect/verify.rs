@@ -353,7 +353,7 @@ fn of_the_structure() -> Vec<Tampering> {
         tampering(
             "delete map ip kube-proxy health-check-nodeports",
             None,
-            "the map health-check-nodeports is missing in the table ip kube-proxy",
+            "the map health-check-nodeports with 1 element is missing in the table ip kube-proxy",
         ),
     ]
 }
