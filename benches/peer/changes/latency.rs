@@ -83,7 +83,8 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     wait_for(PODS[0], Instant::now());
     let cpu = || cpu_time_with_children(&proxy.pid().to_string());
     let peers = Peers { node, plane: &plane, programs };
-    let (before, syncs_before) = (cpu(), syncs(&proxy));
+    // A packet may pass before the first sync is counted.
+    let (before, syncs_before) = (cpu(), syncs(&proxy).unwrap_or(0));
     let stop = &AtomicBool::new(false);
     let (times, made, waits) = thread::scope(|scope| {
         let writing = scope.spawn(move || write(apps, load));
@@ -97,7 +98,7 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
         (since_seen(&times, &seen), writing.join().expect("a writer does not panic"), waits)
     });
     let share = (cpu() - before).as_secs_f64() / load.time.as_secs_f64();
-    let made_syncs = syncs(&proxy).saturating_sub(syncs_before);
+    let made_syncs = syncs(&proxy).expect("the page has the number of syncs").saturating_sub(syncs_before);
     proxy.stop();
     let period = case.period.map(|period| format!(", minSyncPeriod {period}")).unwrap_or_default();
     let what = format!("{}{period}, {} changes a second", case.who.name(), case.rate);
@@ -119,7 +120,7 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     }
     table.text("  of so many", &answered.len().to_string(), "");
     table.text("  processor time of the proxy, share of one CPU", &format!("{:.0} %", share * 100.0), "");
-    table.text("  syncs a second", &(made_syncs / seconds).to_string(), "");
+    table.text("  syncs a second", &format!("{:.1}", f64::from(made_syncs) / load.time.as_secs_f64()), "");
     table.text(
         "  waits of the proxy for RCU in the kernel, share of the time",
         &format!("{:.1} %", waits.share() * 100.0),
@@ -130,11 +131,11 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     }
 }
 
-/// Returns how many syncs a proxy has made, as its metrics say.
-fn syncs(proxy: &Proxy<'_>) -> u64 {
+/// Returns how many syncs a proxy has made, as its metrics say; `None` before the first.
+fn syncs(proxy: &Proxy<'_>) -> Option<u32> {
     let page = proxy.get("127.0.0.1:10249", "/metrics");
-    let count = |line: &str| line.strip_prefix(SYNCS)?.rsplit_once(' ')?.1.parse::<u64>().ok();
-    page.lines().filter_map(count).max().expect("the page has the number of syncs")
+    let count = |line: &str| line.strip_prefix(SYNCS)?.rsplit_once(' ')?.1.parse::<u32>().ok();
+    page.lines().filter_map(count).max()
 }
 
 impl Peers<'_> {
