@@ -40,8 +40,8 @@ fn paced(layout: Layout) -> Value {
     config
 }
 
-/// So many that a repair is more than a moment's work, and so few that it takes far less than [`REPAIRED_WITHIN`] on a slow machine too. Layout
-/// `chains` has eleven chains for each Service here, all of which a read-back lists and a flush of all rules empties.
+/// Few enough that a repair takes less than [`REPAIRED_WITHIN`] on a slow machine too. Layout `chains` has eleven chains for each Service
+/// here, all of which a read-back lists and a flush of all rules empties.
 fn services(layout: Layout) -> u32 {
     if layout == Layout::Chains { 100 } else { 300 }
 }

@@ -1,8 +1,8 @@
-//! Looks how long threads of a proxy wait in the kernel until all readers of rules have left (RCU), as a transaction and the deletion of
+//! Measures how long threads of a proxy wait in the kernel for the end of an RCU grace period, as a transaction and the deletion of
 //! objects may have to.
 //!
-//! Looks at `/proc/PID/wchan` (`proc(5)`) of each thread of the proxy, and of the programs that it runs, every [`STEP`]. A wait that is shorter than that is
-//! seen with a probability in proportion to its length, so the share of the looks is the share of the time.
+//! Reads `/proc/PID/task/TID/wchan` (`proc(5)`) of each thread of the proxy, and of the programs that it runs, every [`STEP`]. A shorter
+//! wait is seen with a probability in proportion to its length, so the share of the looks is the share of the time.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

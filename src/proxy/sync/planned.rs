@@ -17,7 +17,8 @@ use rules::model::{ObjectName, State};
 
 /// From this number of Services on, a second thread helps: with fewer Services, its start may cost more than it saves.
 const MANY: usize = 256;
-/// Plan at most this many Services in one call of [`all`]: the plans of 45,000 Services at once would take more memory than their records.
+/// Callers plan at most this many Services in one call of [`all`]. Each plan has effects besides its records, and is needed for a moment only,
+/// so the plans of all Services of a large cluster at once would raise the peak memory.
 pub(super) const AT_ONCE: usize = 4096;
 
 /// The plan for one Service.

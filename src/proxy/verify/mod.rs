@@ -47,7 +47,8 @@ look.";
 
 /// How much longer than `minSyncPeriod`, or than [`AUTOMATIC_LIMIT`] without it, the second comparison waits.
 const MOMENT: Duration = Duration::from_secs(1);
-/// The most comparisons. Two are enough, unless only one of them lists all differences: see [`Told::retain_in`].
+/// The most comparisons. Two are enough, unless only one of them lists all differences: see [`Told::retain_in`]. If no two in a row can be
+/// compared, the differences of the last one count.
 const LOOKS: usize = 4;
 const SOCKET: &str = "cannot open a netfilter netlink socket";
 

@@ -31,9 +31,9 @@ impl Told {
         self.unlisted.iter().sum()
     }
 
-    /// Keeps the differences that `before`, an earlier look, has too. Returns false, and keeps all, if that cannot be said, because of a
-    /// table only one of the two lists all differences: those that it lists may be among those that the other one only counts. If both
-    /// only count some, the smaller count is kept.
+    /// Keeps the differences that `before`, an earlier look, has too. If both looks have differences of a table that are only counted, keeps
+    /// the smaller count. If only one of them has some, the looks cannot be compared, because a difference that one lists may be among
+    /// those that the other counts: then keeps all and returns false.
     pub(super) fn retain_in(&mut self, before: &Self) -> bool {
         let mut unlisted = self.unlisted.iter().zip(&before.unlisted);
         if unlisted.any(|(now, before)| (*now == 0) != (*before == 0)) {
