@@ -30,7 +30,7 @@ use super::flows::{Moment, Reconciled};
 use super::journal::Journal;
 use super::observers::Observers;
 use super::pending::{Counted, Pending};
-use super::planned;
+use super::planned::{self, Planned};
 use super::problems;
 use super::quarantine::{NotProgrammed, Quarantine};
 use super::settings;
@@ -286,15 +286,11 @@ impl<K: Kernel> Engine<K> {
         }
         let families: Vec<Family> = self.families().collect();
         self.tables.reserve(names.len());
-        for names in names.chunks(planned::AT_ONCE) {
-            let plans = planned::all(&self.state, &self.tables, self.budget.limit(), names);
-            for (name, planned) in names.iter().zip(plans) {
-                self.quarantine.retry(name);
-                self.budget.note(name, planned.size);
-                self.tables.put_records(name, planned.records);
-                self.observers.planned(name, planned.effects, &families);
-            }
-        }
+        self.plan(&names, |engine, name, planned| {
+            engine.quarantine.retry(name);
+            engine.tables.put_records(name, planned.records);
+            engine.observers.planned(name, planned.effects, &families);
+        });
         if !self.tables.take_outdated() {
             return (names.len(), names.pop().filter(|_| names.is_empty()));
         }
@@ -307,14 +303,21 @@ impl<K: Kernel> Engine<K> {
         let done: HashSet<&ObjectName> = done.iter().collect();
         let others = self.state.services().map(|service| &service.name).filter(|name| !done.contains(name));
         let others: Vec<ObjectName> = others.cloned().collect();
-        for names in others.chunks(planned::AT_ONCE) {
+        self.plan(&others, |engine, name, planned| {
+            if planned.fits {
+                engine.quarantine.retry(name);
+                engine.tables.put_records(name, planned.records);
+            }
+        });
+    }
+
+    /// Plans Services, some at a time, and passes each plan on.
+    fn plan(&mut self, names: &[ObjectName], mut take: impl FnMut(&mut Self, &ObjectName, Planned)) {
+        for names in names.chunks(planned::AT_ONCE) {
             let plans = planned::all(&self.state, &self.tables, self.budget.limit(), names);
             for (name, planned) in names.iter().zip(plans) {
                 self.budget.note(name, planned.size);
-                if planned.fits {
-                    self.quarantine.retry(name);
-                    self.tables.put_records(name, planned.records);
-                }
+                take(self, name, planned);
             }
         }
     }
