@@ -82,7 +82,8 @@ run_binary() { # BINARY ARGUMENT...
 run_again() { # BINARY LOG
 	local names name
 	grep -a -A 3 'panicked at' "$2" | sed 's/^/--- /'
-	names=$(awk '/^failures:$/ { listed = 1 } /^test result: / { listed = 0 } listed && /^    [^ ]+$/ && !seen[$1]++ { print $1 }' "$2")
+	# The last list is the program's own.
+	names=$(awk '/^failures:$/ { names = "" } /^    [^ ]+$/ { names = names $1 "\n" } END { printf "%s", names }' "$2")
 	[ -n "$names" ] && [ "$(echo "$names" | wc -l)" -le 5 ] || return 1
 	for name in $names; do
 		echo "--- again, alone: $name ---"
