@@ -217,12 +217,7 @@ fn sent() -> f64 {
 fn wait_until_synced(proxy: &Proxy<'_>) {
     const SYNCED: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
     let end = Instant::now() + STARTED_WITHIN;
-    let has_synced = || {
-        let page = proxy.try_get("127.0.0.1:10249", "/metrics").unwrap_or_default();
-        let mut values =
-            page.lines().filter(|line| line.starts_with(SYNCED)).filter_map(|line| line.rsplit(' ').next());
-        values.any(|value| value.parse::<f64>().is_ok_and(|time| time > 0.0))
-    };
+    let has_synced = || proxy.series(SYNCED).iter().any(|time| *time > 0.0);
     while !has_synced() {
         assert!(Instant::now() < end, "a proxy has no rules after {STARTED_WITHIN:?}:\n{}", proxy.log());
         sleep(Duration::from_millis(100));

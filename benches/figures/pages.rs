@@ -2,7 +2,7 @@
 //!
 //! Takes a page and rows, and gives the page with what stands between its marks written again:
 //!
-//!     <!-- figures: NAME -->           a table of this module, the plots, or all rows
+//!     <!-- figures: NAME -->           a table of `grids`, the plots, or all rows
 //!     <!-- /figures -->
 //!     takes <!-- figure: ROW -->17 us<!-- / --> then
 //!
@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::fleet;
+use super::grids::{GRIDS, Grid};
 use super::{Row, find, plots, significant, time};
 
 const BLOCK: (&str, &str) = ("<!-- figures: ", "<!-- /figures -->");
@@ -18,94 +19,6 @@ const SINGLE: (&str, &str) = ("<!-- figure: ", "<!-- / -->");
 const END: &str = " -->";
 /// What stands for a row that was not measured.
 const MISSING: &str = "-";
-
-/// A table. A column has its heading, and the text that replaces `{}` in the names of rows; a row has its label and its name.
-struct Grid {
-    name: &'static str,
-    columns: &'static [(&'static str, &'static str)],
-    rows: &'static [(&'static str, &'static str)],
-}
-
-/// The rows of a comparison with upstream.
-const BESIDE: &[(&str, &str)] = &[
-    ("process start to the first answered connection", "start to the first answered connection, {}"),
-    (
-        "one endpoint, from the API server's answer to a packet, median of 6",
-        "one endpoint, from the API server's answer to a packet, median, {}",
-    ),
-    ("peak resident memory", "peak resident memory, {}"),
-    ("the same after the changes", "peak resident memory, {} > resident memory at the end"),
-    (
-        "processor time of the start, with the programs it ran",
-        "peak resident memory, {} > processor time of the start, with children",
-    ),
-    ("processor time of the API server for it", "peak resident memory, {} > processor time of the API server for it"),
-    ("bytes from the API server for it", "peak resident memory, {} > bytes from the API server for it"),
-];
-
-/// The rows of new connections; the columns are numbers of Services.
-const CONNECT: &[(&str, &str)] = &[
-    ("this program, layout `maps`", "connect, layout maps, {} Services, all > p99"),
-    ("layout `chains`", "connect, layout chains, {} Services, all > p99"),
-    (
-        "layout `chains` without chains of endpoints",
-        "connect, layout chains without chains of endpoints, {} Services, all > p99",
-    ),
-    ("upstream, mode nftables", "connect, upstream nftables, {} Services, all > p99"),
-    ("upstream, mode iptables", "connect, upstream iptables, {} Services, all > p99"),
-    ("upstream, mode ipvs", "connect, upstream ipvs, {} Services, all > p99"),
-    ("one rule that translates", "connect, one rule that translates, all > p99"),
-    ("no proxy", "connect, no proxy, all > p99"),
-];
-
-const GRIDS: &[Grid] = &[
-    Grid {
-        name: "beside",
-        columns: &[
-            ("this program, 1,000 Services", "1000 x 10, ours"),
-            ("upstream", "1000 x 10, upstream"),
-            ("this program, 5,000", "5000 x 10, ours"),
-            ("upstream", "5000 x 10, upstream"),
-        ],
-        rows: BESIDE,
-    },
-    Grid {
-        name: "layouts",
-        columns: &[
-            ("`chains`, 1,000 Services", "1000 x 10, ours, layout chains"),
-            ("without chains of endpoints", "1000 x 10, ours, layout chains without chains of endpoints"),
-            ("`chains`, 5,000", "5000 x 10, ours, layout chains"),
-            ("without", "5000 x 10, ours, layout chains without chains of endpoints"),
-        ],
-        rows: BESIDE,
-    },
-    Grid {
-        name: "sizes",
-        columns: &[("1,000 Services", "1000"), ("5,000", "5000"), ("20,000", "20000"), ("100,000", "100000")],
-        rows: &[
-            ("first sync, from objects in memory", "first sync, {} x 10, from objects in memory"),
-            ("`nft -f` of the same table", "nft -f of the same table, {} x 10"),
-            ("one endpoint replaced, median", "one endpoint replaced, {} Services, median"),
-            ("one endpoint replaced, p99", "one endpoint replaced, {} Services, p99"),
-            ("10 to 11 endpoints, median", "10 to 11 endpoints, {} Services, median"),
-            ("layout `chains`: first sync", "layout chains: first sync, {} x 10"),
-            (
-                "without chains of endpoints: first sync",
-                "layout chains without chains of endpoints: first sync, {} x 10",
-            ),
-            (
-                "process start to programmed, API server, protobuf",
-                "process start to programmed, {} x 10, API server, Protobuf",
-            ),
-            ("`verify`, API server, protobuf", "kube-proxy verify, {} x 10, API server, Protobuf"),
-        ],
-    },
-    Grid {
-        name: "connections",
-        columns: &[("100 Services", "100"), ("1,000", "1000"), ("5,000", "5000"), ("20,000", "20000")],
-        rows: CONNECT,
-    },
-];
 
 /// Returns a page with its tables and figures written from these rows.
 ///
@@ -151,12 +64,12 @@ fn table(grid: &Grid, rows: &[Row]) -> String {
     let head: Vec<String> = grid.columns.iter().map(|(title, _)| (*title).to_owned()).collect();
     let mut used = BTreeSet::new();
     let mut lines = Vec::new();
-    for (label, template) in grid.rows {
+    for (label, name) in grid.rows {
         let cells: Vec<String> = grid
             .columns
             .iter()
             .map(|(_, with)| {
-                let (text, run) = cell(rows, &template.replace("{}", with));
+                let (text, run) = cell(rows, &grid.row_of(name, with));
                 used.extend(run);
                 text
             })

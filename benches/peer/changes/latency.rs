@@ -84,7 +84,7 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     let cpu = || cpu_time_with_children(&proxy.pid().to_string());
     let peers = Peers { node, plane: &plane, programs };
     // A packet may pass before the first sync is counted.
-    let (before, syncs_before) = (cpu(), syncs(&proxy).unwrap_or(0));
+    let (before, syncs_before) = (cpu(), syncs(&proxy).unwrap_or_default());
     let stop = &AtomicBool::new(false);
     let (times, made, waits) = thread::scope(|scope| {
         let writing = scope.spawn(move || write(apps, load));
@@ -97,13 +97,32 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
         let waits = looking.join().expect("looking does not panic");
         (since_seen(&times, &seen), writing.join().expect("a writer does not panic"), waits)
     });
-    let share = (cpu() - before).as_secs_f64() / load.time.as_secs_f64();
-    let made_syncs = syncs(&proxy).expect("the page has the number of syncs").saturating_sub(syncs_before);
+    let per_second = |count: f64| count / load.time.as_secs_f64();
+    let share = per_second((cpu() - before).as_secs_f64());
+    let syncs = per_second(syncs(&proxy).expect("the page has the number of syncs") - syncs_before);
     proxy.stop();
+    let changes = made.random / load.time.as_secs().max(1);
+    print(table, case, &Measured { changes, times, share, syncs, waits: waits.share() });
+}
+
+/// What was measured of a case.
+struct Measured {
+    /// Changes of other objects a second.
+    changes: u64,
+    times: Vec<Time>,
+    /// The processor time of the proxy as a share of one processor.
+    share: f64,
+    /// Syncs a second.
+    syncs: f64,
+    /// The share of the time in which the proxy waited for RCU.
+    waits: f64,
+}
+
+fn print(table: &mut Table, case: &Case, measured: &Measured) {
+    let Measured { changes, times, share, syncs, waits } = measured;
     let period = case.period.map(|period| format!(", minSyncPeriod {period}")).unwrap_or_default();
     let what = format!("{}{period}, {} changes a second", case.who.name(), case.rate);
-    let seconds = load.time.as_secs().max(1);
-    table.text(&format!("{what}: changes made a second"), &(made.random / seconds).to_string(), &case.rate.to_string());
+    table.text(&format!("{what}: changes made a second"), &changes.to_string(), &case.rate.to_string());
     let [median, p99, longest] = case.goals;
     let answered: Vec<Duration> = times.iter().filter_map(|time| time.to_packet).collect();
     let seen: Vec<Duration> = times.iter().filter_map(|time| time.to_event).collect();
@@ -120,22 +139,16 @@ fn one(table: &mut Table, node: &Namespace, programs: &Path, case: &Case, load: 
     }
     table.text("  of so many", &answered.len().to_string(), "");
     table.text("  processor time of the proxy, share of one CPU", &format!("{:.0} %", share * 100.0), "");
-    table.text("  syncs a second", &format!("{:.1}", f64::from(made_syncs) / load.time.as_secs_f64()), "");
-    table.text(
-        "  waits of the proxy for RCU in the kernel, share of the time",
-        &format!("{:.1} %", waits.share() * 100.0),
-        "",
-    );
+    table.text("  syncs a second", &format!("{syncs:.1}"), "");
+    table.text("  waits of the proxy for RCU in the kernel, share of the time", &format!("{:.1} %", waits * 100.0), "");
     if answered.len() < times.len() {
         table.fail(&format!("{what}: a change was not in force after {LIMIT:?}"));
     }
 }
 
 /// Returns how many syncs a proxy has made, as its metrics say; `None` before the first.
-fn syncs(proxy: &Proxy<'_>) -> Option<u32> {
-    let page = proxy.get("127.0.0.1:10249", "/metrics");
-    let count = |line: &str| line.strip_prefix(SYNCS)?.rsplit_once(' ')?.1.parse::<u32>().ok();
-    page.lines().filter_map(count).max()
+fn syncs(proxy: &Proxy<'_>) -> Option<f64> {
+    proxy.series(SYNCS).into_iter().reduce(f64::max)
 }
 
 impl Peers<'_> {

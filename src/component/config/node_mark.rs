@@ -59,7 +59,9 @@ impl FromStr for NodeMark {
         let kind = KINDS.iter().find(|(name, _)| *name == kind).map(|(_, kind)| *kind);
         let kind = kind.ok_or_else(|| wrong("begins with another word"))?;
         let (key, value) = rest.split_once('=').map_or((rest, None), |(key, value)| (key, Some(value)));
-        if !is_key(key) {
+        // Of keys of annotations Kubernetes also takes prefixes with capital letters (`ValidateAnnotations`).
+        let is_valid = if kind == MarkKind::Annotation { is_key(&key.to_ascii_lowercase()) } else { is_key(key) };
+        if !is_valid {
             return Err(wrong("has a key that no Node can have"));
         }
         if kind == MarkKind::Taint && rest.contains(':') {
@@ -99,6 +101,7 @@ mod tests {
             "label:drain=",
             "label:1.a--b.c-1/drain",
             "annotation:example.com/drain=since noon: all, also = and :",
+            "annotation:Example.com/Drain",
         ] {
             assert_eq!(text.parse::<NodeMark>().unwrap().to_string(), text);
         }
@@ -119,6 +122,7 @@ mod tests {
             ("label:/a", "has a key"),
             ("label:Example.com/a", "has a key"),
             ("label:-.a/b", "has a key"),
+            ("annotation:-.A/b", "has a key"),
             ("label:a-/b", "has a key"),
             ("label:a..b/c", "has a key"),
             ("label:a./b", "has a key"),

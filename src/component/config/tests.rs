@@ -1,5 +1,7 @@
 //! Tests that call [`load`] with arguments and a file, and compare the [`Config`].
 
+use std::ffi::OsString;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 

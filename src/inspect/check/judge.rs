@@ -277,14 +277,15 @@ fn source(config: &OfConfig, now: Timestamp) -> Vec<Line> {
 fn api_server(look: &ServerReport, now: Timestamp) -> Vec<Line> {
     const AREA: &str = "api-server";
     let url = &look.url;
+    let withheld = look.withheld.then(|| {
+        let remedy = "use https in the kubeconfig or in --master";
+        warning(AREA, format_args!("{url}: no credentials are sent to it, because http does not encrypt them"), remedy)
+    });
     let reached = match &look.reached {
         Ok(reached) => reached,
         Err(error) => {
-            return vec![failure(
-                AREA,
-                format_args!("{url}: {error}"),
-                "the permissions were not looked at; repeat this once it answers",
-            )];
+            let remedy = "the permissions were not looked at; repeat this once it answers";
+            return [failure(AREA, format_args!("{url}: {error}"), remedy)].into_iter().chain(withheld).collect();
         }
     };
     let through = prefixed(" through ", look.proxy.as_deref().unwrap_or_default());
@@ -308,7 +309,7 @@ fn api_server(look: &ServerReport, now: Timestamp) -> Vec<Line> {
             "look for a release of this program for that of the cluster: deploy/COMPATIBILITY.md says what was tried",
         )
     });
-    [answer].into_iter().chain(release).chain(server).chain(client).chain(skipped).collect()
+    [answer].into_iter().chain(withheld).chain(release).chain(server).chain(client).chain(skipped).collect()
 }
 
 fn prefixed(prefix: &str, text: &str) -> String {

@@ -35,6 +35,7 @@ fn look() -> ServerReport {
         url: "https://10.0.0.1:6443".to_owned(),
         proxy: None,
         skipped: Vec::new(),
+        withheld: false,
         reached: Ok(Reached {
             took: Duration::from_millis(12),
             version: "v1.36.2".to_owned(),
@@ -282,6 +283,22 @@ fn an_api_server_that_does_not_answer_or_refuses_is_a_failure() {
     assert!(matches!(&newer[..], [(Verdict::Warning, text)] if text.contains("v1.38.0")), "{newer:?}");
     let without = troubles(|facts| api(facts).has_node = Some(false));
     assert!(without[0].0 == Verdict::Failure && without[0].1.starts_with("there is no Node node-1"), "{without:?}");
+}
+
+#[test]
+fn credentials_that_are_not_sent_are_a_warning_whether_the_server_answers_or_not() {
+    for answers in [true, false] {
+        let found = troubles(|facts| {
+            let look = api(facts);
+            look.withheld = true;
+            if !answers {
+                look.reached = Err("nothing listens there".to_owned());
+            }
+        });
+        let (last, text) = found.last().expect("a line");
+        assert!(*last == Verdict::Warning && text.contains("no credentials are sent to it"), "{found:?}");
+        assert_eq!(found.len(), if answers { 1 } else { 2 }, "{found:?}");
+    }
 }
 
 #[test]

@@ -511,29 +511,33 @@ impl<K: Kernel> Sync<K> {
         self.tell(result.as_ref(), took, is_first);
         self.log_foreign_writes(Instant::now());
         match result {
-            Ok(report) => {
-                self.families_synced();
-                self.report_ready();
-                self.cleanup.synced(Instant::now());
-                self.health.services(self.engine.observers.health_checks.snapshot());
-                self.report(&report, took, waited);
-                if !self.engine.tables.known() {
-                    // The bookkeeping of the tables was wrong, or a split of the maps failed: a full comparison follows soon, without
-                    // waiting for the next change. This comes to an end: the bookkeeping is made anew, and the next split is an hour away.
-                    self.schedule.request_cleanup();
-                }
-                if is_first {
-                    self.log_first(took);
-                }
-                self.report_ephemeral_ports(report.full);
-            }
-            Err(error) => {
-                self.health.not_ready(format!("the last sync failed: {error}"));
-                self.metrics.netlink_error(error.kind());
-                error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
-                error!(err = %error, "Sync failed; the rules from before stay in force");
-            }
+            Ok(report) => self.succeeded(&report, took, waited, is_first),
+            Err(error) => self.failed(&error),
         }
+    }
+
+    fn succeeded(&mut self, report: &Report, took: Duration, waited: Duration, is_first: bool) {
+        self.families_synced();
+        self.report_ready();
+        self.cleanup.synced(Instant::now());
+        self.health.services(self.engine.observers.health_checks.snapshot());
+        self.report(report, took, waited);
+        if !self.engine.tables.known() {
+            // The bookkeeping of the tables was wrong, or a split of the maps failed: a full comparison follows soon, without waiting for
+            // the next change. This comes to an end: the bookkeeping is made anew, and the next split is an hour away.
+            self.schedule.request_cleanup();
+        }
+        if is_first {
+            self.log_first(took);
+        }
+        self.report_ephemeral_ports(report.full);
+    }
+
+    fn failed(&mut self, error: &SyncError) {
+        self.health.not_ready(format!("the last sync failed: {error}"));
+        self.metrics.netlink_error(error.kind());
+        error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
+        error!(err = %error, "Sync failed; the rules from before stay in force");
     }
 
     fn report(&self, report: &Report, took: Duration, waited: Duration) {

@@ -41,6 +41,8 @@ pub struct ServerReport {
     pub proxy: Option<String>,
     /// The configured CA certificates that cannot be used, each with its number in the file or data and the reason.
     pub skipped: Vec<String>,
+    /// Whether the configured credentials are not sent, because the connection is not encrypted.
+    pub withheld: bool,
     /// The server's answer, or why there is none.
     pub reached: Result<Reached, String>,
     /// When the client's certificate expires; `None` without one, or if it cannot be read.
@@ -102,7 +104,7 @@ pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
 }
 
 async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
-    let Configuration { config, route, skipped, .. } = configuration(options).await?;
+    let Configuration { config, route, skipped, withheld } = configuration(options).await?;
     // Request JSON, because the few answers are read as untyped values.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let start = Instant::now();
@@ -115,8 +117,16 @@ async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerRepor
         Err(error) => Err(error.to_string()),
     };
     let client_certificate_end = certificate::of_client(&config.auth_info);
-    let mut look =
-        ServerReport { url, proxy, skipped, reached, client_certificate_end, access: Vec::new(), has_node: None };
+    let mut look = ServerReport {
+        url,
+        proxy,
+        skipped,
+        withheld,
+        reached,
+        client_certificate_end,
+        access: Vec::new(),
+        has_node: None,
+    };
     if look.reached.is_ok() {
         for kind in Resource::ALL {
             let (list, count) = list(&mut connection, kind, node_name).await;
