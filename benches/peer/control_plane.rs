@@ -147,19 +147,26 @@ impl<'a> ControlPlane<'a> {
 
     /// Creates objects, several at the same time.
     pub(crate) fn create(&self, objects: Vec<Value>) {
-        self.runtime.block_on(async {
-            let mut writers = JoinSet::new();
-            for object in objects {
-                if writers.len() == WRITERS {
-                    writers.join_next().await.expect("some are there").expect("a writer does not panic");
-                }
-                let (client, path) = (self.client.clone(), path_of(&object));
-                writers.spawn(async move { send(&client, Method::POST, &path, "application/json", &object).await });
+        self.runtime.block_on(self.send_all(objects));
+    }
+
+    /// As [`Self::create`], but gives up after `limit`; returns whether all objects were created.
+    pub(crate) fn create_within(&self, objects: Vec<Value>, limit: Duration) -> bool {
+        self.runtime.block_on(async { tokio::time::timeout(limit, self.send_all(objects)).await.is_ok() })
+    }
+
+    async fn send_all(&self, objects: Vec<Value>) {
+        let mut writers = JoinSet::new();
+        for object in objects {
+            if writers.len() == WRITERS {
+                writers.join_next().await.expect("some are there").expect("a writer does not panic");
             }
-            while let Some(written) = writers.join_next().await {
-                written.expect("a writer does not panic");
-            }
-        });
+            let (client, path) = (self.client.clone(), path_of(&object));
+            writers.spawn(async move { send(&client, Method::POST, &path, "application/json", &object).await });
+        }
+        while let Some(written) = writers.join_next().await {
+            written.expect("a writer does not panic");
+        }
     }
 
     /// Applies a merge patch to the object at a path. Returns after the server has answered.
