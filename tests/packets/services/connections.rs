@@ -15,7 +15,7 @@ use crate::support::nft;
 use crate::support::objects::{ServiceBuilder, node, service, service_cidr, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
-use crate::support::proxy::{Proxy, config_in, is_slow};
+use crate::support::proxy::{Proxy, config_in};
 use crate::support::server::Answer;
 use crate::support::world::World;
 
@@ -25,11 +25,6 @@ const PORTS: [(&str, Proto, u16); 3] =
 const REPEATED: Duration = Duration::from_secs(20);
 /// Within this time a change is in force, even on a busy machine.
 const IN_FORCE: Duration = Duration::from_secs(10);
-
-/// The longest time in which a packet that is answered at once has its answer.
-fn at_once() -> Duration {
-    if is_slow() { REPEATED } else { Duration::from_secs(1) }
-}
 
 fn web(name: &str, n: u8) -> ServiceBuilder {
     let ports = service("shop", name).cluster_ips(n).port("http", Proto::Tcp, 80).node_port(30080 + u16::from(n));
@@ -81,7 +76,7 @@ impl<'world> Client<'world> {
             let stream = Socket::new(Domain::for_address(target), Type::STREAM, None)?;
             stream.set_reuse_address(true)?;
             stream.bind(&source.into())?;
-            stream.set_read_timeout(Some(3 * at_once()))?;
+            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
             stream.connect_timeout(&target.into(), patience)?;
             Ok(stream)
         })?;
@@ -124,7 +119,7 @@ impl<'world> Client<'world> {
                 Ok(_) => assert!(Instant::now() < end, "{}: still open", self.target),
                 Err(error) => {
                     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{}: {error}", self.target);
-                    return assert!(start.elapsed() < at_once(), "{}: {:?}", self.target, start.elapsed());
+                    return assert!(start.elapsed() < Duration::from_secs(1), "{}: {:?}", self.target, start.elapsed());
                 }
             }
         }
