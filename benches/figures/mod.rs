@@ -1,9 +1,8 @@
 //! The figures of runs of the bench, in one form for the bench, the pages and the plots.
 //!
 //! Takes and gives the text of a file such as `bench.json`: a list of rows, one in a line. [`merge`] puts a later run over an earlier one;
-//! [`plots`] draws, with [`svg`], the rows that have a [`Point`]; [`pages`] writes tables ([`grids`])
-//! and numbers into pages, and [`fleet`] the sums for a cluster of many nodes. Pure: no I/O, no
-//! clock. The bench and the tests of the project both compile it.
+//! [`plots`] draws, with [`svg`], the rows that have a [`Point`]; [`pages`] writes the tables of [`grids`] and numbers into pages, and
+//! [`fleet`] the sums for a cluster of many nodes. Pure: no I/O, no clock. The bench and the tests of the project both compile it.
 //!
 //! Invariants: a row has its part, and a name that no other row of the part has; its time, kernel and commit are those of its run.
 

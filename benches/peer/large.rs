@@ -28,7 +28,7 @@ pub(crate) const REPORTED: [(u32, u32, Goals); 2] = [
 const CHANGE: &str = "2 ms";
 /// How long a start or a change may take.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How long the API server may take for the objects of a cluster. On two processors it takes more than 13 minutes for 45,000 Services.
+/// How long the API server may take for the objects of a cluster. On two processors it takes more than 12 minutes for 45,000 Services.
 const CREATED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The measurements of a proxy; `None` for what took longer than [`LIMIT`], or was not measured for that reason.

@@ -190,7 +190,7 @@ impl Director<'_, '_, '_> {
 fn print(table: &mut Table, what: &str, time: Duration, seen: &Seen) {
     let a_second =
         |changes: u64, time: Duration| format!("{} /s", u128::from(changes) * 1_000 / time.as_millis().max(1));
-    table.text(&format!("{what}: changes in {} s", time.as_secs()), &seen.made.random.to_string(), "");
+    table.text(&format!("{what}: changes"), &format!("{} in {} s", seen.made.random, time.as_secs()), "");
     let goal = format!("{RATE} /s");
     table.text(
         "  a second, without the time that writers waited for the API server",
