@@ -2,7 +2,7 @@
 //!
 //! Leading zeros are accepted, because old Kubernetes objects may have them (A10). They do not make a number octal.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -11,6 +11,11 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
     // Parse the unchanged text first: few addresses have leading zeros, and their removal copies the text.
     let ip: Option<IpAddr> = text.parse().or_else(|_| without_padding(text).parse()).ok();
     ip.map(|ip| ip.to_canonical())
+}
+
+/// Parses an IP address with a port: `192.0.2.1:80` or `[2001:db8::1]:80`.
+pub fn parse_socket(text: &str) -> Option<SocketAddr> {
+    text.parse().or_else(|_| without_padding(text).parse()).ok()
 }
 
 /// Parses a CIDR and clears its host bits.

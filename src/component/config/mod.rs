@@ -16,6 +16,7 @@ mod command_line;
 mod duration;
 pub mod file;
 mod node_mark;
+mod number;
 mod output;
 mod port_ranges;
 mod release;
@@ -175,6 +176,8 @@ pub struct Config {
     pub version: String,
     /// The path of the configuration file and its content when it was read; `None` if there is no file.
     pub config_file: Option<(PathBuf, Vec<u8>)>,
+    /// The virtual servers of IPVS with addresses in these CIDRs stay when what mode ipvs left is removed (`ipvs.excludeCIDRs`).
+    pub exclude_cidrs: Vec<IpNet>,
     /// Whether `/flagz` is served (feature gate ComponentFlagz, on by default).
     pub flagz: bool,
     /// Whether `/statusz` is served (feature gate ComponentStatusz, on by default).
@@ -392,5 +395,7 @@ struct Context {
     flags: Vec<(String, String)>,
 }
 
+#[cfg(test)]
+mod parity;
 #[cfg(test)]
 mod tests;

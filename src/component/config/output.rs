@@ -31,6 +31,7 @@ pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
 /// Returns the configuration as a JSON value with upstream's names and defaults for Linux.
 fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
     let mut file = file.clone();
+    file.nftables.masquerade_bit = file.masquerade_bit();
     file.mode = "nftables".to_owned();
     if file.detect_local_mode.is_empty() {
         file.detect_local_mode = "ClusterCIDR".to_owned();

@@ -94,6 +94,7 @@ fn defaults_without_file_or_flags() {
         profiling: false,
         version: cli::VERSION.to_owned(),
         config_file: None,
+        exclude_cidrs: Vec::new(),
         flagz: true,
         statusz: true,
         features: vec![

@@ -100,7 +100,7 @@ fn run(config: Config) -> Result<()> {
     let waits = another_holds(&mut lock);
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
-    let clean_up = CleanUp::of_other_modes(config.flowtable == Flowtable::Off);
+    let clean_up = CleanUp::of_other_modes(config.flowtable == Flowtable::Off).keeping(config.exclude_cidrs.clone());
     prepare::drop_privileges(&config)?;
     logging::start_writing();
     let writers = Writers { lock, waits, clean_up };

@@ -3,13 +3,13 @@
 //! Takes the values of a flag and sets one field of the configuration. Invariant: in a configuration with its defaults, [`Field::set`] with
 //! the text that [`Field::show`] prints gives the same value, once the brackets around a list are removed.
 
-use std::net::{IpAddr, SocketAddr};
-
+use crate::addresses::{parse_ip, parse_socket};
 use crate::config::duration::GoDuration;
 use crate::config::file::{
     Counters, Flowtable, KubeProxyConfiguration, Quantity, RulesetLayout, Scheduler, SchedulerHash, TableOwnership,
     VmoduleItem,
 };
+use crate::config::number::whole;
 
 /// Borrows one field of the configuration.
 type Place<T> = fn(&mut KubeProxyConfiguration) -> &mut T;
@@ -23,7 +23,7 @@ pub(super) enum Field {
     Address(Place<String>),
     /// `true` or `false`.
     Bool(Place<bool>),
-    /// A whole number.
+    /// A whole number, as Go's source has it.
     Int(Place<i32>),
     /// A log level.
     Level(Place<u32>),
@@ -31,7 +31,7 @@ pub(super) enum Field {
     Float(Place<f32>),
     /// A Go duration.
     Duration(Place<GoDuration>),
-    /// A comma-separated list; if the flag is repeated, the lists are joined.
+    /// A comma-separated list, in which an item may have quotes; if the flag is repeated, the lists are joined.
     List(Place<Vec<String>>),
     /// A Kubernetes quantity.
     Quantity(Place<Quantity>),
@@ -66,9 +66,9 @@ impl Field {
             Self::Address(_) if last.is_empty() => {}
             Self::Address(place) => *place(config) = address(last)?,
             Self::Bool(place) => *place(config) = go_bool(last)?,
-            Self::Int(place) => *place(config) = parsed(last)?,
+            Self::Int(place) => *place(config) = go_int(last)?,
             Self::Level(place) => *place(config) = parsed(last)?,
-            Self::Float(place) => *place(config) = parsed(last)?,
+            Self::Float(place) => *place(config) = parsed(&last.replace('_', ""))?,
             Self::Duration(place) => *place(config) = last.parse().map_err(|error| format!("{error}"))?,
             Self::List(place) => *place(config) = values.iter().flat_map(|text| words(text)).collect(),
             Self::Quantity(place) => {
@@ -145,18 +145,26 @@ pub(super) fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Parses a whole number as Go does: also `0x10`, `010` as 8, and `1_000`.
+pub(super) fn go_int(text: &str) -> Result<i32, String> {
+    let number = whole(text).ok_or("expected a whole number such as 10, 0x10 or 1_000")?;
+    i32::try_from(number).map_err(|_| format!("expected a number from {} to {}", i32::MIN, i32::MAX))
+}
+
 fn parsed<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
 fn address(text: &str) -> Result<String, String> {
-    let fits = text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok();
+    let fits = parse_ip(text).is_some() || parse_socket(text).is_some();
     fits.then(|| text.to_owned()).ok_or_else(|| "expected an IP or IP:port".to_owned())
 }
 
-/// Splits a comma-separated list. An empty text is an empty list, as in Go, and not a list of one empty word.
+/// Splits a comma-separated list, and takes the quotes away that an item may have. An empty text is an empty list, as in Go, and not a list
+/// of one empty word.
 fn words(text: &str) -> Vec<String> {
-    if text.is_empty() { Vec::new() } else { text.split(',').map(str::to_owned).collect() }
+    let bare = |word: &str| word.strip_prefix('"').and_then(|word| word.strip_suffix('"')).unwrap_or(word).to_owned();
+    if text.is_empty() { Vec::new() } else { text.split(',').map(bare).collect() }
 }
 
 fn pairs<T>(values: &[String], parse: fn(&str) -> Result<T, String>) -> Result<Vec<(String, T)>, String> {

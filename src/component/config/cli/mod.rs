@@ -12,13 +12,15 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 
 use super::KUBERNETES_MINOR;
 use super::file::KubeProxyConfiguration;
-use field::go_bool;
+use crate::addresses::{parse_ip, parse_socket};
+use field::{go_bool, go_int};
 use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFECT};
 
 /// The version to report unless `--version=v...` gives another one. `--version` prints `Kubernetes v1.37.0` first, as upstream does for
@@ -63,7 +65,11 @@ impl ProxyArgs {
     /// The error for the first flag that `--config` leaves without effect; `None` when there is none.
     pub fn ignored(&self) -> Option<String> {
         let beside = |warning: &String| warning.contains(BESIDE_FILE);
-        self.0.warnings().into_iter().find(beside).map(|warning| format!("{warning}, or leave out --config"))
+        self.0
+            .warnings(str::to_owned)
+            .into_iter()
+            .find(beside)
+            .map(|warning| format!("{warning}, or leave out --config"))
     }
 }
 
@@ -192,7 +198,7 @@ pub(super) enum Request {
 /// # Errors
 /// When the arguments are invalid.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, commands: Commands) -> Result<Request, ParseError> {
-    let mut args: Vec<OsString> = args.into_iter().map(with_dashes).collect();
+    let mut args = without_empty(args.into_iter().map(with_dashes).collect(), commands);
     // Clap's own command `help` would print a longer text than `--help`.
     if let [_, help, command] = &args[..]
         && help == "help"
@@ -372,6 +378,28 @@ fn with_dashes(arg: OsString) -> OsString {
     }
 }
 
+/// Removes the empty arguments of the proxy, which upstream ignores unless one is the value of a flag. `commands` have arguments of their
+/// own.
+fn without_empty(args: Vec<OsString>, commands: Commands) -> Vec<OsString> {
+    if begins_with_command(&args, commands) {
+        return args;
+    }
+    let takes_value = |arg: &OsString| {
+        let name = arg.to_str().and_then(|arg| arg.strip_prefix("--"));
+        arg == "-v" || name.is_some_and(|name| described().iter().any(|flag| flag.name == name && flag.kind != "bool"))
+    };
+    let mut kept: Vec<OsString> = Vec::new();
+    let mut is_value = false;
+    for arg in args {
+        let takes = !is_value && takes_value(&arg);
+        if is_value || !arg.is_empty() {
+            kept.push(arg);
+        }
+        is_value = takes;
+    }
+    kept
+}
+
 impl Flags {
     /// Reads the given values and checks their types.
     fn read(matches: &ArgMatches) -> Result<Self, String> {
@@ -436,6 +464,9 @@ impl Flags {
             self.set(config, |flag| flag.with_file)?;
         } else {
             self.set(config, |_| true)?;
+            if config.section() == "ipvs" {
+                config.adopt_periods();
+            }
             self.apply_ports(config);
         }
         // An empty `--hostname-override` counts as not given.
@@ -454,7 +485,7 @@ impl Flags {
             [("healthz-port", &mut config.healthz_bind_address), ("metrics-port", &mut config.metrics_bind_address)];
         for (_, address) in ports.into_iter().filter(|(name, _)| self.given.contains_key(name)) {
             // An address that has a port would win over the flag.
-            if let Ok(socket) = address.parse::<std::net::SocketAddr>() {
+            if let Some(socket) = parse_socket(address) {
                 *address = socket.ip().to_string();
             }
         }
@@ -481,7 +512,7 @@ impl Flags {
     /// `--write-config-to`.
     fn apply_ports(&self, config: &mut KubeProxyConfiguration) {
         let ports = self.option("write-config-to").is_none();
-        let of = |name| self.option(name).filter(|_| ports).and_then(|port| port.parse::<u16>().ok());
+        let of = |name| self.option(name).filter(|_| ports).and_then(|port| go_int(port).ok());
         let (healthz, metrics) = (of("healthz-port"), of("metrics-port"));
         append_port(&mut config.healthz_bind_address, healthz);
         append_port(&mut config.metrics_bind_address, metrics);
@@ -495,13 +526,13 @@ impl Flags {
         }
     }
 
-    /// A warning for each flag that was given, and that has no effect or is deprecated.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    /// A warning for each flag that was given, and that has no effect or is deprecated. `path_in_mode` gives the path of a field in the file.
+    pub(super) fn warnings(&self, path_in_mode: impl Fn(&str) -> String) -> Vec<String> {
         let given = described().into_iter().filter(|flag| !self.values(flag.name).is_empty());
-        given.filter_map(|flag| self.warning(&flag)).collect()
+        given.filter_map(|flag| self.warning(&flag, &path_in_mode)).collect()
     }
 
-    fn warning(&self, flag: &Described) -> Option<String> {
+    fn warning(&self, flag: &Described, path_in_mode: impl Fn(&str) -> String) -> Option<String> {
         let name = flag.name;
         if flag.help.starts_with(WITHOUT_EFFECT) {
             return Some(format!("--{name} has no effect in this program: take the flag away"));
@@ -513,7 +544,7 @@ impl Flags {
                 .help
                 .starts_with(DEPRECATED)
                 .then(|| format!("--{name} is deprecated: use --{successor} with the port")),
-            Some(field) => Some(format!("--{name} {BESIDE_FILE}: set {field} in the file")),
+            Some(field) => Some(format!("--{name} {BESIDE_FILE}: set {} in the file", path_in_mode(field))),
             None => {
                 let field = FLAGS.iter().find(|flag| flag.name == successor).map_or("", |flag| flag.path);
                 Some(format!("--{name} {BESIDE_FILE}: set {field} in the file"))
@@ -547,9 +578,12 @@ impl Flags {
     }
 }
 
-fn append_port(address: &mut String, port: Option<u16>) {
-    if let (Ok(ip), Some(port)) = (address.parse(), port) {
-        *address = std::net::SocketAddr::new(ip, port).to_string();
+/// Adds a port to an address without one. Validation refuses a port that is out of range.
+fn append_port(address: &mut String, port: Option<i32>) {
+    match (parse_ip(address), port) {
+        (Some(IpAddr::V4(ip)), Some(port)) => *address = format!("{ip}:{port}"),
+        (Some(IpAddr::V6(ip)), Some(port)) => *address = format!("[{ip}]:{port}"),
+        _ => {}
     }
 }
 

@@ -10,7 +10,7 @@ use super::field::Field::{
     self, Address, Bool, Counts, Duration, Float, Gates, Hashes, Int, Interfaces, Layout, Level, List, Ownership,
     Picks, Quantity, Text, Vmodule,
 };
-use super::field::go_bool;
+use super::field::{go_bool, go_int};
 
 /// A flag that sets a field.
 pub(super) struct Flag {
@@ -62,7 +62,7 @@ const fn switch(group: &'static str, name: &'static str, help: &'static str) -> 
 }
 
 const fn port(group: &'static str, name: &'static str, default: &'static str, help: &'static str) -> Opt {
-    let check = |text: &str| text.parse::<i32>().map(drop).map_err(|error| error.to_string());
+    let check = |text: &str| go_int(text).map(drop);
     Opt { name, kind: "int32", default, check, group, help, with_file: false }
 }
 
@@ -119,9 +119,13 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(PROXY, "cluster-cidr", "clusterCIDR", Text(|c| &mut c.cluster_cidr), "CIDR of the pods, or one of each family, comma-separated; for ClusterCIDR"),
     flag(PROXY, "pod-bridge-interface", "detectLocal.bridgeInterface", Text(|c| &mut c.detect_local.bridge_interface), "Name of the pods' bridge; for BridgeInterface"),
     flag(PROXY, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", Text(|c| &mut c.detect_local.interface_name_prefix), "What the names of pod interfaces start with; for InterfaceNamePrefix"),
-    flag(PROXY, "iptables-sync-period", "nftables.syncPeriod", Duration(|c| &mut c.nftables.sync_period), "Longest time until a failed sync is tried again; half of the time after which the health server reports a sync that is late"),
-    flag(PROXY, "iptables-min-sync-period", "nftables.minSyncPeriod", Duration(|c| &mut c.nftables.min_sync_period), "Least time between two syncs; 0 for 10 times the processor time of the last one, at most 1s"),
-    flag(PROXY, "ipvs-scheduler", "ipvs.scheduler", Text(|c| &mut c.ipvs.scheduler), "Where --scheduler is not set: sh stands for source-hash, mh for maglev, any other one for random, with a warning"),
+    flag(PROXY, "iptables-masquerade-bit", "iptables.masqueradeBit", Int(|c| &mut c.iptables.masquerade_bit), "The bit of the packet mark that asks for masquerading, 0 to 31; in mode nftables the file's nftables.masqueradeBit counts"),
+    flag(PROXY, "iptables-sync-period", "nftables.syncPeriod", Duration(|c| &mut c.nftables.sync_period), "Longest time until a failed sync is tried again; half of the time after which the health server reports a sync that is late; not in mode ipvs"),
+    flag(PROXY, "iptables-min-sync-period", "nftables.minSyncPeriod", Duration(|c| &mut c.nftables.min_sync_period), "Least time between two syncs; 0 for 10 times the processor time of the last one, at most 1s; not in mode ipvs"),
+    flag(PROXY, "ipvs-sync-period", "ipvs.syncPeriod", Duration(|c| &mut c.ipvs.sync_period), "As --iptables-sync-period, in mode ipvs"),
+    flag(PROXY, "ipvs-min-sync-period", "ipvs.minSyncPeriod", Duration(|c| &mut c.ipvs.min_sync_period), "As --iptables-min-sync-period, in mode ipvs"),
+    flag(PROXY, "ipvs-exclude-cidrs", "ipvs.excludeCIDRs", List(|c| &mut c.ipvs.exclude_cidrs), "CIDRs whose virtual servers stay when what mode ipvs left is removed, comma-separated; in mode ipvs"),
+    flag(PROXY, "ipvs-scheduler", "ipvs.scheduler", Text(|c| &mut c.ipvs.scheduler), "In modes ipvs and nftables, where --scheduler is not set: sh stands for source-hash, mh for maglev, any other one for random, with a warning"),
     flag(CONNTRACK, "conntrack-max-per-core", "conntrack.maxPerCore", Int(|c| &mut c.conntrack.max_per_core), "Connections to track for each CPU; 0 leaves the limit of the kernel alone, and --conntrack-min without effect"),
     flag(CONNTRACK, "conntrack-min", "conntrack.min", Int(|c| &mut c.conntrack.min), "Least number of connections to track"),
     flag(CONNTRACK, "conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", Duration(|c| &mut c.conntrack.tcp_established_timeout), "Time-out of idle established TCP connections; 0 leaves the kernel's"),
@@ -162,11 +166,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(UNUSED, "kube-api-burst", "clientConnection.burst", Int(|c| &mut c.client_connection.burst), "Without effect: there are few requests"),
     flag(UNUSED, "config-sync-period", "configSyncPeriod", Duration(|c| &mut c.config_sync_period), "Without effect: nothing is read again at intervals"),
     flag(UNUSED, "show-hidden-metrics-for-version", "showHiddenMetricsForVersion", Text(|c| &mut c.show_hidden_metrics_for_version), "Without effect: no metric is hidden; takes the previous minor release, 1.36, or 1.35"),
-    flag(UNUSED, "iptables-masquerade-bit", "iptables.masqueradeBit", Int(|c| &mut c.iptables.masquerade_bit), "Without effect: for iptables mode"),
     flag(UNUSED, "iptables-localhost-nodeports", "iptables.localhostNodePorts", Bool(|c| &mut c.iptables.localhost_node_ports), "Without effect: for iptables mode"),
-    flag(UNUSED, "ipvs-sync-period", "ipvs.syncPeriod", Duration(|c| &mut c.ipvs.sync_period), "Without effect: for ipvs mode"),
-    flag(UNUSED, "ipvs-min-sync-period", "ipvs.minSyncPeriod", Duration(|c| &mut c.ipvs.min_sync_period), "Without effect: for ipvs mode"),
-    flag(UNUSED, "ipvs-exclude-cidrs", "ipvs.excludeCIDRs", List(|c| &mut c.ipvs.exclude_cidrs), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-strict-arp", "ipvs.strictARP", Bool(|c| &mut c.ipvs.strict_arp), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-tcp-timeout", "ipvs.tcpTimeout", Duration(|c| &mut c.ipvs.tcp_timeout), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", Duration(|c| &mut c.ipvs.tcp_fin_timeout), "Without effect: for ipvs mode"),

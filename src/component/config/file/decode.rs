@@ -4,16 +4,13 @@
 //! field.
 
 use serde::Deserialize;
-use serde::de::DeserializeSeed as _;
 use serde_json::Value;
-use serde_saphyr::DuplicateKeyPolicy;
 
-use super::repeated::Noting;
+use super::yaml::{Document, first_document};
 use super::{API_VERSION, KIND, KubeProxyConfiguration};
 
-/// The largest number of YAML events that aliases may add. It is more than any configuration needs, and prevents a small malicious file
-/// from expanding to a huge document.
-const MAX_ALIASED_EVENTS: usize = 10_000;
+/// Fields of this program's own that take the word `off`, which is a boolean in YAML 1.1. Helm prints it as `false`.
+const WORDS: [&str; 3] = ["counters", "flowtable", "tableOwnership"];
 
 /// A decoded file.
 #[derive(Debug)]
@@ -50,50 +47,24 @@ pub enum DecodeError {
     },
 }
 
-/// Decodes the text of a configuration file.
+/// Decodes the text of a configuration file: its first document.
 ///
 /// # Errors
 /// Fails when the text is not YAML, is of another kind or version, or has a value of the wrong type. Unknown and duplicate fields cause
 /// only warnings, as in upstream, so that a file for a newer release still works.
 pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
-    let mut warnings = Vec::new();
-    let document = without_nulls(parse(text, &mut warnings)?);
+    let Document { value, repeated } = first_document(text).map_err(DecodeError::Syntax)?;
+    let mut document = without_nulls(value);
     expect(&document, "apiVersion", API_VERSION)?;
     expect(&document, "kind", KIND)?;
+    let twice = |field| format!("a field is given twice, its last value is used: {field}");
+    let mut warnings = repeated.into_iter().map(twice).collect();
+    let words = WORDS.into_iter().filter(|word| document["nftables"][word] == false).collect::<Vec<_>>();
+    words.into_iter().for_each(|word| document["nftables"][word] = "off".into());
     let mut config = decode_fields(&document, &mut warnings)?;
     config.fill_defaults();
+    warnings.extend(config.adopt_sections());
     Ok(Decoded { config, warnings })
-}
-
-/// Parses the text. If that fails, parses it again with duplicate keys allowed and adds a warning for each; the last of several equal keys
-/// counts.
-fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
-    let options = |policy| {
-        serde_saphyr::options! {
-            duplicate_keys: policy,
-            strict_booleans: true,
-            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED_EVENTS },
-        }
-    };
-    serde_saphyr::from_str_with_options(text, options(DuplicateKeyPolicy::Error)).or_else(|strict| {
-        let mut repeated = Vec::new();
-        let noting = Noting { path: String::new(), repeated: &mut repeated };
-        let policy = options(DuplicateKeyPolicy::LastWins);
-        let read = |deserializer: serde_saphyr::Deserializer<'_, '_>| noting.deserialize(deserializer);
-        let value = serde_saphyr::with_deserializer_from_str_with_options(text, policy, read)
-            .map_err(|error| DecodeError::Syntax(error.to_string()))?;
-        if repeated.is_empty() {
-            // The library drops repeated keys that are numbers, and its error names only the first key.
-            repeated.push(first_line(&strict.to_string()).to_owned());
-        }
-        warnings
-            .extend(repeated.iter().map(|field| format!("a field is given twice, its last value is used: {field}")));
-        Ok(value)
-    })
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }
 
 /// Removes fields with value null: in Kubernetes files null means "not set", and kubeadm writes many such fields.

@@ -103,27 +103,35 @@ impl Quantity {
     /// Returns whether the amount is zero, whatever its suffix.
     #[must_use]
     pub(crate) fn is_zero(&self) -> bool {
-        !self.0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
+        !Self::parts(&self.0).0.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
     }
 
     /// Returns the amount as the size of a buffer in bytes: rounded up, at least 0 and at most 2 GiB, as in upstream.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole and from 0 to 2 GiB")]
     pub(crate) fn bytes(&self) -> usize {
-        let end = self.0.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(self.0.len());
-        let (number, suffix) = self.0.split_at(end);
-        let unit = Self::SUFFIXES.iter().find(|(name, _)| *name == suffix).map_or(1.0, |(_, unit)| *unit);
-        let amount = number.parse().unwrap_or(0.0) * unit;
+        let (number, suffix) = Self::parts(&self.0);
+        let amount = number.parse().unwrap_or(0.0) * Self::unit(suffix).unwrap_or(1.0);
         amount.ceil().clamp(0.0, Self::MOST_BYTES) as usize
     }
 
     pub(in crate::config) fn parse(text: &str) -> Option<Self> {
-        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-        let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
-        let (number, suffix) = unsigned.split_at(end);
-        let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-        let is_known = Self::SUFFIXES.iter().any(|(name, _)| *name == suffix);
+        let (number, suffix) = Self::parts(text.strip_prefix(['+', '-']).unwrap_or(text));
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let is_known = number.parse::<f64>().is_ok() && Self::unit(suffix).is_some();
         (is_number && is_known).then(|| Self(text.to_owned()))
+    }
+
+    /// Splits a quantity into its number and its suffix.
+    fn parts(text: &str) -> (&str, &str) {
+        text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()))
+    }
+
+    /// Returns the factor for a suffix: one of [`Self::SUFFIXES`], or a decimal exponent such as `e3`.
+    fn unit(suffix: &str) -> Option<f64> {
+        let known = Self::SUFFIXES.iter().find(|(name, _)| *name == suffix).map(|(_, unit)| *unit);
+        let exponent = || suffix.strip_prefix(['e', 'E'])?.parse().ok();
+        known.or_else(|| exponent().map(|exponent| 10_f64.powi(exponent)))
     }
 }
 
@@ -155,7 +163,7 @@ impl Visitor<'_> for QuantityVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Quantity, E> {
-        Quantity::parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+        Quantity::parse(text.trim()).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Quantity, E> {
@@ -163,6 +171,10 @@ impl Visitor<'_> for QuantityVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<Quantity, E> {
+        Ok(Quantity(number.to_string()))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Quantity, E> {
         Ok(Quantity(number.to_string()))
     }
 }
@@ -174,11 +186,11 @@ mod tests {
     #[test]
     fn quantities_are_recognised() {
         for (text, zero) in
-            [("0", true), ("0Ki", true), ("0.00", true), ("64Ki", false), ("1.5M", false), ("+1", false)]
+            [("0", true), ("0Ki", true), ("0.00", true), ("0e5", true), ("64Ki", false), ("1.5M", false), ("+1", false)]
         {
             assert_eq!(Quantity::parse(text).map(|q| q.is_zero()), Some(zero), "{text}");
         }
-        for text in ["", "Ki", "1.2.3", "1 Ki", "1kb", "ten"] {
+        for text in ["", "Ki", "1.2.3", "1 Ki", "1kb", "ten", "1e", "1e3Ki", "1K", "--1"] {
             assert_eq!(Quantity::parse(text), None, "{text}");
         }
     }
@@ -193,6 +205,9 @@ mod tests {
             ("1.5M", 1_500_000),
             ("1.", 1),
             ("1500m", 2),
+            ("1e3", 1000),
+            ("15E-1", 2),
+            ("1e400", 1 << 31),
             ("+1", 1),
             ("-1Mi", 0),
             ("3Gi", 1 << 31),

@@ -7,15 +7,17 @@
 
 mod decode;
 mod logging;
-mod repeated;
+mod modes;
 mod sections;
+mod yaml;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::duration::GoDuration;
+use crate::addresses::parse_ip;
 
 pub use decode::{DecodeError, Decoded, decode};
 pub(crate) use logging::{LoggingSection, Quantity, VmoduleItem};
@@ -64,11 +66,11 @@ pub struct KubeProxyConfiguration {
     pub(crate) show_hidden_metrics_for_version: String,
     /// The proxy mode. `nftables`, `iptables`, `ipvs` and an empty text are valid; with each of them the proxy runs nftables.
     pub(crate) mode: String,
-    /// Settings of the iptables mode; not used.
+    /// Settings of the iptables mode. Decoding copies those that the program has to `nftables`.
     pub(crate) iptables: Iptables,
-    /// Settings of the ipvs mode; only `scheduler` is used.
+    /// Settings of the ipvs mode. Decoding copies the sync periods to `nftables`.
     pub(crate) ipvs: Ipvs,
-    /// Settings of the nftables mode.
+    /// The settings in use, whatever the mode, but for the masquerade bit ([`KubeProxyConfiguration::masquerade_bit`]).
     pub(crate) nftables: Nftables,
     /// Settings of the Windows kernel mode; not used.
     pub(crate) winkernel: Winkernel,
@@ -177,8 +179,8 @@ fn fill_duration(field: &mut GoDuration, default: GoDuration) {
 fn fill_address(field: &mut String, host: &str, port: u16) {
     if field.is_empty() {
         *field = format!("{host}:{port}");
-    } else if let Ok(ip) = field.parse::<IpAddr>() {
-        *field = std::net::SocketAddr::new(ip, port).to_string();
+    } else if let Some(ip) = parse_ip(field) {
+        *field = SocketAddr::new(ip, port).to_string();
     }
 }
 

@@ -1,6 +1,6 @@
-//! `clientConnection`, `conntrack`, and a section for each proxy mode (`iptables`, `ipvs`, `nftables`, `winkernel`). Of these four the proxy
-//! uses only `nftables` and `ipvs.scheduler`. It decodes the others, and checks `iptables.masqueradeBit`, so that it accepts a file for
-//! another mode, and so that `--write-config-to` can write them.
+//! `clientConnection`, `conntrack`, and a section for each proxy mode (`iptables`, `ipvs`, `nftables`, `winkernel`). Module `modes` says which
+//! of these four sections the proxy uses. It decodes all of them, so that it accepts a file for another mode, and so that
+//! `--write-config-to` can write them.
 
 use std::fmt;
 
@@ -10,7 +10,6 @@ use super::{fill_duration, fill_text};
 use crate::config::duration::GoDuration;
 
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
-const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 const MASQUERADE_BIT: i32 = 14;
 const RELIST_REMOVAL_LIMIT: i32 = 90;
 const SERVICE_ELEMENTS_LIMIT: i32 = 100_000;
@@ -241,15 +240,15 @@ impl Nftables {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Iptables {
-    /// The bit of the packet mark that requests masquerading; validated, although not used.
+    /// The bit of the packet mark that requests masquerading.
     pub(crate) masquerade_bit: i32,
     /// Whether to masquerade all traffic to cluster IPs.
     pub(crate) masquerade_all: bool,
-    /// Whether node ports answer on loopback addresses.
+    /// Whether upstream's proxy serves node ports on loopback addresses of IPv4; not used.
     pub(crate) localhost_node_ports: bool,
-    /// The longest time between two syncs of upstream's proxy; 0 stands for 30 s.
+    /// As `nftables.syncPeriod`.
     pub(crate) sync_period: GoDuration,
-    /// The shortest time between two syncs; 0 stands for 1 s.
+    /// As `nftables.minSyncPeriod`. Upstream replaces 0 with 1 s.
     pub(crate) min_sync_period: GoDuration,
 }
 
@@ -260,7 +259,7 @@ impl Default for Iptables {
             masquerade_all: false,
             localhost_node_ports: true,
             sync_period: SYNC_PERIOD,
-            min_sync_period: MIN_SYNC_PERIOD,
+            min_sync_period: GoDuration::ZERO,
         }
     }
 }
@@ -268,7 +267,6 @@ impl Default for Iptables {
 impl Iptables {
     pub(super) fn fill_defaults(&mut self) {
         fill_duration(&mut self.sync_period, SYNC_PERIOD);
-        fill_duration(&mut self.min_sync_period, MIN_SYNC_PERIOD);
     }
 }
 
@@ -276,13 +274,14 @@ impl Iptables {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ipvs {
-    /// The longest time between two syncs of upstream's proxy; 0 stands for 30 s.
+    /// As `nftables.syncPeriod`.
     pub(crate) sync_period: GoDuration,
-    /// The shortest time between two syncs. Unlike in section `iptables`, 0 is not replaced by a default.
+    /// As `nftables.minSyncPeriod`. Upstream syncs at once if it is 0.
     pub(crate) min_sync_period: GoDuration,
-    /// The IPVS scheduler. Used only if `nftables.scheduler` is not set: `sh` becomes `source-hash`, and `mh` becomes `maglev`.
+    /// The IPVS scheduler. Used only in modes ipvs and nftables, and only if `nftables.scheduler` is not set: `sh` becomes `source-hash`,
+    /// and `mh` becomes `maglev`.
     pub(crate) scheduler: String,
-    /// CIDRs whose virtual servers upstream does not delete.
+    /// CIDRs whose virtual servers stay when what mode ipvs left is removed. Used only in mode ipvs.
     #[serde(rename = "excludeCIDRs")]
     pub(crate) exclude_cidrs: Vec<String>,
     /// Whether upstream sets `arp_ignore` and `arp_announce` for strict ARP.

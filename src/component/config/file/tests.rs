@@ -41,7 +41,7 @@ fn documented_defaults() -> Value {
         "mode": "",
         "iptables": {
             "masqueradeBit": 14, "masqueradeAll": false, "localhostNodePorts": true,
-            "syncPeriod": "30s", "minSyncPeriod": "1s"
+            "syncPeriod": "30s", "minSyncPeriod": "0s"
         },
         "ipvs": {
             "syncPeriod": "30s", "minSyncPeriod": "0s", "scheduler": "", "excludeCIDRs": [], "strictARP": false,
@@ -160,6 +160,8 @@ fn every_field_is_read() {
     change_leaves(&mut changed);
     changed["apiVersion"] = json!(API_VERSION);
     changed["kind"] = json!(KIND);
+    // In another mode the settings of its section replace those of section `nftables`.
+    changed["mode"] = json!("nftables");
     changed["featureGates"] = json!({"Gate": true});
     let words = [("rulesetLayout", "chains"), ("counters", "endpoints"), ("tableOwnership", "auto")];
     for (field, value) in words.into_iter().chain([("scheduler", "maglev"), ("schedulerHash", "source-and-port")]) {
@@ -212,7 +214,7 @@ fn duplicate_fields_are_a_warning_and_the_last_wins() {
         (&*config.mode, config.nftables.masquerade_bit, config.logging.vmodule[1].verbosity),
         ("nftables", 2, 4)
     );
-    let expected = ["mode", "nftables.masqueradeBit", "logging.vmodule[1].verbosity"]
+    let expected = ["logging.vmodule[1].verbosity", "mode", "nftables.masqueradeBit"]
         .map(|field| format!("a field is given twice, its last value is used: {field}"));
     assert_eq!(decoded.warnings, expected);
 }
@@ -245,6 +247,55 @@ fn wrong_types_name_the_field() {
             .starts_with("logging.options.json.infoBufferSize: ")
     );
     assert!(refused("nftables: 5").starts_with("nftables: "));
+}
+
+// As upstream, the program reads the first document and nothing behind it.
+#[test]
+fn the_first_document_counts() {
+    let body = format!("{HEADER}mode: nftables\nclusterCIDR: 10.0.0.0/8\n");
+    let expected = decode(&body).unwrap().config;
+    let json = serde_json::to_string(&expected).unwrap();
+    for text in [
+        format!("{body}---\n"),
+        format!("{body}--- # the end\n"),
+        format!("{body}...\n"),
+        format!("{body}...\n# the end"),
+        format!("{body}---\nkind: Other\n- ] not YAML"),
+        format!("---\n{body}"),
+        format!("# first\n--- # second\n\n{body}"),
+        format!("%YAML 1.1\n---\n{body}"),
+        format!("\u{feff}{body}"),
+        body.replace('\n', "\r\n"),
+        body.replace(": ", ":    "),
+        format!("base: &base {{clusterCIDR: 10.0.0.0/8}}\n<<: *base\n{HEADER}mode: nftables\n"),
+        json.clone(),
+        json.replace(',', ",\n\t"),
+        json.replace("10.0.0.0/8", "10.0.0.0\\/8"),
+    ] {
+        assert_eq!(decode(&text).unwrap_or_else(|error| panic!("{error}: {text}")).config, expected, "{text}");
+    }
+    for text in [format!("---\n---\n{body}"), format!("{body}]\n"), format!("{body}mode\n"), "{".to_owned()] {
+        assert!(decode(&text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn anchors_and_merge_keys_are_followed_within_limits() {
+    let config = decoded(
+        "x: [&one {syncPeriod: 40s, minSyncPeriod: 2s}, &two {syncPeriod: 50s, masqueradeBit: 3}]\nmode: nftables\n\
+         nftables: {<<: [*one, *two], minSyncPeriod: 1s}\nhostnameOverride: &name n1\nportRange: *name\n",
+    )
+    .config;
+    let nftables = &config.nftables;
+    assert_eq!((nftables.sync_period, nftables.min_sync_period), (GoDuration::from_secs(40), GoDuration::from_secs(1)));
+    assert_eq!((nftables.masquerade_bit, &*config.port_range), (3, "n1"));
+    let bomb = (1..40).map(|n| format!("x{n}: &x{n} [*x{0}, *x{0}]\n", n - 1)).collect::<String>();
+    assert!(refused(&format!("x0: &x0 [a]\n{bomb}")).contains("aliases stand for more than 1000 values"));
+    for deep in ["[".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(100_000), format!("x: {}", "[".repeat(65))] {
+        assert!(matches!(decode(&deep), Err(DecodeError::Syntax(_))));
+    }
+    assert!(matches!(decode("x: &x [*x]"), Err(DecodeError::Syntax(_))));
+    assert!(matches!(decode("<<: 5"), Err(DecodeError::Syntax(_))));
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::Diagnostics;
-use crate::addresses::{parse_cidr, parse_ip};
+use crate::addresses::{parse_cidr, parse_ip, parse_socket};
 use crate::config::NodePortAddresses;
+use crate::config::file::KubeProxyConfiguration;
 
 /// Parses a CIDR and clears its host bits.
 pub(super) fn cidr(text: &str) -> Result<IpNet, String> {
@@ -19,7 +20,7 @@ pub(super) fn ip(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Opti
 
 /// Parses an `IP:port` with a port other than 0.
 pub(super) fn socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
-    let parsed = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
+    let parsed = parse_socket(text).filter(|address| address.port() != 0);
     diagnostics.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
 }
 
@@ -67,6 +68,13 @@ fn entry(text: &str) -> Result<Entry, String> {
             format!("must be \"primary\", \"localhost\", \"all\" or a CIDR such as 192.0.2.0/24, not {text:?}")
         }),
     }
+}
+
+/// Parses `ipvs.excludeCIDRs`, which only mode ipvs uses.
+pub(super) fn exclude_cidrs(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Vec<IpNet> {
+    let list = if file.section() == "ipvs" { &file.ipvs.exclude_cidrs[..] } else { &[] };
+    let parsed = |(index, text): (usize, &String)| diagnostics.take(&format!("ipvs.excludeCIDRs[{index}]"), cidr(text));
+    list.iter().enumerate().filter_map(parsed).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! Validates feature gates and `showHiddenMetricsForVersion`.
 //!
-//! Upstream knows the gates of all Kubernetes components and refuses unknown names. Many clusters pass one `featureGates` map to every
-//! component, and each release adds and removes gates, so a complete list in this module would soon be outdated. Therefore a name that
-//! looks like a gate (an upper-case letter, then letters and digits) is accepted with a warning; any other name is an error, as in
-//! upstream.
+//! Many clusters pass one `featureGates` map to every component, and each release adds and removes gates. Therefore a gate that this
+//! program does not know causes only a warning.
 
 use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
@@ -71,16 +69,15 @@ pub(super) fn features(file: &KubeProxyConfiguration, diagnostics: &mut Diagnost
             Some(gate) if gate.locked && !on => diagnostics.error(field, "cannot be false: the feature is always on"),
             Some(_) => {}
             None if OF_STAGE.iter().any(|(all, _)| all == name) => {}
-            None if looks_like_a_gate(name) => {
+            None => {
                 diagnostics.warn(format!("{field} has no effect: this kube-proxy does not look at that feature gate"));
             }
-            None => diagnostics.error(field, "is no name of a feature gate: remove it"),
         }
     }
     let reported = GATES.iter().filter(|gate| gate.reported);
     Features {
         allow_service_external_ips: is_enabled(file, &EXTERNAL_IPS),
-        localhost_node_ports: is_enabled(file, &LOCALHOST),
+        localhost_node_ports: localhost_node_ports(file),
         logging_alpha_options: is_enabled(file, &LOGGING_ALPHA),
         flagz: is_enabled(file, &FLAGZ),
         statusz: is_enabled(file, &STATUSZ),
@@ -90,6 +87,11 @@ pub(super) fn features(file: &KubeProxyConfiguration, diagnostics: &mut Diagnost
     }
 }
 
+/// Returns whether feature gate KubeProxyNFTablesLocalhostNodePorts is on.
+pub(super) fn localhost_node_ports(file: &KubeProxyConfiguration) -> bool {
+    is_enabled(file, &LOCALHOST)
+}
+
 /// Returns the configured value of the gate. If there is none, returns the configured value of `AllAlpha` or `AllBeta` for a gate of that
 /// stage, or else the gate's default.
 fn is_enabled(file: &KubeProxyConfiguration, gate: &Gate) -> bool {
@@ -97,10 +99,6 @@ fn is_enabled(file: &KubeProxyConfiguration, gate: &Gate) -> bool {
     let names = [Some(gate.name), of_stage.map(|(all, _)| *all)];
     let given = names.into_iter().flatten().find_map(|name| file.feature_gates.get(name).copied());
     given.unwrap_or(gate.stage != Stage::Alpha)
-}
-
-fn looks_like_a_gate(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// Checks `showHiddenMetricsForVersion`. Accepts the previous release, as upstream does, and also the release before it, so that a

@@ -92,12 +92,13 @@ fn check(
     hostname: impl FnOnce() -> std::io::Result<String>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Config> {
-    let (mode_note, mode_warning) = mode(&file.mode, diagnostics);
+    let (mode_note, mode_warning) = mode(file, diagnostics);
     numbers(file, diagnostics);
     let conntrack = conntrack(&file.conntrack, diagnostics);
     let node_name = node_name(&file.hostname_override, hostname, diagnostics);
     let periods = periods(file, diagnostics);
     let masquerade_bit = masquerade_bit(file, diagnostics);
+    let exclude_cidrs = addresses::exclude_cidrs(file, diagnostics);
     let relist_removal_limit = relist_removal_limit(file, diagnostics);
     let service_elements_limit = service_elements_limit(file, diagnostics);
     let reserve_node_ports = diagnostics.take("nftables.reserveNodePorts", file.nftables.reserve_node_ports.parse());
@@ -163,6 +164,7 @@ fn check(
         own_tables: file.nftables.table_ownership == TableOwnership::Auto,
         version: context.version,
         config_file: context.config_file,
+        exclude_cidrs,
         configz: context.configz,
         flags: context.flags,
         warnings: Vec::new(),
@@ -171,14 +173,20 @@ fn check(
 
 /// Checks the proxy mode. Returns a note or a warning for another mode than nftables, because this program then runs nftables instead. Mode
 /// iptables and an empty mode only give a note, because kubeadm, kind and k3s write one of them by default. Mode ipvs gives a warning,
-/// because its user may rely on features that only ipvs has.
-fn mode(mode: &str, diagnostics: &mut Diagnostics) -> (Option<String>, Option<String>) {
-    match mode {
+/// because its user may rely on features that only ipvs has. The note names node ports on 127.0.0.1, which mode iptables has, unless they
+/// are switched off, or feature gate KubeProxyNFTablesLocalhostNodePorts is on.
+fn mode(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> (Option<String>, Option<String>) {
+    match file.mode.as_str() {
         "nftables" => {}
-        "" | "iptables" => {
+        mode @ ("" | "iptables") => {
             let found = if mode.is_empty() { "mode is not set".to_owned() } else { format!("mode is {mode}") };
+            let without = if file.iptables.localhost_node_ports && !features::localhost_node_ports(file) {
+                ", and serves no node ports on 127.0.0.1 (iptables.localhostNodePorts)"
+            } else {
+                ""
+            };
             let note = format!(
-                "{found} in the configuration: this program always uses nftables; set mode: nftables to silence this"
+                "{found} in the configuration: this program always uses nftables{without}; set mode: nftables to silence this"
             );
             return (Some(note), None);
         }
@@ -188,7 +196,7 @@ fn mode(mode: &str, diagnostics: &mut Diagnostics) -> (Option<String>, Option<St
             diagnostics.warn(warning);
             return (None, Some(warning.to_owned()));
         }
-        _ => {
+        mode => {
             diagnostics
                 .error("mode", format!("must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not {mode:?}"));
         }
@@ -216,23 +224,26 @@ fn node_name(
     Some(name)
 }
 
-/// Checks and returns `(syncPeriod, minSyncPeriod)`.
+/// Checks and returns `(syncPeriod, minSyncPeriod)` of the section of the mode.
 fn periods(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<(Duration, Duration)> {
-    let sync = diagnostics.positive("nftables.syncPeriod", file.nftables.sync_period);
-    let min = diagnostics.duration("nftables.minSyncPeriod", file.nftables.min_sync_period);
+    let [sync_field, min_field] = ["syncPeriod", "minSyncPeriod"].map(|name| format!("{}.{name}", file.section()));
+    let sync = diagnostics.positive(&sync_field, file.nftables.sync_period);
+    let min = diagnostics.duration(&min_field, file.nftables.min_sync_period);
     let (sync, min) = (sync?, min?);
     if min > sync {
         let (min, sync) = (file.nftables.min_sync_period, file.nftables.sync_period);
-        diagnostics
-            .error("nftables.minSyncPeriod", format!("must not exceed nftables.syncPeriod ({sync}), but is {min}"));
+        diagnostics.error(min_field, format!("must not exceed {sync_field} ({sync}), but is {min}"));
     }
     Some((sync, min))
 }
 
+/// Checks and returns the masquerade bit of the mode. As in upstream, that of section `iptables` has to be valid in every mode.
 fn masquerade_bit(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Option<u8> {
     diagnostics.range("iptables.masqueradeBit", file.iptables.masquerade_bit, 0..=31);
-    diagnostics.range("nftables.masqueradeBit", file.nftables.masquerade_bit, 0..=31);
-    u8::try_from(file.nftables.masquerade_bit).ok()
+    if file.section() == "nftables" {
+        diagnostics.range("nftables.masqueradeBit", file.nftables.masquerade_bit, 0..=31);
+    }
+    u8::try_from(file.masquerade_bit()).ok()
 }
 
 /// Checks and returns `relistRemovalLimit`, in percent.
@@ -293,7 +304,8 @@ fn client(file: &KubeProxyConfiguration, master: Option<String>, diagnostics: &m
 }
 
 /// Returns the `Accept` header: the types in `acceptContentTypes` or, if that is empty, in `contentType`, as in client-go, without those
-/// that this program cannot read. If `contentType` is protobuf, adds JSON for servers that do not support protobuf.
+/// that this program cannot read, and without their parameters but the weight `q`. Adds JSON to a `contentType` without it, because
+/// client-go adds every other type. If no type is left, returns both.
 fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> String {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const JSON: &str = "application/json";
@@ -302,15 +314,24 @@ fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> St
     } else {
         ("clientConnection.acceptContentTypes", &section.accept_content_types)
     };
-    let given: Vec<&str> = list.split(',').map(str::trim).collect();
-    let mut readable: Vec<&str> = given.iter().copied().filter(|word| [PROTOBUF, JSON].contains(word)).collect();
-    if readable.is_empty() {
-        diagnostics.error(field, format!("must name {PROTOBUF} or {JSON}, not {list:?}"));
+    let is_weight = |weight: &str| weight.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let readable = |given: &str| {
+        let mut parts = given.split(';').map(str::trim);
+        let name = parts.next()?;
+        let name = [PROTOBUF, JSON].into_iter().find(|known| name.eq_ignore_ascii_case(known))?;
+        let weight = parts.find_map(|part| part.strip_prefix("q=").filter(|weight| is_weight(weight)));
+        Some(weight.map_or_else(|| name.to_owned(), |weight| format!("{name};q={weight}")))
+    };
+    let mut types: Vec<String> = list.split(',').filter_map(readable).collect();
+    if types.is_empty() {
+        diagnostics
+            .warn(format!("{field} {list:?} has neither {PROTOBUF} nor {JSON}: the API server is asked for both"));
+        return format!("{PROTOBUF},{JSON}");
     }
-    if section.accept_content_types.is_empty() && readable == [PROTOBUF] {
-        readable.push(JSON);
+    if section.accept_content_types.is_empty() && !types.iter().any(|name| name.starts_with(JSON)) {
+        types.push(JSON.to_owned());
     }
-    readable.join(",")
+    types.join(",")
 }
 
 /// Checks section `logging` and returns the settings of the log. `alpha_options` is the value of feature gate LoggingAlphaOptions.

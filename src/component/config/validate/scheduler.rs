@@ -9,9 +9,11 @@ use crate::config::file::KubeProxyConfiguration;
 /// table, is the largest prime below 2^16.
 const TABLE_SIZES: std::ops::RangeInclusive<u32> = 67..=65_521;
 
-/// Returns the scheduler of Services without an annotation that names one; never [`Scheduler::Unset`].
+/// Returns the scheduler of Services without an annotation that names one; never [`Scheduler::Unset`]. As in upstream, `ipvs.scheduler`
+/// has no effect in mode iptables, nor without a mode.
 pub(super) fn scheduler(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> Scheduler {
     match file.nftables.scheduler {
+        Scheduler::Unset if file.section() == "iptables" => Scheduler::Random,
         Scheduler::Unset => of_ipvs(&file.ipvs.scheduler, diagnostics),
         set => set,
     }

@@ -8,7 +8,8 @@ use super::*;
 fn validated(body: &str) -> Result<Config, Vec<FieldError>> {
     let mode = if body.contains("mode:") { "" } else { "mode: nftables\n" };
     let text = format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{mode}{body}\n");
-    validate(&decode(&text).unwrap().config, Context::default(), Vec::new(), || Ok(" Host-1\n".to_owned()))
+    let decoded = decode(&text).unwrap();
+    validate(&decoded.config, Context::default(), decoded.warnings, || Ok(" Host-1\n".to_owned()))
 }
 
 /// Returns the one error that `body` causes, as text.
@@ -29,8 +30,8 @@ fn all_errors_are_collected() {
         "oomScoreAdj: 2000",
         "nodePortAddresses: [x, z]",
         "clusterCIDR: x",
-        "featureGates: {no-gate: true}",
-        "clientConnection: {contentType: text/plain}",
+        "featureGates: {MultiCIDRServiceAllocator: false}",
+        "logging: {format: xml}",
     ];
     let errors = validated(&wrong.join("\n")).unwrap_err();
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
@@ -40,8 +41,8 @@ fn all_errors_are_collected() {
         "nodePortAddresses[0]",
         "nodePortAddresses[1]",
         "clusterCIDR",
-        "featureGates.no-gate",
-        "clientConnection.contentType",
+        "featureGates.MultiCIDRServiceAllocator",
+        "logging.format",
     ];
     assert_eq!(fields, expected);
 }
@@ -52,10 +53,18 @@ fn the_mode_is_nftables() {
     for (mode, found) in [("''", "mode is not set"), ("iptables", "mode is iptables")] {
         let config = good(&format!("mode: {mode}"));
         assert_eq!((config.warnings, config.mode_warning), (Vec::new(), None), "{mode}");
-        let expected = format!(
-            "{found} in the configuration: this program always uses nftables; set mode: nftables to silence this"
-        );
-        assert_eq!(config.mode_note, Some(expected));
+        let note = |without: &str| {
+            Some(format!(
+                "{found} in the configuration: this program always uses nftables{without}; set mode: nftables to silence this"
+            ))
+        };
+        let without = ", and serves no node ports on 127.0.0.1 (iptables.localhostNodePorts)";
+        assert_eq!(config.mode_note, note(without));
+        for has_none_or_ours in
+            ["iptables: {localhostNodePorts: false}", "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}"]
+        {
+            assert_eq!(good(&format!("mode: {mode}\n{has_none_or_ours}")).mode_note, note(""));
+        }
     }
     let config = good("mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}");
     let expected = "mode is \"ipvs\", which this kube-proxy does not have: it runs nftables; set mode (or --proxy-mode) to \"nftables\"";
@@ -88,6 +97,116 @@ fn masquerade_bits_are_0_to_31() {
     assert_eq!(error("nftables: {masqueradeBit: 32}"), "nftables.masqueradeBit: must be between 0 and 31, not 32");
     assert_eq!(error("nftables: {masqueradeBit: -1}"), "nftables.masqueradeBit: must be between 0 and 31, not -1");
     assert_eq!(error("iptables: {masqueradeBit: 32}"), "iptables.masqueradeBit: must be between 0 and 31, not 32");
+}
+
+/// The configuration of a file with values in the sections of all modes that differ from each other and from the defaults.
+fn in_each_mode(mode: &str) -> Config {
+    good(&format!(
+        "mode: '{mode}'\niptables: {{masqueradeAll: true, masqueradeBit: 20, syncPeriod: 40s, minSyncPeriod: 2s}}\n\
+         ipvs: {{syncPeriod: 50s, minSyncPeriod: 3s, scheduler: sh, excludeCIDRs: [10.0.0.0/8], strictARP: true, tcpTimeout: 1s, \
+         tcpFinTimeout: 2s, udpTimeout: 3s}}\nnftables: {{masqueradeBit: 21, syncPeriod: 60s, minSyncPeriod: 4s}}"
+    ))
+}
+
+// Each setting of `iptables` and `ipvs` is used in the modes in which upstream uses it, or named (P12).
+#[test]
+fn each_mode_takes_its_settings_from_the_sections_of_upstream() {
+    let seconds = Duration::from_secs;
+    for (mode, all, bit, sync, min, scheduler, excluded) in [
+        ("", true, 20, 40, 2, Scheduler::Random, 0),
+        ("iptables", true, 20, 40, 2, Scheduler::Random, 0),
+        ("ipvs", true, 20, 50, 3, Scheduler::SourceHash, 1),
+        ("nftables", false, 21, 60, 4, Scheduler::SourceHash, 0),
+    ] {
+        let config = in_each_mode(mode);
+        assert_eq!((config.masquerade_all, config.masquerade_bit), (all, bit), "{mode}");
+        assert_eq!((config.sync_period, config.min_sync_period), (seconds(sync), Some(seconds(min))), "{mode}");
+        assert_eq!((config.scheduler, config.exclude_cidrs.len()), (scheduler, excluded), "{mode}");
+    }
+}
+
+#[test]
+fn settings_of_other_modes_and_settings_without_effect_are_named() {
+    let named = |mode: &str| {
+        let warnings = in_each_mode(mode).warnings.into_iter();
+        let about_fields = warnings.filter(|text| text.contains("has no effect"));
+        about_fields
+            .map(|text| text.replace(" has no effect", "").replace(", as in upstream's kube-proxy", ""))
+            .collect::<Vec<_>>()
+    };
+    let unused = |mode: &str, section: &str| {
+        let of = |field: &str, section: &str| format!("nftables.{field} {mode}: set {section}.{field}");
+        [of("masqueradeBit", "iptables"), of("syncPeriod", section), of("minSyncPeriod", section)]
+    };
+    assert_eq!(named(""), unused("without a mode", "iptables"));
+    assert_eq!(named("iptables"), unused("in mode iptables", "iptables"));
+    let of_ipvs = [
+        "ipvs.strictARP in this kube-proxy: no interface gets the addresses of Services, so none answers ARP for them",
+        "ipvs.tcpTimeout in this kube-proxy: set conntrack.tcpEstablishedTimeout",
+        "ipvs.tcpFinTimeout in this kube-proxy: set sysctl net.netfilter.nf_conntrack_tcp_timeout_fin_wait",
+        "ipvs.udpTimeout in this kube-proxy: set conntrack.udpTimeout and conntrack.udpStreamTimeout",
+    ];
+    assert_eq!(named("ipvs"), [&unused("in mode ipvs", "ipvs")[..], &of_ipvs.map(str::to_owned)].concat());
+    let of_iptables = ["masqueradeAll", "masqueradeBit"]
+        .map(|field| format!("iptables.{field} in mode nftables: set nftables.{field}"));
+    assert_eq!(named("nftables"), of_iptables);
+    let all = good("mode: iptables\nnftables: {masqueradeAll: true}").warnings;
+    assert_eq!(all.len(), 1, "{all:?}");
+    // What is in use in the other section too, or is the default there, loses nothing.
+    for same in [
+        "mode: iptables\niptables: {masqueradeAll: true, masqueradeBit: 3}\nnftables: {masqueradeAll: true, masqueradeBit: 3}",
+        "mode: iptables\niptables: {masqueradeAll: true, syncPeriod: 1m}\nnftables: {masqueradeAll: false, syncPeriod: 30s}",
+        "mode: nftables\nnftables: {masqueradeAll: true}\niptables: {masqueradeAll: true, syncPeriod: 1m}\nipvs: {strictARP: true}",
+    ] {
+        assert_eq!(good(same).warnings, [""; 0], "{same}");
+    }
+}
+
+// As in upstream, only the values of the mode's sections have to be valid, and the bit of `iptables` in each mode.
+#[test]
+fn values_are_checked_in_the_section_of_the_mode() {
+    for (mode, section) in [("''", "iptables"), ("iptables", "iptables"), ("ipvs", "ipvs"), ("nftables", "nftables")] {
+        let with = |body: String| validated(&format!("mode: {mode}\n{body}"));
+        for other in ["iptables", "ipvs", "nftables"] {
+            let result = with(format!("{other}: {{syncPeriod: -1s}}"));
+            assert_eq!(result.is_err(), section == other, "{mode}: {other}");
+        }
+        let errors = with(format!("{section}: {{syncPeriod: 5s, minSyncPeriod: 6s}}")).unwrap_err();
+        let expected = format!("{section}.minSyncPeriod: must not exceed {section}.syncPeriod (5s), but is 6s");
+        assert_eq!(errors[0].to_string(), expected);
+        assert_eq!(with("iptables: {masqueradeBit: 32}".to_owned()).unwrap_err()[0].field, "iptables.masqueradeBit");
+        assert_eq!(with("nftables: {masqueradeBit: 32}".to_owned()).is_err(), section == "nftables", "{mode}");
+        assert_eq!(with("ipvs: {excludeCIDRs: [x]}".to_owned()).is_err(), section == "ipvs", "{mode}");
+    }
+}
+
+// As client-go does, the proxy takes any content types, and asks for those that it can read.
+#[test]
+fn content_types_may_have_parameters_and_be_unknown() {
+    const JSON: &str = "application/json";
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let of = |field: &str, types: &str| {
+        let config = good(&format!("clientConnection: {{{field}: '{types}'}}"));
+        (config.client.accept, config.warnings.len())
+    };
+    let both = format!("{PROTOBUF},{JSON}");
+    for (types, of_content_type, of_accept) in [
+        (JSON, JSON, JSON),
+        (PROTOBUF, &*both, PROTOBUF),
+        ("application/json; charset=utf-8", JSON, JSON),
+        ("Application/JSON;as=Table;q=0.9", "application/json;q=0.9", "application/json;q=0.9"),
+        ("application/vnd.kubernetes.protobuf;type=watch", &*both, PROTOBUF),
+        ("text/plain,application/json;q=.5,*/*", "application/json;q=.5", "application/json;q=.5"),
+        ("application/json;q=high", JSON, JSON),
+    ] {
+        assert_eq!(of("contentType", types), (of_content_type.to_owned(), 0), "{types}");
+        assert_eq!(of("acceptContentTypes", types), (of_accept.to_owned(), 0), "{types}");
+    }
+    for unknown in ["text/plain", "*/*", "application/cbor", " ", ",", ";"] {
+        for field in ["contentType", "acceptContentTypes"] {
+            assert_eq!(of(field, unknown), (both.clone(), 1), "{field}: {unknown}");
+        }
+    }
 }
 
 // IPVS schedulers `sh` and `mh` become this program's `source-hash` and `maglev`, and all others become `random`; each causes a warning,
@@ -364,15 +483,11 @@ fn feature_gates_are_known_and_take_effect() {
             format!("featureGates.{locked}: cannot be false: the feature is always on")
         );
     }
-    assert_eq!(
-        error("featureGates: {no-gate: false}"),
-        "featureGates.no-gate: is no name of a feature gate: remove it"
-    );
     // Many clusters pass the same map of feature gates to all components, so it may contain gates of other components.
-    assert_eq!(
-        good("featureGates: {InPlacePodVerticalScaling: true}").warnings,
-        ["featureGates.InPlacePodVerticalScaling has no effect: this kube-proxy does not look at that feature gate"]
-    );
+    for gate in ["InPlacePodVerticalScaling", "no-gate", "componentFlagz"] {
+        let expected = format!("featureGates.{gate} has no effect: this kube-proxy does not look at that feature gate");
+        assert_eq!(good(&format!("featureGates: {{{gate}: true}}")).warnings, [expected]);
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use nft::{Connection, Family, TableName};
 use tracing::{error, info, warn};
 
@@ -87,6 +88,13 @@ impl CleanUp {
     pub fn of_other_modes(fast_path: bool) -> Self {
         let table = fast_path.then(|| Part::Table(TableName::new(Family::Inet, FAST_PATH)));
         Self::of(table.into_iter(), Duration::ZERO)
+    }
+
+    /// Keeps the virtual servers of IPVS with addresses in these CIDRs.
+    #[must_use]
+    pub fn keeping(mut self, excluded: Vec<IpNet>) -> Self {
+        self.ipvs.excluded = excluded;
+        self
     }
 
     /// Returns a clean-up of what all modes left, including the tables of this program.

@@ -130,6 +130,14 @@ fn deprecated_ports_complete_or_clear_the_addresses() {
     let config = applied(&["--healthz-port=1", "--healthz-bind-address=192.0.2.1", "--metrics-port=2"]);
     assert_eq!(config.healthz_bind_address, "192.0.2.1:1");
     assert_eq!(config.metrics_bind_address, "127.0.0.1:10249");
+    let config = applied(&[
+        "--metrics-port=0x50",
+        "--metrics-bind-address=::1",
+        "--healthz-port=70000",
+        "--healthz-bind-address=192.0.2.1",
+    ]);
+    assert_eq!(config.metrics_bind_address, "[::1]:80");
+    assert_eq!(config.healthz_bind_address, "192.0.2.1:70000", "which validation refuses");
     // With one of these flags the port flag has no effect.
     for other in ["--config=f", "--write-config-to=f"] {
         assert_eq!(applied(&["--healthz-port=0", other]).healthz_bind_address, "0.0.0.0:10256", "{other}");

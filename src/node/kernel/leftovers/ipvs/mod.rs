@@ -3,7 +3,7 @@
 //!
 //! If the interface does not exist, no virtual server counts as kube-proxy's. If it exists, a virtual server counts as kube-proxy's when
 //! its address is on the interface, or when its address is another address of the node and its port is in the default range of node ports.
-//! All other virtual servers may belong to keepalived or another program: they stay, and a warning names some of them.
+//! Virtual servers in a CIDR that the configuration excludes, and all others, may belong to keepalived or another program: they stay, and a warning names some of them.
 
 mod servers;
 
@@ -11,6 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use ipnet::IpNet;
 use nft::decode::{self, Messages};
 use nft::socket::{Bus, Socket};
 use nft::wire::{Attrs, Writer};
@@ -45,14 +46,18 @@ mod number {
 /// Removes what mode ipvs left. Call [`Self::open`] before the process drops its privileges, because after that it cannot open a generic
 /// netlink socket.
 #[derive(Default)]
-pub(super) struct Ipvs(Option<Servers>);
+pub(super) struct Ipvs {
+    servers: Option<Servers>,
+    /// The virtual servers with addresses in these CIDRs are not kube-proxy's.
+    pub(super) excluded: Vec<IpNet>,
+}
 
 impl Ipvs {
     /// Opens the socket if there is something to remove in the calling thread's network namespace. Ignores an error, because
     /// [`Self::remove`] tries again.
     pub(super) fn open() -> Self {
         let needed = is_loaded(Path::new("/proc")) && matches!(Interface::look(), Ok(Some(_)));
-        Self(needed.then(Servers::open).and_then(Result::ok))
+        Self { servers: needed.then(Servers::open).and_then(Result::ok), excluded: Vec::new() }
     }
 
     /// Deletes the virtual servers, and then the interface.
@@ -71,11 +76,11 @@ impl Ipvs {
             return Ok(());
         }
         if is_loaded(Path::new("/proc")) {
-            let servers = match &mut self.0 {
+            let servers = match &mut self.servers {
                 Some(servers) => servers,
                 none => none.insert(Servers::open()?),
             };
-            delete_servers(servers, &interface, report)?;
+            delete_servers(servers, &interface, &self.excluded, report)?;
         }
         interface.delete()?;
         report.removed.push(format!("interface {INTERFACE} of mode ipvs"));
@@ -88,7 +93,7 @@ impl Ipvs {
         if !is_loaded(Path::new("/proc")) {
             return None;
         }
-        let mut servers = self.0.take().or_else(|| Servers::open().ok())?;
+        let mut servers = self.servers.take().or_else(|| Servers::open().ok())?;
         let found = servers.list().ok()?;
         unclaimed(&found)
     }
@@ -114,17 +119,22 @@ pub(super) fn left() -> io::Result<Option<String>> {
     Ok(interface.map(|_| format!("virtual servers and the interface {INTERFACE}")))
 }
 
-fn delete_servers(servers: &mut Servers, interface: &Interface, report: &mut Report) -> io::Result<()> {
+fn delete_servers(
+    servers: &mut Servers,
+    interface: &Interface,
+    excluded: &[IpNet],
+    report: &mut Report,
+) -> io::Result<()> {
     let of_interface = rtnetlink::addresses_of(interface.index)?;
     let (ours, others): (Vec<Server>, Vec<Server>) =
-        servers.list()?.into_iter().partition(kube_proxys(of_interface, rtnetlink::addresses()?));
+        servers.list()?.into_iter().partition(kube_proxys(of_interface, rtnetlink::addresses()?, excluded));
     let mut removed = 0;
     let outcome = ours.iter().try_for_each(|server| servers.delete(server).map(|()| removed += 1));
     report.removed.extend((removed > 0).then(|| format!("{} of mode ipvs", counted(removed, "virtual server"))));
     if !others.is_empty() {
         let named: Vec<String> = others.iter().take(NAMED).map(ToString::to_string).collect();
         report.warnings.push(format!(
-            "{} of IPVS, such as {}, may be another program's and stay: the addresses are not on {INTERFACE}. Look with \
+            "{} of IPVS, such as {}, may be another program's and stay: the addresses are not on {INTERFACE}, or excluded. Look with \
              `ipvsadm -ln`; if kube-proxy made one, delete it: `ipvsadm -D {}`",
             counted(others.len(), "virtual server"),
             named.join(", "),
@@ -134,11 +144,14 @@ fn delete_servers(servers: &mut Servers, interface: &Interface, report: &mut Rep
     outcome
 }
 
-/// Returns a function that tells whether a virtual server is kube-proxy's, given the addresses of kube-proxy's interface and of the node.
-fn kube_proxys(of_interface: Vec<IpAddr>, of_node: Vec<IpAddr>) -> impl Fn(&Server) -> bool {
+/// Returns a function that tells whether a virtual server is kube-proxy's, given the addresses of kube-proxy's interface and of the node,
+/// and the CIDRs that the configuration excludes.
+fn kube_proxys(of_interface: Vec<IpAddr>, of_node: Vec<IpAddr>, excluded: &[IpNet]) -> impl Fn(&Server) -> bool {
     move |server| {
         let ip = server.address.ip();
-        of_interface.contains(&ip) || of_node.contains(&ip) && NODE_PORTS.contains(&server.address.port())
+        let is_ours =
+            of_interface.contains(&ip) || of_node.contains(&ip) && NODE_PORTS.contains(&server.address.port());
+        is_ours && !excluded.iter().any(|cidr| cidr.contains(&ip))
     }
 }
 
@@ -206,12 +219,16 @@ mod tests {
     #[test]
     fn servers_at_addresses_of_the_interface_and_node_ports_are_kube_proxys() {
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
-        let is_ours = kube_proxys(ips(&["10.96.0.1", "fd00::1"]), ips(&["10.96.0.1", "fd00::1", "192.0.2.7"]));
+        let excluded = ["192.0.2.8/32", "fd00::2/127"].map(|cidr| cidr.parse().unwrap());
+        let of_node = ips(&["10.96.0.1", "fd00::1", "fd00::2", "192.0.2.7", "192.0.2.8"]);
+        let is_ours = kube_proxys(ips(&["10.96.0.1", "fd00::1", "fd00::3"]), of_node, &excluded);
         let server = |address: &str| Server { protocol: 6, address: address.parse().unwrap() };
         for ours in ["10.96.0.1:443", "[fd00::1]:80", "192.0.2.7:30000", "192.0.2.7:32767"] {
             assert!(is_ours(&server(ours)), "{ours}");
         }
-        for other in ["192.0.2.7:6443", "192.0.2.7:29999", "192.0.2.8:30000", "10.96.0.2:443"] {
+        for other in
+            ["192.0.2.7:6443", "192.0.2.7:29999", "192.0.2.8:30000", "[fd00::2]:30000", "[fd00::3]:80", "10.96.0.2:443"]
+        {
             assert!(!is_ours(&server(other)), "{other}");
         }
     }
