@@ -124,14 +124,14 @@ impl CommandLine {
             Some(path) => decode(path, &content)?,
             None => Decoded { config: KubeProxyConfiguration::default(), warnings: Vec::new() },
         };
-        warnings.extend(flags.warnings());
+        warnings.extend(flags.warnings(|path| file.path_in_mode(path)));
         flags.apply(&mut file).map_err(Error::Usage)?;
         Ok(Self { flags, file, content, warnings })
     }
 
     /// Returns this command line with the flags that are in `flags` replaced.
     fn with(mut self, flags: &cli::Flags) -> Result<Self, Error> {
-        self.warnings.extend(flags.warnings());
+        self.warnings.extend(flags.warnings(|path| self.file.path_in_mode(path)));
         flags.overrule(&mut self.file).map_err(Error::Usage)?;
         self.flags.replace_by(flags);
         Ok(self)

@@ -1,8 +1,9 @@
 //! Writes the configuration as text: the file of `--write-config-to` and the body of `/configz`.
 //!
 //! Takes a decoded configuration file with the flags applied, and writes v1alpha1 text as upstream does: keys are in alphabetical order,
-//! and empty fields that upstream marks with `omitempty` are left out. The sync periods and `masqueradeAll` have their values in the section
-//! `nftables`; the sections of the other modes have `0s` and `false`. Invariant: the text decodes to a configuration with the same meaning.
+//! and empty fields that upstream marks with `omitempty` are left out. The mode is nftables: the sync periods, `masqueradeAll` and
+//! `masqueradeBit` have their values in the section `nftables`, and `0s` and `false` in the sections of the other modes. Invariant: the
+//! text decodes to a configuration with the same meaning, but for `ipvs.excludeCIDRs`, which only mode ipvs has.
 
 use serde_json::{Map, Value, json};
 
@@ -32,6 +33,10 @@ pub(super) fn yaml(file: &KubeProxyConfiguration) -> Result<String, String> {
 fn document(file: &KubeProxyConfiguration) -> Result<Value, serde_json::Error> {
     let mut file = file.clone();
     file.nftables.masquerade_bit = file.masquerade_bit();
+    if file.section() == "iptables" {
+        // It has no effect in mode iptables, but has one in mode nftables.
+        file.ipvs.scheduler.clear();
+    }
     file.mode = "nftables".to_owned();
     if file.detect_local_mode.is_empty() {
         file.detect_local_mode = "ClusterCIDR".to_owned();
@@ -105,6 +110,7 @@ fn sorted(value: Value) -> Value {
 mod tests {
     use std::ffi::OsString;
 
+    use super::super::file::{API_VERSION, KIND};
     use super::super::{Invocation, load};
     use super::*;
 
@@ -160,6 +166,28 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &first).unwrap();
         assert_eq!(written(&["--config", file.path().to_str().unwrap()]), first);
+    }
+
+    #[test]
+    fn what_is_written_for_another_mode_has_the_same_meaning() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let body = "iptables: {masqueradeAll: true, masqueradeBit: 20, syncPeriod: 40s, minSyncPeriod: 2s}\n\
+                    ipvs: {syncPeriod: 50s, minSyncPeriod: 3s, scheduler: sh}\nhostnameOverride: n1\n";
+        for mode in ["''", "iptables", "ipvs"] {
+            let head = format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmode: {mode}\n");
+            std::fs::write(file.path(), format!("{head}{body}")).unwrap();
+            let args = ["--config", file.path().to_str().unwrap()];
+            let meaning = || match load(std::iter::once(&"kube-proxy").chain(&args).map(OsString::from)).unwrap() {
+                Invocation::Run(config) => (
+                    (config.masquerade_all, config.masquerade_bit, config.scheduler),
+                    (config.sync_period, config.min_sync_period),
+                ),
+                other => panic!("{other:?}"),
+            };
+            let before = meaning();
+            std::fs::write(file.path(), written(&args)).unwrap();
+            assert_eq!(meaning(), before, "{mode}");
+        }
     }
 
     /// Texts that a YAML 1.1 parser could take for something else than a text are written in quotes.

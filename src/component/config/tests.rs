@@ -181,6 +181,41 @@ fn with_a_file_only_few_flags_count() {
     }
 }
 
+// The warning about a flag that has no effect names the field that the mode of the file uses.
+#[test]
+fn a_flag_without_effect_is_named_with_the_field_of_the_mode() {
+    for (mode, of_all, of_period) in [
+        ("nftables", "nftables", "nftables"),
+        ("iptables", "iptables", "iptables"),
+        ("''", "iptables", "iptables"),
+        ("ipvs", "iptables", "ipvs"),
+    ] {
+        let config = run_file(&format!("mode: {mode}\n"), &["--masquerade-all", "--iptables-sync-period=1m"]);
+        let warnings = config.warnings.into_iter().filter(|text| text.starts_with("--")).collect::<Vec<_>>();
+        let expected = [("masquerade-all", of_all, "masqueradeAll"), ("iptables-sync-period", of_period, "syncPeriod")]
+            .map(|(flag, section, field)| {
+                format!("--{flag} has no effect beside --config: set {section}.{field} in the file")
+            });
+        assert_eq!(warnings, expected, "{mode}");
+    }
+}
+
+// Without a file the flags have upstream's meaning in each mode (P1, P12).
+#[test]
+fn flags_for_masquerading_and_syncs_count_in_the_modes_of_upstream() {
+    let flags =
+        ["--masquerade-all", "--iptables-masquerade-bit=20", "--iptables-sync-period=40s", "--ipvs-sync-period=50s"];
+    let flags = [&flags[..], &["--iptables-min-sync-period=2s", "--ipvs-min-sync-period=3s"]].concat();
+    let of = |mode: &[&str]| {
+        let Config { masquerade_all, masquerade_bit, sync_period, min_sync_period, .. } = run(&[&flags, mode].concat());
+        (masquerade_all, masquerade_bit, sync_period.as_secs(), min_sync_period.map(|period| period.as_secs()))
+    };
+    assert_eq!(of(&[]), (true, 20, 40, Some(2)));
+    assert_eq!(of(&["--proxy-mode=iptables"]), (true, 20, 40, Some(2)));
+    assert_eq!(of(&["--proxy-mode=ipvs"]), (true, 20, 50, Some(3)));
+    assert_eq!(of(&["--proxy-mode=nftables"]), (true, 14, 40, Some(2)));
+}
+
 #[test]
 fn what_flags_leave_open_comes_from_the_file() {
     let config = run_file("mode: nftables\nhostnameOverride: from-file\nlogging: {verbosity: 2, format: json}\n", &[]);
@@ -254,6 +289,8 @@ fn files_of_clusters_are_taken_and_run_nftables() {
         ("kubeadm-1.37.yaml", Some("mode is iptables in the configuration"), None),
         ("kind.yaml", Some("mode is iptables in the configuration"), None),
         ("ipvs.yaml", None, Some("mode is \"ipvs\", which this kube-proxy does not have: it runs nftables")),
+        ("kubespray.yaml", None, Some("mode is \"ipvs\", which this kube-proxy does not have: it runs nftables")),
+        ("helm.yaml", Some("mode is iptables in the configuration"), None),
         ("localhost-1.37.yaml", None, None),
     ] {
         let path = format!("{}/config/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -266,6 +303,12 @@ fn files_of_clusters_are_taken_and_run_nftables() {
         let warns_of_mode = config.warnings.iter().any(|warning| warning.contains("mode"));
         assert_eq!(warns_of_mode, warning.is_some(), "{file}: {:?}", config.warnings);
         assert!(config.configz.contains("\"mode\":\"nftables\""), "{file}: {}", config.configz);
+        let masquerades = ["kubespray.yaml", "helm.yaml"].contains(&file);
+        assert_eq!(
+            (config.masquerade_all, config.masquerade_bit),
+            (masquerades, if masquerades { 16 } else { 14 }),
+            "{file}"
+        );
     }
 }
 

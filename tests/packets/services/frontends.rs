@@ -1,16 +1,18 @@
 //! Every kind of frontend x every protocol x both families: endpoints and sources.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::judge::{FEW, Source, assert_reaches, endpoints};
 use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::netns::Namespace;
+use crate::support::nft::list_ruleset;
 use crate::support::objects::{ServiceBuilder, node, service, service_cidr, slice, slices};
 use crate::support::plan::Family;
 use crate::support::probe::{Flow, Proto};
-use crate::support::proxy::{Proxy, config_in};
+use crate::support::proxy::{Proxy, config, config_in};
 use crate::support::world::World;
 
 const ALL: [u8; 4] = [0, 1, 2, 3];
@@ -77,6 +79,29 @@ fn masquerade_all_hides_pods_from_cluster_ips(layout: Layout) {
     config["nftables"]["masqueradeAll"] = true.into();
     let _proxy = Proxy::start(&world.node, &config, &objects());
     check(&world.shell, Family::shell, FEW, |_| Source::Masqueraded);
+}
+
+// A file for mode iptables or ipvs, or without a mode, masquerades as its section `iptables` says, and one for mode nftables as its section
+// `nftables` says (D8, D9, P12).
+#[test]
+fn each_mode_masquerades_as_the_section_of_upstream_says() {
+    let world = World::new();
+    for (mode, source, mark) in [
+        ("iptables", Source::Masqueraded, "0x00100000"),
+        ("ipvs", Source::Masqueraded, "0x00100000"),
+        ("", Source::Masqueraded, "0x00100000"),
+        ("nftables", Source::Kept, "0x00004000"),
+    ] {
+        let mut config = config();
+        config["mode"] = mode.into();
+        config["iptables"] = json!({ "masqueradeAll": true, "masqueradeBit": 20 });
+        let proxy = Proxy::start(&world.node, &config, &objects());
+        check(&world.shell, Family::shell, 1, |is_cluster_ip| if is_cluster_ip { source } else { Source::Masqueraded });
+        let rules = list_ruleset(&world.node);
+        let marks: BTreeSet<&str> = rules.split_whitespace().filter(|word| word.starts_with("0x00")).collect();
+        assert!(marks.contains(mark) && marks.len() == 1, "{mode:?}: {marks:?}");
+        assert_eq!(proxy.log().contains("iptables.masqueradeAll has no effect in mode nftables"), mode == "nftables");
+    }
 }
 
 test_in_each_layout!(a_pod_reaches_itself_through_its_service);

@@ -166,7 +166,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(UNUSED, "kube-api-burst", "clientConnection.burst", Int(|c| &mut c.client_connection.burst), "Without effect: there are few requests"),
     flag(UNUSED, "config-sync-period", "configSyncPeriod", Duration(|c| &mut c.config_sync_period), "Without effect: nothing is read again at intervals"),
     flag(UNUSED, "show-hidden-metrics-for-version", "showHiddenMetricsForVersion", Text(|c| &mut c.show_hidden_metrics_for_version), "Without effect: no metric is hidden; takes the previous minor release, 1.36, or 1.35"),
-    flag(UNUSED, "iptables-localhost-nodeports", "iptables.localhostNodePorts", Bool(|c| &mut c.iptables.localhost_node_ports), "Without effect: for iptables mode"),
+    flag(UNUSED, "iptables-localhost-nodeports", "iptables.localhostNodePorts", Bool(|c| &mut c.iptables.localhost_node_ports), "Without effect: node ports on 127.0.0.1 need feature gate KubeProxyNFTablesLocalhostNodePorts"),
     flag(UNUSED, "ipvs-strict-arp", "ipvs.strictARP", Bool(|c| &mut c.ipvs.strict_arp), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-tcp-timeout", "ipvs.tcpTimeout", Duration(|c| &mut c.ipvs.tcp_timeout), "Without effect: for ipvs mode"),
     flag(UNUSED, "ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", Duration(|c| &mut c.ipvs.tcp_fin_timeout), "Without effect: for ipvs mode"),

@@ -97,5 +97,10 @@ fn decode_fields(document: &Value, warnings: &mut Vec<String>) -> Result<KubePro
         warnings.push(format!("unknown field {path} in the configuration file is ignored"));
     };
     let decoded = KubeProxyConfiguration::deserialize(serde_ignored::Deserializer::new(tracked, &mut unknown));
-    decoded.map_err(|error| DecodeError::Field { path: track.path().to_string(), message: error.to_string() })
+    decoded.map_err(|error| {
+        let error = error.to_string();
+        // Such as a host name `n`, which is a boolean in YAML 1.1.
+        let remedy = if error.ends_with("expected a string") { "; put it in quotes" } else { "" };
+        DecodeError::Field { path: track.path().to_string(), message: format!("{error}{remedy}") }
+    })
 }

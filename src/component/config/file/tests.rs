@@ -247,6 +247,10 @@ fn wrong_types_name_the_field() {
             .starts_with("logging.options.json.infoBufferSize: ")
     );
     assert!(refused("nftables: 5").starts_with("nftables: "));
+    assert_eq!(
+        refused("hostnameOverride: n"),
+        "hostnameOverride: invalid type: boolean `false`, expected a string; put it in quotes"
+    );
 }
 
 // As upstream, the program reads the first document and nothing behind it.

@@ -269,7 +269,7 @@ fn flags_that_do_nothing_are_named() {
         "--v=2",
     ];
     assert_eq!(
-        flags(&given).warnings(),
+        flags(&given).warnings(str::to_owned),
         [
             "--cluster-cidr has no effect beside --config: set clusterCIDR in the file",
             "--ipvs-scheduler has no effect beside --config: set ipvs.scheduler in the file",
@@ -278,13 +278,13 @@ fn flags_that_do_nothing_are_named() {
         ]
     );
     assert_eq!(
-        flags(&given[1..]).warnings(),
+        flags(&given[1..]).warnings(str::to_owned),
         [
             "--healthz-port is deprecated: use --healthz-bind-address with the port",
             "--boot-id-file has no effect in this program: take the flag away",
         ]
     );
-    assert_eq!(flags(&["--config=f"]).warnings(), [""; 0]);
+    assert_eq!(flags(&["--config=f"]).warnings(str::to_owned), [""; 0]);
 }
 
 // Each flag sets only the field that its warning and `deploy/REFERENCE.md` name.
