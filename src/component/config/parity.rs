@@ -127,6 +127,7 @@ fn booleans_of_the_file_are_those_of_upstream() {
     for (value, meaning) in pairs(BOOLEANS) {
         assert_eq!(read(&gate.0, &value), Ok(meaning), "{value}");
     }
+    assert_eq!(read(&gate.0, "null").as_deref(), Ok("false"));
     assert!(entries(NOT_BOOLEANS).all(|value| read(&gate.0, &value).is_err()));
 }
 

@@ -54,7 +54,7 @@ pub enum DecodeError {
 /// only warnings, as in upstream, so that a file for a newer release still works.
 pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     let Document { value, repeated } = first_document(text).map_err(DecodeError::Syntax)?;
-    let mut document = without_nulls(value);
+    let mut document = without_nulls(with_gates(value));
     expect(&document, "apiVersion", API_VERSION)?;
     expect(&document, "kind", KIND)?;
     let twice = |field| format!("a field is given twice, its last value is used: {field}");
@@ -65,6 +65,14 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     config.fill_defaults();
     warnings.extend(config.adopt_sections());
     Ok(Decoded { config, warnings })
+}
+
+/// Replaces null by false in `featureGates`: in a map of Go, unlike in a struct, null is the zero value.
+fn with_gates(mut document: Value) -> Value {
+    if let Some(gates) = document.pointer_mut("/featureGates").and_then(Value::as_object_mut) {
+        gates.values_mut().filter(|gate| gate.is_null()).for_each(|gate| *gate = false.into());
+    }
+    document
 }
 
 /// Removes fields with value null: in Kubernetes files null means "not set", and kubeadm writes many such fields.

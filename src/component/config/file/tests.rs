@@ -266,6 +266,8 @@ fn the_first_document_counts() {
         format!("{body}...\n# the end"),
         format!("{body}---\nkind: Other\n- ] not YAML"),
         format!("---\n{body}"),
+        body.replace('\n', " # comment\n# comment\n"),
+        format!("{body}nodePortAddresses: # comment\n# comment\n"),
         format!("# first\n--- # second\n\n{body}"),
         format!("%YAML 1.1\n---\n{body}"),
         format!("\u{feff}{body}"),

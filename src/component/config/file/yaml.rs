@@ -29,7 +29,8 @@ pub(super) struct Document {
 /// # Errors
 /// Returns what is wrong with the text, with line and column.
 pub(super) fn first_document(text: &str) -> Result<Document, String> {
-    let options = options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
+    let mut options = options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
+    options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader { parser, anchors: BTreeMap::new(), repeated: BTreeSet::new(), aliased: MAX_ALIASED };
     let value = reader.document()?;
