@@ -108,6 +108,7 @@ fn is_duration(default: &Value) -> bool {
     default.as_str().is_some_and(|text| text != "0" && text.parse::<GoDuration>().is_ok())
 }
 
+// Values of the file are read as by upstream (P2).
 #[test]
 fn whole_numbers_of_the_file_are_those_of_upstream() {
     let is_signed = |pointer: &str| pointer != "/logging/verbosity";
@@ -188,6 +189,7 @@ fn flag(name: &str, value: &str) -> Result<Value, String> {
     flags(&["--proxy-mode=nftables", "--feature-gates=LoggingAlphaOptions=true", &format!("--{name}={value}")])
 }
 
+// Values of flags are those of Go (P1).
 #[test]
 fn values_of_flags_are_those_of_upstream() {
     const WHOLE: &str = "5=>5 +5=>5 0=>0 -0=>0 010=>8 0o17=>15 0b11=>3 0x10=>16 0X1F=>31 0x_10=>16 0_7=>7 00=>0";
@@ -251,6 +253,7 @@ fn values_of_flags_are_those_of_upstream() {
     }
 }
 
+// Empty arguments are ignored (P1).
 #[test]
 fn empty_arguments_are_ignored_as_upstream_does_unless_they_are_values() {
     let plain = flags(&["--v=2"]).unwrap();

@@ -3,6 +3,8 @@
 //! Takes YAML or JSON. Returns the configuration, and warnings about unknown and repeated fields. The error about a wrong value names its
 //! field.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -53,7 +55,11 @@ pub enum DecodeError {
 /// Fails when the text is not YAML, is of another kind or version, or has a value of the wrong type. Unknown and duplicate fields cause
 /// only warnings, as in upstream, so that a file for a newer release still works.
 pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
-    let Document { value, repeated } = first_document(text).map_err(DecodeError::Syntax)?;
+    let Document { value, repeated } = first_document(text).or_else(|error| {
+        // Some JSON is no YAML, such as a name with more than 1,024 characters.
+        let value = serde_json::from_str(text).map_err(|_| DecodeError::Syntax(error))?;
+        Ok(Document { value, repeated: BTreeSet::new() })
+    })?;
     let mut document = without_nulls(with_gates(value));
     expect(&document, "apiVersion", API_VERSION)?;
     expect(&document, "kind", KIND)?;

@@ -349,7 +349,8 @@ impl Default for ClientConnection {
 impl ClientConnection {
     pub(super) fn fill_defaults(&mut self) {
         fill_text(&mut self.content_type, "application/vnd.kubernetes.protobuf");
-        if self.qps == 0.0 {
+        // A number too large for 32 bits becomes infinite, which JSON does not have.
+        if self.qps == 0.0 || self.qps.is_infinite() {
             self.qps = 5.0;
         }
         if self.burst == 0 {

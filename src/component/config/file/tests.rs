@@ -253,7 +253,7 @@ fn wrong_types_name_the_field() {
     );
 }
 
-// As upstream, the program reads the first document and nothing behind it.
+// As upstream, the program reads the first document and nothing behind it (P2).
 #[test]
 fn the_first_document_counts() {
     let body = format!("{HEADER}mode: nftables\nclusterCIDR: 10.0.0.0/8\n");
@@ -267,6 +267,8 @@ fn the_first_document_counts() {
         format!("{body}---\nkind: Other\n- ] not YAML"),
         format!("---\n{body}"),
         body.replace('\n', " # comment\n# comment\n"),
+        body.replace('\n', &format!("\n{}", "# comment\n".repeat(300))),
+        json.replacen('{', &format!("{{\"{}\": 1,", "x".repeat(1100)), 1),
         format!("{body}nodePortAddresses: # comment\n# comment\n"),
         format!("# first\n--- # second\n\n{body}"),
         format!("%YAML 1.1\n---\n{body}"),

@@ -125,6 +125,7 @@ fn each_mode_takes_its_settings_from_the_sections_of_upstream() {
     }
 }
 
+// What has no effect is named (P12).
 #[test]
 fn settings_of_other_modes_and_settings_without_effect_are_named() {
     let named = |mode: &str| {
@@ -180,7 +181,7 @@ fn values_are_checked_in_the_section_of_the_mode() {
     }
 }
 
-// As client-go does, the proxy takes any content types, and asks for those that it can read.
+// As client-go does, the proxy takes any content types, and asks for those that it can read; it names unknown ones (P2).
 #[test]
 fn content_types_may_have_parameters_and_be_unknown() {
     const JSON: &str = "application/json";
