@@ -205,7 +205,7 @@ impl Kernel {
     fn look(proc: &Path, hashes: bool) -> Self {
         let tried = |family| {
             let outcome = probe(&[family], hashes).map_err(|error| match error {
-                ProbeError::NotPermitted => NoLook::NotPermitted,
+                ProbeError::NotPermitted(_) => NoLook::NotPermitted,
                 error => NoLook::Failed(chain(&error.into())),
             });
             (family, outcome)

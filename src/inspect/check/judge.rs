@@ -119,7 +119,7 @@ fn kernel(kernel: &Kernel) -> Vec<Line> {
         lines.push(match outcome {
             Ok(()) => ok(AREA, format_args!("nf_tables has what the rules for {family} need")),
             Err(NoLook::Failed(error)) => {
-                failure(AREA, error, "load the kernel module that is named, or use a kernel that has it")
+                failure(AREA, error, "do what this says; before that, a kube-proxy does not start")
             }
             Err(why) => no_look(AREA, &format!("features for {family}"), why),
         });

@@ -238,21 +238,34 @@ impl<K: Kernel> Engine<K> {
         let read = Instant::now();
         let (services, only_service) = self.recompute();
         let computing = read.elapsed();
-        let outcome = match self.bring_about(after_pause) {
-            Err(failed) if cannot_own(&failed) => {
-                info!(
-                    "This kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
-                );
-                self.tables.disown();
-                self.bring_about(after_pause)
-            }
-            other => other,
-        };
+        let mut outcome = self.bring_about(after_pause);
+        while outcome.as_ref().is_err_and(|failed| self.adapts_to(failed)) {
+            outcome = self.bring_about(after_pause);
+        }
         let mut report = outcome.or_else(|failed| self.isolate(failed))?;
         (report.services, report.only_service) = (services, only_service);
         report.timing.reading += read - start;
         report.timing.computing += computing;
         Ok(report)
+    }
+
+    /// Adapts the transactions to what this kernel cannot do, or does not allow this process. Returns whether that changed anything, so that
+    /// it is time to try again.
+    fn adapts_to(&mut self, failed: &Failed) -> bool {
+        match failed {
+            Failed::Commit(CommitError::OverLimit { limit, .. }, _) => {
+                // The kernel has changed nothing, unless the first of several transactions were carried out.
+                self.tables.limit_batches(*limit)
+            }
+            _ if cannot_own(failed) => {
+                info!(
+                    "This kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
+                );
+                self.tables.disown();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Ends the flows that lead to no endpoint any more.

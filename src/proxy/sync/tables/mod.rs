@@ -48,6 +48,8 @@ pub(super) struct Tables {
     facts: NodeFacts,
     /// Whether only this process may change the tables.
     owned: bool,
+    /// The length in bytes of the longest batch that the kernel takes from this process; `None` while no batch was too long.
+    longest_batch: Option<usize>,
     /// Whether it is known what the kernel holds.
     known: bool,
     /// Whether the records of Services were made with settings that have changed since.
@@ -103,6 +105,7 @@ impl Tables {
             facts: NodeFacts::default(),
             layout,
             owned,
+            longest_batch: None,
             known: false,
             outdated: false,
             second_passed: false,
@@ -342,11 +345,21 @@ impl Tables {
         }
     }
 
+    /// Splits transactions that are longer than this many bytes, as far as tables that no packet passes yet allow it. Returns whether longer
+    /// ones were sent before.
+    pub(super) fn limit_batches(&mut self, bytes: usize) -> bool {
+        let is_new = self.longest_batch.is_none_or(|before| before > bytes);
+        if is_new {
+            self.longest_batch = Some(bytes);
+        }
+        is_new
+    }
+
     /// Returns the commands of [`Tables::transaction`] as transactions: one, unless the commands add many objects to tables that no packet
-    /// passes yet.
+    /// passes yet, or are longer than the kernel takes.
     pub(super) fn transactions(&mut self, after_pause: bool) -> VecDeque<Vec<Command>> {
         let unseen = self.tables.iter().filter(|table| table.is_unseen()).map(|table| table.name().clone()).collect();
-        diff::transactions(self.transaction(after_pause), &unseen)
+        diff::transactions(self.transaction(after_pause), &unseen, self.longest_batch)
     }
 
     /// Returns whether emptied chains are left; they are deleted at least a second after they were emptied.
