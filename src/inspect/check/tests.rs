@@ -76,6 +76,7 @@ fn good() -> Facts {
             waits: None,
             other: None,
             left: Ok(Left::default()),
+            owned: Vec::new(),
             chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),
             nft: Some("nftables v1.0.9 (Old Doc Yak #3)".to_owned()),
         },

@@ -142,9 +142,8 @@ const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
 /// Why the kernel lets this process program nothing.
 fn not_permitted() -> ProbeError {
-    let is_initial = || {
-        fs::read_link("/proc/thread-self/ns/user").is_ok_and(|name| name.as_os_str() == INITIAL_USER_NAMESPACE)
-    };
+    let is_initial =
+        || fs::read_link("/proc/thread-self/ns/user").is_ok_and(|name| name.as_os_str() == INITIAL_USER_NAMESPACE);
     match privileges::check() {
         Err(error) => error.into(),
         Ok(()) if is_initial() => ProbeError::Policy,

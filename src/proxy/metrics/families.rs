@@ -267,6 +267,7 @@ pub(super) struct Own {
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
     pub(super) verified: Seconds,
+    pub(super) foreign_owner: Series<ByFamily, Gauge>,
     pub(super) quarantined: Gauge,
     pub(super) lost_claims: Gauge,
     pub(super) oversized: Gauge,
@@ -469,6 +470,10 @@ impl Own {
                 "kubeproxy_nft_tables_verified_timestamp_seconds",
                 "The time when both tables were last read back as a whole and compared with what they should hold, 0 if never; what differed was \
                  put right in the same sync. At the start, after a failed sync, after another program wrote to the tables, and about once an hour",
+            ),
+            foreign_owner: r.empty(
+                "kubeproxy_nft_table_foreign_owner",
+                "1 if another program owns the table of the IP family, so that the family is not programmed, else 0",
             ),
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",

@@ -23,8 +23,8 @@ use crate::support::world::World;
 const PORTS: [(&str, Proto, u16); 2] = [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 9090)];
 const NODE_PORT: u16 = 30080;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Services of the large cluster. For layout `chains` they are a batch of more than twice the 4 MiB that some machines have as
-/// net.core.wmem_max, and fewer objects than one transaction may have.
+/// Services of the large cluster. In each layout they are a batch of more than the 416 KiB that most machines allow, and in layout `chains`
+/// of more than the 8 MiB that some allow.
 const SERVICES: u32 = 4_000;
 
 fn config(layout: Layout) -> Value {
@@ -126,12 +126,14 @@ fn the_commands_work_on_a_node_in_a_user_namespace() {
         (&["verify"], "hold what they should"),
         (&["check"], "CAP_NET_ADMIN is there"),
         (&["explain", "--from", "10.244.1.99", "--to", "10.96.0.1:80"], "TRANSLATED"),
-        (&["probe"], "shop/web"),
+        (&["probe", "shop/web"], "shop/web"),
         (&["changes"], "first"),
         (&["services", "--stats"], "shop/web:http"),
     ] {
         let text = printed(&world.node, args);
         assert!(text.contains(says), "{args:?}: {text}");
+        // Processes of other user namespaces are seen, and not in which network namespace they are.
+        assert!(!text.contains("another kube-proxy"), "{args:?}: {text}");
     }
 
     // A write of another program is noticed, and its author named from the second one on (G10).
@@ -175,11 +177,10 @@ fn a_first_sync_longer_than_the_send_buffer_of_a_user_namespace_succeeds_at_once
     let log = proxy.log();
     assert!(!log.contains("Sync failed"), "{log}");
     let sum = |series| proxy.series(series).iter().sum::<f64>();
-    let (bytes, transactions) =
-        (sum("kubeproxy_nft_message_bytes_total"), sum("kubeproxy_nft_transactions_total"));
+    let (bytes, transactions) = (sum("kubeproxy_nft_message_bytes_total"), sum("kubeproxy_nft_transactions_total"));
     let limit = fs::read_to_string("/proc/sys/net/core/wmem_max").expect("a sysctl");
     let needed = (bytes / (2.0 * limit.trim().parse::<f64>().expect("a number"))).ceil();
-    assert!((needed..=needed + 1.0).contains(&transactions), "{transactions} transactions for {bytes} bytes");
+    assert!(transactions >= needed, "{transactions} transactions for {bytes} bytes");
 
     proxy.apply(&objects(&[3]));
     assert_served(&world, &[3]);
