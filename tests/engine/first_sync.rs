@@ -104,7 +104,7 @@ fn a_first_sync_of_less_is_one_transaction() {
 
 #[test]
 fn what_is_longer_than_the_kernel_takes_is_sent_in_parts_too() {
-    // A process in a user namespace has a short send buffer; the first sync succeeds all the same (G8).
+    // A process in a user namespace has a short send buffer; the first sync succeeds all the same (G8, O22).
     const MOST: usize = 200_000;
     for layout in [Layout::Maps, Layout::Chains, Layout::ServiceChains] {
         let kernel = empty();

@@ -55,11 +55,16 @@ impl Namespace {
         SWEEP.call_once(sweep);
         let name = format!("{PREFIX}{}-{}-{short}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut unshare = Command::new("unshare");
-        unshare.args(["--user", "--map-root-user", "--net", "sh", "-c", "echo ready; exec sleep infinity"]);
-        let mut holder = unshare.stdout(Stdio::piped()).spawn().expect("unshare of util-linux can be run");
-        let mut ready = [0; 6];
-        let read = holder.stdout.take().expect("standard output was piped").read_exact(&mut ready);
-        assert!(read.is_ok(), "no user namespace can be made (sysctl user.max_user_namespaces, or a security module)");
+        unshare.args(["--user", "--map-root-user", "--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = unshare.spawn().expect("unshare of util-linux can be run");
+        // `cat` runs once the namespaces are there, and until its input ends.
+        let echoed = holder.stdin.as_mut().expect("standard input was piped").write_all(b"!");
+        let echoed =
+            echoed.and_then(|()| holder.stdout.as_mut().expect("standard output was piped").read_exact(&mut [0]));
+        assert!(
+            echoed.is_ok(),
+            "no user namespace can be made (sysctl user.max_user_namespaces, or a security module)"
+        );
         run(Command::new("ip").args(["netns", "attach", &name, &holder.id().to_string()]));
         let space = Self { name, user: Some(holder) };
         space.enter(|| (set_test_sysctls(), set_lo_up()));

@@ -205,6 +205,13 @@ fn without_privileges_it_says_what_was_not_looked_at() {
 }
 
 #[test]
+fn a_table_that_another_program_owns_is_a_failure_that_names_the_program() {
+    let found = troubles(|facts| facts.programs.owned = vec![(Family::V6, "process 7: nft -i".to_owned())]);
+    let [(Verdict::Failure, text)] = &found[..] else { panic!("{found:?}") };
+    assert!(text.contains("owns table ip6 kube-proxy") && text.contains("(process 7: nft -i)"), "{text}");
+}
+
+#[test]
 fn a_sysctl_that_differs_is_judged_by_who_can_set_it() {
     let of = |writable, runs: bool| {
         let found = troubles(|facts| {

@@ -465,6 +465,27 @@ mod tests {
         assert_eq!(body, expected);
     }
 
+    // A family whose table another program owns does not make kubelet restart the proxy (L12).
+    #[test]
+    fn a_family_whose_table_another_program_owns_is_unhealthy_and_livez_is_not() {
+        let (mut health, start) = registered(&Family::BOTH);
+        Family::BOTH.iter().for_each(|family| health.queued(*family, start));
+        health.synced(Family::V4, clock(1000));
+        health.blocked(vec![Family::V6]);
+        let (now, shown) = (start + TIMEOUT, clock(60_000));
+        let (good, body) = health.livez(now, shown);
+        assert!(
+            good && body.contains(r#""healthy":true,"status":{"IPv4""#) && body.contains(r#""healthy":false}}"#),
+            "{body}"
+        );
+        assert!(!health.healthz(now, shown).0);
+        health.queued(Family::V4, start);
+        assert!(!health.livez(now, shown).0, "the other family counts");
+        health.synced(Family::V4, clock(1000));
+        health.blocked(Vec::new());
+        assert!(!health.livez(now, shown).0, "it could be programmed by now");
+    }
+
     // A drained node is not eligible: `/healthz` answers 503 with the reason, and the other pages answer as before (L10).
     #[test]
     fn only_healthz_asks_whether_the_node_is_drained() {

@@ -370,6 +370,7 @@ impl Families {
         show_zero(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
         show_zero(&families.own.reconnects, KINDS.map(|resource| ByResource { resource }));
         show_zero(&families.own.invalid_dropped, Family::BOTH.map(ByFamily::from));
+        Family::BOTH.into_iter().for_each(|family| drop(families.own.foreign_owner.get_or_create(&family.into())));
         show_zero(&families.own.rejected, KINDS.into_iter().chain([NO_KIND]).map(|kind| ByKind { kind }));
         families
     }

@@ -69,7 +69,7 @@ impl<K: Kernel> Sync<K> {
         for (family, table, owner) in self.engine.tables.foreign() {
             if self.foreign.get(&family).is_none_or(|known| known != owner) {
                 error!(
-                    %family, %table, owner,
+                    ipFamily = %family, %table, owner,
                     "Another program owns the table of an IP family, and the kernel lets no other one change it: the family is not \
                      programmed until that program ends"
                 );
@@ -78,7 +78,7 @@ impl<K: Kernel> Sync<K> {
         for family in self.engine.tables.families() {
             self.metrics.foreign_owner(family, now.contains_key(&family));
             if self.foreign.contains_key(&family) && !now.contains_key(&family) {
-                info!(%family, "No other program owns the table of the IP family any more");
+                info!(ipFamily = %family, "No other program owns the table of the IP family any more");
             }
         }
         self.health.blocked(now.keys().copied().collect());

@@ -136,7 +136,7 @@ fn a_frontend_that_a_refused_service_gave_up_goes_to_the_service_that_claims_it_
     cluster.assert_converged(&[]);
 }
 
-// Only the Service that does not fit is left out, and the sysctl is named that a node in a user namespace needs for it (G15).
+// Only the Service that does not fit is left out, and the sysctl is named that a node in a user namespace needs for it (G15, O22).
 #[test]
 fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
     let mut cluster = Cluster::synced(40);
@@ -156,7 +156,7 @@ fn a_service_too_large_for_a_batch_does_not_stop_the_others() {
     cluster.assert_converged(&[]);
 }
 
-// Each transaction has all of its Services, and none has a part of one (G8, G15).
+// Each transaction has all of its Services, and none has a part of one (G8, O22).
 #[test]
 fn what_is_too_large_only_together_is_sent_in_parts() {
     // Few enough for the smallest maps: one that grows is sent again as a whole.

@@ -88,7 +88,7 @@ fn printed(node: &Namespace, args: &[&str]) -> String {
 
 test_in_each_layout!(a_node_in_a_user_namespace_is_served_and_says_what_it_may_not_do);
 fn a_node_in_a_user_namespace_is_served_and_says_what_it_may_not_do(layout: Layout) {
-    // The start needs no right in the initial user namespace (O3); what it may not do there is a warning (N2, O6).
+    // The proxy needs no right in the initial user namespace (O22); what it may not do there is a warning (N2, O6).
     let world = World::in_user_namespace();
     let mut proxy = Proxy::start(&world.node, &config(layout), &objects(&[0, 1, 2]));
     assert_served(&world, &[0, 1, 2]);
@@ -137,11 +137,13 @@ fn the_commands_work_on_a_node_in_a_user_namespace() {
     }
 
     // A write of another program is noticed, and its author named from the second one on (G10).
-    for _ in 0..2 {
-        nft::load(&world.node, "delete table ip kube-proxy\n");
-        wait_until("the table is there again", || nft::list_ruleset(&world.node).contains("table ip kube-proxy"));
-    }
-    wait_until("it is logged", || proxy.log().contains("nft (pid "));
+    let is_there = || nft::list_ruleset(&world.node).contains("table ip kube-proxy");
+    nft::load(&world.node, "delete table ip kube-proxy\n");
+    wait_until("it is logged", || proxy.log().contains("Another program changed our rules"));
+    wait_until("the table is there again", is_there);
+    nft::load(&world.node, "delete table ip kube-proxy\n");
+    wait_until("the program is named", || proxy.log().contains("nft (pid "));
+    wait_until("the table is there again", is_there);
 
     // The lock keeps a second process from writing (O12).
     let mut second = Proxy::prepare(&world.node, &config(Layout::Maps), &objects(&[3]));
@@ -168,7 +170,7 @@ fn many() -> Value {
 
 test_in_each_layout!(a_first_sync_longer_than_the_send_buffer_of_a_user_namespace_succeeds_at_once);
 fn a_first_sync_longer_than_the_send_buffer_of_a_user_namespace_succeeds_at_once(layout: Layout) {
-    // It is sent in parts that the kernel takes (G8). Of the machine's limit, sysctl net.core.wmem_max, the kernel gives twice as much.
+    // It is sent in parts that the kernel takes (G8, O22). Of the machine's limit, sysctl net.core.wmem_max, the kernel gives twice as much.
     let world = World::in_user_namespace();
     let mut proxy = Proxy::prepare(&world.node, &config(layout), &objects(&[0, 1, 2]));
     proxy.manifests().apply(&many());
