@@ -126,6 +126,12 @@ impl Batch {
         self.origins.len()
     }
 
+    /// The number of bytes of the datagram: all messages with their padding, also the batch's first and last message.
+    #[must_use]
+    pub fn datagram_len(&self) -> usize {
+        self.pages().map(<[u8]>::len).sum()
+    }
+
     /// The number of bytes of all messages, without the batch's first and last message.
     #[must_use]
     pub fn bytes(&self) -> usize {

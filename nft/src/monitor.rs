@@ -57,7 +57,7 @@ impl Monitor {
     /// The error that the kernel answers.
     pub fn open() -> io::Result<Self> {
         let monitor = Self { socket: Socket::open(Bus::Netfilter)?, open: BTreeSet::new() };
-        // The kernel may refuse this outside the initial user namespace. Then the buffer overflows earlier, which `Writes::lost` reports.
+        // With a smaller buffer it overflows earlier, which `Writes::lost` reports.
         let _ = monitor.socket.reserve_receive(BUFFER);
         monitor.resume()?;
         Ok(monitor)

@@ -27,6 +27,12 @@ const CAP_ACK: c_int = 10;
 const EXT_ACK: c_int = 11;
 /// The size of the buffer for one datagram, in bytes. The kernel's datagrams of a dump have at most 32 KiB.
 const READ_SIZE: usize = 64 * 1024;
+/// How much longer than a datagram the send buffer has to be, in bytes (`netlink_sendmsg` in `net/netlink/af_netlink.c`). The kernel's own
+/// data about a datagram does not count.
+pub(crate) const SEND_OVERHEAD: usize = 32;
+/// The longest datagram that any process may send, in bytes: the kernel limits a send buffer to `INT_MAX` (`sock_set_sndbuf` in
+/// `net/core/sock.c`), rounded down to an even number.
+pub(crate) const LONGEST: usize = (i32::MAX as usize - 1) - SEND_OVERHEAD;
 
 /// A netlink socket, closed on exec.
 pub struct Socket {
@@ -35,6 +41,8 @@ pub struct Socket {
     buffer: Vec<u64>,
     /// The length of a datagram that the kernel's send buffer surely has room for, in bytes; 0 until the first batch.
     send_buffer: usize,
+    /// See [`Socket::limit`].
+    limit: usize,
 }
 
 // SAFETY: the only field that is not `Send` is the pointer in `mnl::Socket`, to a `struct mnl_socket` on the heap. That structure holds
@@ -56,7 +64,7 @@ impl Socket {
         })?;
         close_on_exec(&inner)?;
         inner.bind(0, 0)?;
-        let socket = Self { inner, buffer: vec![0; READ_SIZE / 8], send_buffer: 0 };
+        let socket = Self { inner, buffer: vec![0; READ_SIZE / 8], send_buffer: 0, limit: LONGEST };
         socket.set_option(libc::SOL_NETLINK, CAP_ACK, 1)?;
         socket.set_option(libc::SOL_NETLINK, EXT_ACK, 1)?;
         Ok(socket)
@@ -107,8 +115,8 @@ impl Socket {
     /// Sends pages as one datagram. The kernel has carried out or refused the batch in it when this returns.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`; `EMSGSIZE` beyond some 2 GiB or 1,024 pages; `ENOBUFS` or `ENOMEM` when the kernel has no
-    /// memory for a datagram of this size; or another error of `sendmsg`. Then the kernel has changed nothing.
+    /// `EMSGSIZE` beyond [`Self::limit`] or 1,024 pages; `ENOBUFS` or `ENOMEM` when the kernel has no memory for a datagram of this size;
+    /// or another error of `sendmsg`. Then the kernel has changed nothing.
     pub fn send_datagram<'a>(&mut self, pages: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let mut vectors: Vec<libc::iovec> = pages
             .map(|page| libc::iovec { iov_base: page.as_ptr().cast::<c_void>().cast_mut(), iov_len: page.len() })
@@ -168,26 +176,62 @@ impl Socket {
         Ok(unsafe { std::slice::from_raw_parts(start.cast::<u8>().cast_const(), read.min(room)) })
     }
 
+    /// The length of the longest datagram that the kernel takes from this process, in bytes, as far as that is known: a process outside the
+    /// initial user namespace learns it when a datagram is too long.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Makes the send buffer long enough for a datagram of `len` bytes; the kernel refuses a longer one.
     fn reserve(&mut self, len: usize) -> io::Result<()> {
         if len <= self.send_buffer {
             return Ok(());
         }
+        let too_long = || io::Error::from_raw_os_error(libc::EMSGSIZE);
         // The option has 31 bits. The kernel limits it to half of that range and doubles it (`SO_SNDBUFFORCE` in `net/core/sock.c`).
-        let size = c_int::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
+        let size = c_int::try_from(len).map_err(|_| too_long())?;
         let size = size.saturating_add(size / 2).max(1 << 20);
-        self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)?;
-        self.send_buffer = len;
+        self.set_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, size)?;
+        self.send_buffer = self.option(libc::SOL_SOCKET, libc::SO_SNDBUF)?.saturating_sub(SEND_OVERHEAD);
+        if len > self.send_buffer {
+            // More was asked for, so this is all that the kernel gives.
+            self.limit = self.send_buffer;
+            return Err(too_long());
+        }
         Ok(())
     }
 
-    /// Sets the size of the receive buffer, in bytes; the kernel doubles it. The kernel's own data about each message counts too.
+    /// Sets the size of the receive buffer, in bytes; the kernel doubles it. The kernel's own data about each message counts too. Outside
+    /// the initial user namespace the kernel gives at most sysctl `net.core.rmem_max`.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`; the kernel may demand it in the initial user namespace.
+    /// The error that the kernel answers.
     pub fn reserve_receive(&self, size: usize) -> io::Result<()> {
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-        self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size)
+        self.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
+    }
+
+    /// Sets the size of a buffer with the option `force`, which ignores the limits `net.core.wmem_max` and `net.core.rmem_max` and needs
+    /// `CAP_NET_ADMIN` in the initial user namespace, whoever owns the network namespace; without that capability, with `within_limit`.
+    fn set_buffer(&self, force: c_int, within_limit: c_int, size: c_int) -> io::Result<()> {
+        match self.set_option(libc::SOL_SOCKET, force, size) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                self.set_option(libc::SOL_SOCKET, within_limit, size)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The value of an option that is a number and not negative.
+    fn option(&self, level: c_int, option: c_int) -> io::Result<usize> {
+        let mut value: c_int = 0;
+        let mut len = narrow::<u32>(size_of_val(&value), "a small size");
+        // SAFETY: the descriptor is open while `inner` lives. The pointers are those of `value` and `len`, which live until after the call;
+        // `len` is the size of `value`, so the kernel writes no byte beyond it, and it keeps no pointer.
+        let result =
+            unsafe { libc::getsockopt(self.inner.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(value).unwrap_or(0)) }
     }
 
     fn set_option(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

@@ -93,6 +93,17 @@ pub enum Ownership {
     },
 }
 
+impl Ownership {
+    /// The port of the socket of another program that owns the table; `None` if no other program owns it.
+    #[must_use]
+    pub const fn other(self) -> Option<u32> {
+        match self {
+            Self::Of { port } => Some(port),
+            Self::Unowned | Self::Orphaned | Self::Ours => None,
+        }
+    }
+}
+
 /// What the kernel lists about a table besides its name, its comment and its content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableState {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
-use nft::ReadError;
+use nft::{ReadError, TableName};
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
@@ -18,6 +18,7 @@ use super::names::ServiceName;
 use component::config::{self, Config, Invocation};
 use node::configured::{self, RunningProxy};
 use rules::model::{Family, Protocol};
+use rules::ruleset::names::TABLE;
 
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -64,6 +65,8 @@ pub enum ProblemKind {
     TableDormant,
     /// One IP family has no table, and the other has one.
     TableMissing,
+    /// Another program owns the table of an IP family, so that the proxy programs nothing for it.
+    TableOwned,
     /// A kube-proxy does not answer at the address of its health pages.
     ProxySilent,
     /// A kind that this version does not know.
@@ -90,6 +93,17 @@ impl Problem {
             "There is no {family} table: no {family} frontend of a Service is served; start the proxy, which writes it again"
         );
         Self::of_node(ProblemKind::TableMissing, text)
+    }
+
+    /// The problem that another program, which `program` describes, owns the table of a family.
+    #[must_use]
+    pub fn owned(family: Family, program: &str) -> Self {
+        let table = TableName::new(family.into(), TABLE);
+        let text = format!(
+            "No {family} frontend of a Service is served: another program owns table {table}, and the kernel lets no other one change it \
+             until it ends ({program})"
+        );
+        Self::of_node(ProblemKind::TableOwned, text)
     }
 
     /// Whether it says that the proxy waits for its first objects.

@@ -5,7 +5,7 @@ use crate::support::cluster::{address, config, endpoint, name, node, served, sli
 use crate::support::faulty::{Fault, Faulty};
 use crate::support::kernel::Recorder;
 use kube_proxy::sync::Engine;
-use nft::{Command, Data, Value};
+use nft::{Batch, Command, Data, Value};
 use node::kernel::ForeignWrites;
 use rules::model::{Event, Family};
 use rules::ruleset::Layout;
@@ -100,6 +100,26 @@ fn a_first_sync_of_less_is_one_transaction() {
     let report = proxy(&kernel, Layout::Maps, 300).sync(false).expect("nothing is wrong");
     assert!((ONE / 2..ONE).contains(&report.added), "{}", report.added);
     assert_eq!((report.transactions, sent(&kernel).len()), (1, 1));
+}
+
+#[test]
+fn what_is_longer_than_the_kernel_takes_is_sent_in_parts_too() {
+    // A process in a user namespace has a short send buffer; the first sync succeeds all the same (G8, O22).
+    const MOST: usize = 200_000;
+    for layout in [Layout::Maps, Layout::Chains, Layout::ServiceChains] {
+        let kernel = empty();
+        kernel.orders.borrow_mut().most_bytes = Some(MOST);
+        let report = proxy(&kernel, layout, SERVICES).sync(false).expect("nothing is wrong");
+        let parts = sent(&kernel);
+        let len = |part: &Vec<Command>| Batch::encode(part).expect("it can be encoded").datagram_len();
+        let least = parts.iter().map(len).sum::<usize>().div_ceil(MOST);
+        assert!(parts.len() > 10 && parts.len() <= 2 * least, "{} transactions, at least {least}", parts.len());
+        assert_eq!((report.transactions, report.full), (parts.len(), true));
+        let (last, early) = parts.split_last().expect("several");
+        assert!(early.iter().all(|part| hooks(part) == 0), "no packet passes before the last transaction");
+        assert_eq!(hooks_present(&kernel), hooks(last), "of both families");
+        assert_complete(&kernel, layout);
+    }
 }
 
 #[test]

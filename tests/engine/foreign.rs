@@ -1,15 +1,16 @@
-//! What another program writes into a map of slots: a comment on an endpoint, and slots far behind the last one.
+//! What another program does to the tables: a comment on an endpoint, slots far behind the last one of a map, and a table that it owns.
 //!
 //! Drives the engine with a kernel in memory; needs no root. `tests/hostile` does the same with the real one.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::log::logged;
-use crate::support::cluster::{address, config, node, served};
+use crate::support::cluster::{address, config, endpoint, node, served, slice};
 use crate::support::faulty::Faulty;
 use crate::support::kernel::{Recorder, edit};
 use kube_proxy::sync::{Engine, Report};
-use nft::{Data, Element, TableDump, TableName, Value};
+use nft::{Data, Element, Ownership, TableDump, TableName, Value};
 use node::kernel::{ForeignWrites, Kernel};
 use rules::model::{Event, Family};
 use rules::ruleset::Layout;
@@ -143,4 +144,64 @@ fn an_error_of_the_question_who_wrote_is_logged_once_while_it_lasts() {
         ask(Some(ENOBUFS));
     });
     assert_eq!(log.matches("Cannot ask").count(), 2, "an answer ends the matter: {log}");
+}
+
+/// Another program makes a table anew that it owns.
+fn take(kernel: &Recorder, table: &str) {
+    let family = if table.starts_with("ip6") { nft::Family::Ip6 } else { nft::Family::Ip };
+    let name = TableName::new(family, "kube-proxy");
+    let dump = TableDump::empty(nft::Table { name, comment: None });
+    kernel.log.borrow_mut().put(TableDump { ownership: Ownership::Of { port: 4711 }, ..dump });
+}
+
+/// The tables that the commands since the last call were about.
+fn written(kernel: &Recorder) -> BTreeSet<String> {
+    let sent = std::mem::take(&mut kernel.log.borrow_mut().sent);
+    sent.iter().flatten().map(|command| command.table().to_string()).collect()
+}
+
+// The other family is programmed, in one transaction a sync; when the owner has ended, everything is as without it (G16).
+#[test]
+fn a_table_that_another_program_owns_is_left_alone_until_that_program_ends() {
+    let moved = |n: u16, block: u8| {
+        let of = |family| Event::SliceApplied(slice(n, family, vec![endpoint(address(family, block, n))]));
+        Family::BOTH.map(of)
+    };
+    for layout in [Layout::Maps, Layout::Chains, Layout::ServiceChains] {
+        for (owned, other) in [("ip6 kube-proxy", "ip kube-proxy"), ("ip kube-proxy", "ip6 kube-proxy")] {
+            for is_first in [true, false] {
+                let kernel = Recorder::default();
+                let mut engine = Engine::new(config(), layout, &Family::BOTH, kernel.clone());
+                let start = || {
+                    [node(None)].into_iter().chain((0..3).flat_map(|n| served(n, 3))).chain([Event::InitialListDone])
+                };
+                start().for_each(|event| _ = engine.apply(event));
+                if !is_first {
+                    engine.sync(true).expect("nothing is wrong yet");
+                }
+                take(&kernel, owned);
+                written(&kernel);
+                // Even if it is noticed only by the kernel's refusal.
+                moved(1, 9).into_iter().for_each(|event| _ = engine.apply(event));
+                let report = engine.sync(true).expect("the other family is programmed");
+                assert_eq!(report.transactions, 1);
+                moved(2, 9).into_iter().for_each(|event| _ = engine.apply(event));
+                written(&kernel);
+                let report = engine.sync(true).expect("the other family is programmed");
+                assert_eq!((report.transactions, written(&kernel)), (1, BTreeSet::from([other.to_owned()])));
+                engine.compare_everything();
+                engine.sync(true).expect("nothing is to be done, but for empty chains");
+                assert!(!written(&kernel).contains(owned));
+
+                kernel.log.borrow_mut().remove(owned);
+                engine.compare_everything();
+                engine.sync(true).expect("the family is programmed");
+                assert!(written(&kernel).contains(owned));
+                let mut next = Engine::new(config(), layout, &Family::BOTH, kernel.clone());
+                start().chain([moved(1, 9), moved(2, 9)].into_iter().flatten()).for_each(|event| _ = next.apply(event));
+                let report = next.sync(true).expect("nothing is wrong");
+                assert_eq!((report.added, report.removed), (0, 0), "something is missing or left over");
+            }
+        }
+    }
 }

@@ -437,7 +437,7 @@ fn sources(folder: &Path) -> String {
 
 #[test]
 fn the_messages_that_troubleshooting_explains_are_the_programs() {
-    let source = sources(&project().join("src"));
+    let source = ["src", "nft/src"].map(|folder| sources(&project().join(folder))).concat();
     let lines: Vec<&str> = source.split("\\\n").collect();
     let source =
         lines.iter().enumerate().map(|(n, line)| if n == 0 { line } else { line.trim_start() }).collect::<String>();

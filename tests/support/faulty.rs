@@ -111,7 +111,6 @@ impl<K> Faulty<K> {
 
 /// The error numbers that faults use.
 pub(crate) const EINVAL: i32 = 22;
-const EMSGSIZE: i32 = 90;
 
 fn refusal(command: Option<usize>, errno: i32) -> CommitError {
     let object = command.map_or_else(|| "batch".to_owned(), |number| format!("command {number}"));
@@ -136,9 +135,9 @@ impl<K: Kernel> Kernel for Faulty<K> {
             Fault::Fine => {}
         }
         if let Some(most) = self.orders.borrow().most_bytes {
-            let bytes = Batch::encode(commands)?.bytes();
+            let bytes = Batch::encode(commands)?.datagram_len();
             if bytes > most {
-                return Err(CommitError::TooLarge { bytes, error: io::Error::from_raw_os_error(EMSGSIZE) });
+                return Err(CommitError::OverLimit { bytes, limit: most });
             }
         }
         match self.kept(commands).or_else(|| self.poisoned(commands)) {

@@ -1,6 +1,6 @@
 //! A kernel in memory: it takes transactions as nf_tables does, and records them.
 //!
-//! It refuses what nf_tables refuses, with the same errors, and changes nothing then: an element that is there with another value, or
+//! It refuses what nf_tables refuses, with the same errors, and changes nothing then: what is about a table of another owner; an element that is there with another value, or
 //! deleted without being there, or for which the set has no room; whatever is missing; chains and sets that are in use. So it takes a
 //! transaction only if its commands are in a valid order. Elements expire when the test says so, also in the middle of a transaction.
 
@@ -21,6 +21,7 @@ use rules::conntrack::{Flow, Listing};
 use rules::model::Family;
 
 /// The error numbers of refusals.
+const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
@@ -102,6 +103,11 @@ impl Log {
     /// Makes the kernel hold a table.
     pub(crate) fn put(&mut self, table: TableDump) {
         self.tables.insert(table.table.name.to_string(), Held::new(table));
+    }
+
+    /// Makes the kernel hold no table of this name.
+    pub(crate) fn remove(&mut self, table: &str) {
+        self.tables.remove(table);
     }
 
     /// Every table, by its name.
@@ -217,6 +223,9 @@ type Fault = (Option<usize>, i32);
 /// Carries a command out up to its first error, which is the only one that is reported.
 fn carry_out(tables: &mut Tables, command: &Command) -> Result<(), Fault> {
     let name = command.table().to_string();
+    if tables.get(&name).is_some_and(|table| table.rest.ownership.other().is_some()) {
+        return Err((None, EPERM));
+    }
     if let Command::AddTable(table) | Command::OwnTable(table) = command {
         let empty = || Held::new(TableDump::empty(table.clone()));
         let present = &mut tables.entry(name).or_insert_with(empty).rest;

@@ -4,11 +4,11 @@
 //! it. The first namespace of a test run removes the namespaces that a killed test run left behind.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -28,6 +28,8 @@ static SWEEP: Once = Once::new();
 /// A named network namespace; removed, with the processes in it, when dropped.
 pub(crate) struct Namespace {
     name: String,
+    /// A process in the user namespace that the network namespace belongs to; `None` for the initial one. Commands run as its root.
+    user: Option<Child>,
 }
 
 impl Namespace {
@@ -40,11 +42,33 @@ impl Namespace {
     pub(crate) fn several(shorts: &[&str]) -> Vec<Self> {
         SWEEP.call_once(sweep);
         let name = |short| format!("{PREFIX}{}-{}-{short}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let spaces: Vec<Self> = shorts.iter().map(|short| Self { name: name(short) }).collect();
+        let spaces: Vec<Self> = shorts.iter().map(|short| Self { name: name(short), user: None }).collect();
         let lines: String = spaces.iter().map(|space| format!("netns add {}\n", space.name)).collect();
         run_with_input(Command::new("ip").args(["-batch", "-"]), &lines);
         spaces.iter().for_each(|space| space.enter(|| (set_test_sysctls(), set_lo_up())).0);
         spaces
+    }
+
+    /// Makes a namespace like [`Namespace::new`] that belongs to a user namespace of its own, as a rootless node has it. Its root is this
+    /// process's user.
+    pub(crate) fn in_user_namespace(short: &str) -> Self {
+        SWEEP.call_once(sweep);
+        let name = format!("{PREFIX}{}-{}-{short}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = unshare.spawn().expect("unshare of util-linux can be run");
+        // `cat` runs once the namespaces are there, and until its input ends.
+        let echoed = holder.stdin.as_mut().expect("standard input was piped").write_all(b"!");
+        let echoed =
+            echoed.and_then(|()| holder.stdout.as_mut().expect("standard output was piped").read_exact(&mut [0]));
+        assert!(
+            echoed.is_ok(),
+            "no user namespace can be made (sysctl user.max_user_namespaces, or a security module)"
+        );
+        run(Command::new("ip").args(["netns", "attach", &name, &holder.id().to_string()]));
+        let space = Self { name, user: Some(holder) };
+        space.enter(|| (set_test_sysctls(), set_lo_up()));
+        space
     }
 
     /// The name under `ip netns`.
@@ -68,8 +92,19 @@ impl Namespace {
 
     /// A command that will run inside the namespace; its process id is the program's own.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name]).arg(program);
+        let mut command = match &self.user {
+            None => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &self.name]);
+                command
+            }
+            Some(holder) => {
+                let mut command = Command::new("nsenter");
+                command.args(["--preserve-credentials", "--user", "--net", "--target", &holder.id().to_string()]);
+                command
+            }
+        };
+        command.arg(program);
         command
     }
 
@@ -88,6 +123,8 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         remove(&self.name);
+        // Already killed with the other processes of the namespace.
+        let _ended = self.user.take().map(|mut holder| holder.wait());
     }
 }
 

@@ -34,7 +34,11 @@ pub(crate) fn forward(node: &Namespace) {
 
 /// Makes a node that owns `addresses`, except for loopback addresses.
 pub(crate) fn new_node(addresses: impl IntoIterator<Item = IpAddr>) -> Namespace {
-    let node = Namespace::new("node");
+    make_node(Namespace::new("node"), addresses)
+}
+
+/// Makes a namespace a node that owns `addresses`, except for loopback addresses.
+pub(crate) fn make_node(node: Namespace, addresses: impl IntoIterator<Item = IpAddr>) -> Namespace {
     forward(&node);
     let own = addresses.into_iter().filter(|address| !address.is_loopback());
     node.ip(&own.map(|address| add_address(address, "lo")).collect::<Vec<_>>());

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use super::netns::Namespace;
 use super::plan::{Family, SERVED_PORTS, host_prefix};
 use super::server::Server;
-use super::wiring::{attach, new_node, route_the_rest};
+use super::wiring::{attach, make_node, route_the_rest};
 
 /// The namespaces of one cluster, which are deleted when the value is dropped.
 pub(crate) struct World {
@@ -30,8 +30,17 @@ pub(crate) struct World {
 impl World {
     /// Builds the cluster and starts its servers.
     pub(crate) fn new() -> Self {
+        Self::around(Namespace::new("node"))
+    }
+
+    /// Like [`World::new`], with a node that belongs to a user namespace of its own.
+    pub(crate) fn in_user_namespace() -> Self {
+        Self::around(Namespace::in_user_namespace("node"))
+    }
+
+    fn around(node: Namespace) -> Self {
         let both = |address: fn(Family) -> IpAddr| Family::ALL.map(address).to_vec();
-        let node = new_node([both(Family::node), both(Family::node_second)].concat());
+        let node = make_node(node, [both(Family::node), both(Family::node_second)].concat());
         // Masquerading then never picks the second address, so a probe from the second address shows whether it was masqueraded.
         node.ip(&[format!("addr change {} dev lo preferred_lft 0", host_prefix(Family::V6.node_second()))]);
         let places = [

@@ -8,6 +8,7 @@ use crate::batch::{Batch, EncodeError, Origin};
 use crate::command::Command;
 use crate::decode::{Ack, DecodeError};
 use crate::packed::Elements;
+use crate::socket::{LONGEST, SEND_OVERHEAD};
 
 /// The number of attempts to read a table, or to repeat one dump of it, before [`ReadError::Unstable`]. Another attempt follows only if
 /// transactions may have disturbed the last one.
@@ -26,13 +27,22 @@ pub enum CommitError {
     /// The socket failed, before or after the kernel had the batch.
     #[error("netlink socket: {0}")]
     Socket(io::Error),
-    /// The kernel does not accept a batch of this size, because of its limit or because it has no memory for the batch now.
+    /// The kernel has no memory for a batch of this size now.
     #[error("the kernel does not take a batch of {bytes} bytes: {error}")]
     TooLarge {
         /// The length of the batch's messages, in bytes.
         bytes: usize,
         /// The error that the kernel answered.
         error: io::Error,
+    },
+    /// The batch is longer than the kernel takes from this process: outside the initial user namespace, sysctl `net.core.wmem_max` is the
+    /// limit.
+    #[error("a batch of {bytes} bytes is longer than the {limit} bytes that the kernel takes from this process{}", remedy(*bytes, *limit))]
+    OverLimit {
+        /// The length of the batch, in bytes ([`Batch::datagram_len`]).
+        bytes: usize,
+        /// The length of the longest batch that the kernel takes from this process, in bytes.
+        limit: usize,
     },
     /// The kernel refused some of the commands, and therefore carried out none.
     #[error("the kernel refused {}{}", .0[0], more(.0.len()))]
@@ -49,13 +59,13 @@ impl From<io::Error> for CommitError {
     }
 }
 
-impl CommitError {
-    /// Whether the kernel had no memory for a batch of this size. It may have enough when the caller tries again.
-    #[must_use]
-    pub fn is_want_of_memory(&self) -> bool {
-        let Self::TooLarge { error, .. } = self else { return false };
-        matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
+/// What to do so that the kernel takes a batch, if anything can be done: the kernel doubles the sysctl.
+fn remedy(bytes: usize, limit: usize) -> String {
+    if limit >= LONGEST {
+        return String::new();
     }
+    let wanted = (bytes + SEND_OVERHEAD).div_ceil(2);
+    format!(", which runs in a user namespace: set sysctl net.core.wmem_max of the machine to {wanted} or more")
 }
 
 fn more(count: usize) -> String {

@@ -83,9 +83,8 @@ impl Connection {
             // Discards answers to an earlier request that failed half-way.
         }
         self.socket.send_datagram(batch.pages()).map_err(|error| match error.raw_os_error() {
-            Some(libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM) => {
-                CommitError::TooLarge { bytes: batch.bytes(), error }
-            }
+            Some(libc::EMSGSIZE) => CommitError::OverLimit { bytes: batch.datagram_len(), limit: self.socket.limit() },
+            Some(libc::ENOBUFS | libc::ENOMEM) => CommitError::TooLarge { bytes: batch.bytes(), error },
             _ => error.into(),
         })?;
         let mut refusals = Vec::new();

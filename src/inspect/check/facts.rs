@@ -14,6 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::is_about_rights;
 use crate::other_proxy::{self, OtherProxy, Program};
 use crate::running::Running;
+use crate::tables::owned_by_others;
 use cluster::settings::{client, options};
 use cluster::source::{api, manifests};
 use component::config::{Config, PortRanges, ProxyArgs};
@@ -120,6 +121,8 @@ pub(super) struct Programs {
     /// Another running kube-proxy.
     pub(super) other: Option<OtherProxy>,
     pub(super) left: Result<Left, NoLook>,
+    /// The families whose table belongs to another program, with that program in words; none if the tables cannot be listed.
+    pub(super) owned: Vec<(Family, String)>,
     /// The base chains of all programs in tables of the families ip, ip6 and inet.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
     /// The first line of `nft --version`; `None` without an nft program, and when it fails.
@@ -205,7 +208,7 @@ impl Kernel {
     fn look(proc: &Path, hashes: bool) -> Self {
         let tried = |family| {
             let outcome = probe(&[family], hashes).map_err(|error| match error {
-                ProbeError::NotPermitted => NoLook::NotPermitted,
+                ProbeError::NotPermitted(_) => NoLook::NotPermitted,
                 error => NoLook::Failed(chain(&error.into())),
             });
             (family, outcome)
@@ -250,10 +253,15 @@ impl Programs {
             proxy: running.proxy.map(|proxy| proxy.map(|proxy| proxy.to_string())).map_err(NoLook::from),
             waits,
             left: leftovers::look().map_err(NoLook::from),
+            owned: owned().unwrap_or_default(),
             chains: chains().map_err(NoLook::from),
             nft: nft_version(),
         }
     }
+}
+
+fn owned() -> Result<Vec<(Family, String)>, nft::ReadError> {
+    owned_by_others(&mut Connection::open()?)
 }
 
 fn chains() -> Result<Vec<HookedChain>, nft::ReadError> {

@@ -9,6 +9,7 @@ use nft::{ChainType, Hook, HookedChain};
 use super::facts::{Facts, Kernel, Manifests, NoLook, OfConfig, Privileges, Programs, Source};
 use super::{Line, Verdict};
 use crate::other_proxy::{OtherProxy, Program};
+use crate::running::Problem;
 use cluster::source::api::{Access, Allowed, ServerReport};
 use cluster::source::{NODE_REMEDY, no_such_node};
 use component::config::{self, DEFAULT_NODE_PORTS, PortRanges};
@@ -119,7 +120,7 @@ fn kernel(kernel: &Kernel) -> Vec<Line> {
         lines.push(match outcome {
             Ok(()) => ok(AREA, format_args!("nf_tables has what the rules for {family} need")),
             Err(NoLook::Failed(error)) => {
-                failure(AREA, error, "load the kernel module that is named, or use a kernel that has it")
+                failure(AREA, error, "do what this says; before that, a kube-proxy does not start")
             }
             Err(why) => no_look(AREA, &format!("features for {family}"), why),
         });
@@ -384,6 +385,10 @@ fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
             warning(AREA, text, "it may be another kube-proxy: find it with `ss -ltnp`, and end one of the two")
         }));
     }
+    lines.extend(programs.owned.iter().map(|(family, program)| {
+        let problem = Problem::owned(*family, program);
+        failure(AREA, problem.text, "when it has ended, a kube-proxy that runs programs the family within 2 s")
+    }));
     match &programs.left {
         Ok(left) => lines.extend(leftovers(left)),
         Err(why) => lines.push(no_look(AREA, "rules of other modes of kube-proxy", why)),

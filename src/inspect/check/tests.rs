@@ -76,6 +76,7 @@ fn good() -> Facts {
             waits: None,
             other: None,
             left: Ok(Left::default()),
+            owned: Vec::new(),
             chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),
             nft: Some("nftables v1.0.9 (Old Doc Yak #3)".to_owned()),
         },
@@ -201,6 +202,13 @@ fn without_privileges_it_says_what_was_not_looked_at() {
     });
     assert!(found.iter().all(|(result, _)| *result == Verdict::Unknown), "{found:?}");
     assert_eq!(found.iter().filter(|(_, text)| text.contains("this needs CAP_NET_ADMIN")).count(), 4, "{found:?}");
+}
+
+#[test]
+fn a_table_that_another_program_owns_is_a_failure_that_names_the_program() {
+    let found = troubles(|facts| facts.programs.owned = vec![(Family::V6, "process 7: nft -i".to_owned())]);
+    let [(Verdict::Failure, text)] = &found[..] else { panic!("{found:?}") };
+    assert!(text.contains("owns table ip6 kube-proxy") && text.contains("(process 7: nft -i)"), "{text}");
 }
 
 #[test]

@@ -115,7 +115,9 @@ fn on_loopback(explanation: &mut Explanation, has: &str, target: SocketAddr, lis
 /// Adds a problem that the proxy reports, as the reason or as a warning, if it concerns the packet. `is_here` says that the packet goes to a
 /// port of this host.
 fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: Option<&str>, problem: &Problem) {
-    use ProblemKind::{ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined, Waiting};
+    use ProblemKind::{
+        ApiServerLost, LostFrontend, NodeUnknown, Oversized, ProxySilent, Quarantined, TableOwned, Waiting,
+    };
     let is_unowned = explanation.service.is_none();
     let protocol = reading::protocol(packet.protocol);
     let port = packet.has_ports().then_some(packet.port);
@@ -138,7 +140,9 @@ fn report(explanation: &mut Explanation, packet: &Packet, is_here: bool, asked: 
             explanation.warnings.push(problem.text.clone());
         }
         LostFrontend if is_at || is_asked => explanation.warnings.push(problem.text.clone()),
-        ApiServerLost | NodeUnknown | ProxySilent | Waiting => explanation.warnings.push(problem.text.clone()),
+        ApiServerLost | NodeUnknown | ProxySilent | TableOwned | Waiting => {
+            explanation.warnings.push(problem.text.clone())
+        }
         _ => {}
     }
 }

@@ -213,7 +213,9 @@ impl Listing {
         let is_silence = |problem: &Problem| problem.kind == ProblemKind::ProxySilent;
         let proxy_answers = reported.as_ref().is_some_and(|reported| !reported.iter().any(is_silence));
         let mut problems: Vec<Problem> = view.problems().collect();
-        problems.extend(reported.into_iter().flatten());
+        // A table of another program is in the view too, which names more of these programs than the proxy sees.
+        let is_new = |problem: &Problem| problem.kind != ProblemKind::TableOwned || view.owned.is_empty();
+        problems.extend(reported.into_iter().flatten().filter(is_new));
         mark_quarantined(&mut view.frontends, &problems);
         let wanted: Vec<Wanted> = names.iter().map(|name| name.in_namespace(namespace.as_deref())).collect();
         let of_namespace = |service: &String| Wanted::Service(ServiceName { service: service.clone(), port: None });

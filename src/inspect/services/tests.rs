@@ -262,6 +262,16 @@ fn a_dormant_table_is_listed_without_a_running_proxy() {
 }
 
 #[test]
+fn a_table_that_another_program_owns_is_named_once_as_this_command_sees_it() {
+    let view = View { owned: vec![(Family::V6, "process 7: nft -i".to_owned())], ..view() };
+    let reported = vec![Problem::owned(Family::V6, "netlink port 7")];
+    let listing = Listing::of(view, Some(reported), &args(&["shop/idle"])).unwrap();
+    let [problem] = &listing.problems[..] else { panic!("{:?}", listing.problems) };
+    assert!(problem.text.contains("(process 7: nft -i)"), "{problem:?}");
+    assert_eq!((problem.kind, listing.outcome()), (ProblemKind::TableOwned, CommandOutcome::Found));
+}
+
+#[test]
 fn a_namespace_and_a_state_select_frontends() {
     let count = |words: &[&str]| listing(words).unwrap().view.frontends.len();
     assert_eq!((count(&["shop"]), count(&["-n", "shop"])), (4, 4));

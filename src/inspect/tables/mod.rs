@@ -24,8 +24,9 @@ use crate::output::written_as_json;
 use crate::running::{Problem, no_rules};
 use crate::traffic::Frontends;
 use collect::Collected;
+use node::kernel::table_owner;
 use rules::model::{Family, Frontend};
-use rules::ruleset::names::TABLE;
+use rules::ruleset::names::{TABLE, TABLE_COMMENT};
 
 /// A frontend and its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +131,8 @@ pub(crate) struct View {
     pub(crate) dormant: Vec<Family>,
     /// The families that this node has and that have no table, while another family has one.
     pub(crate) missing: Vec<Family>,
+    /// The families whose table belongs to another program, with that program in words.
+    pub(crate) owned: Vec<(Family, String)>,
     /// The families whose table changed again and again while it was read, so that a frontend or an endpoint may be missing, old or repeated.
     pub(crate) changing: Vec<Family>,
     /// The addresses of this node that accept node ports.
@@ -143,10 +146,14 @@ impl View {
     /// When the kernel does not list them or has neither, or when they are upstream's.
     pub(crate) fn read() -> Result<Self> {
         let mut connection = Connection::open().map_err(|error| explained(ReadError::Socket(error)))?;
-        let mut view = Self::default();
+        let owned = owned_by_others(&mut connection).map_err(explained)?;
+        let mut view = Self { owned, ..Self::default() };
         let (mut tables, mut is_ours) = (0, false);
         let supported = node::kernel::families::supported();
         for family in Family::BOTH {
+            if view.owned.iter().any(|(owned, _)| *owned == family) {
+                continue;
+            }
             let name = TableName::new(family.into(), TABLE);
             let walked = connection
                 .walk_table(&name, |collected: &mut Collected, item| collected.take(family, item))
@@ -160,10 +167,10 @@ impl View {
             view.changing.extend((!is_of_one_moment).then_some(family));
             view.add(family, summary, state.dormant);
         }
-        if tables == 0 {
+        if tables == 0 && view.owned.is_empty() {
             return Err(no_rules("table kube-proxy"));
         }
-        if !is_ours {
+        if tables > 0 && !is_ours {
             bail!(
                 "the tables kube-proxy in this network namespace are not those of this program; upstream's kube-proxy in mode nftables \
                  gives its own the same name"
@@ -173,10 +180,11 @@ impl View {
         Ok(view)
     }
 
-    /// The problems of tables that are dormant or missing.
+    /// The problems of tables that are dormant or missing, or belong to another program.
     pub(crate) fn problems(&self) -> impl Iterator<Item = Problem> {
         let dormant = self.dormant.iter().map(|family| Problem::dormant(*family));
-        dormant.chain(self.missing.iter().map(|family| Problem::missing(*family)))
+        let owned = self.owned.iter().map(|(family, program)| Problem::owned(*family, program));
+        dormant.chain(self.missing.iter().map(|family| Problem::missing(*family))).chain(owned)
     }
 
     /// The frontends whose connections to count, in the order of the view. A node has more addresses than accept node ports; a connection
@@ -203,6 +211,20 @@ impl View {
             a.service.cmp(&b.service).then_with(|| key(a).cmp(&key(b)))
         });
     }
+}
+
+/// The families whose table belongs to another program, with that program in words: the kernel lets no kube-proxy change the table. A
+/// kube-proxy of this program that owns its tables is known by their comment.
+pub(crate) fn owned_by_others(connection: &mut Connection) -> Result<Vec<(Family, String)>, ReadError> {
+    let mut owned = Vec::new();
+    for family in Family::BOTH {
+        let found = connection.table(&TableName::new(family.into(), TABLE))?;
+        let foreign = found.filter(|(table, _)| table.comment.as_deref() != Some(TABLE_COMMENT));
+        if let Some(port) = foreign.and_then(|(_, ownership)| ownership.other()) {
+            owned.push((family, table_owner::program(port)));
+        }
+    }
+    Ok(owned)
 }
 
 /// Why the tables cannot be read, in words.

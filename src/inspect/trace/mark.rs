@@ -70,7 +70,7 @@ impl Mark {
     pub(super) fn set(from: Source, to: Target, all: bool) -> Result<Self> {
         let reports = Socket::open(Bus::Netfilter).context("cannot open a netlink socket")?;
         reports.join(GROUP).context("cannot listen to the reports of nf_tables; CAP_NET_ADMIN is needed")?;
-        // The kernel refuses this outside of the initial user namespace; then the buffer is smaller.
+        // With a smaller buffer it overflows earlier, which the report says.
         let _ = reports.reserve_receive(BUFFER);
         let waiter = reports.duplicate().context("cannot wait for reports")?;
         let mut owner = Connection::open().context("cannot open a netlink socket")?;

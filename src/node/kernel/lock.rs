@@ -12,16 +12,16 @@
 //! write. The exception is an error of [`Lock::take`], which closes the socket: then this process does not write until it has the lock
 //! again.
 
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{fmt, fs};
 
 use nft::{Command, CommitError, Connection, Family, Ownership, ReadError, Table, TableName};
 use tracing::info;
 
-use super::process::{in_this_network, with_socket};
+use super::table_owner::with_port;
 use component::redact::redact;
 
 /// The table's name, in family `inet`.
@@ -70,24 +70,8 @@ impl Holder {
     /// be that of a process which an unprivileged user started to be taken for the proxy.
     #[must_use]
     pub fn process(&self) -> Option<PathBuf> {
-        process_with_socket(Path::new("/proc"), self.port)
+        with_port(Path::new("/proc"), self.port)
     }
-}
-
-/// The process of the calling thread's network namespace that has the netfilter socket with this port.
-fn process_with_socket(proc: &Path, port: u32) -> Option<PathBuf> {
-    let sockets = fs::read_to_string(proc.join("thread-self/net/netlink")).ok()?;
-    let socket = sockets.lines().find_map(|line| inode(line, port))?;
-    with_socket(proc, socket, in_this_network(proc))
-}
-
-/// The inode of the socket in a line of `/proc/net/netlink`, if it is a netfilter socket with this port. The line has the address of the
-/// socket, the protocol, the port, and six more numbers before the inode.
-fn inode(line: &str, port: u32) -> Option<&str> {
-    const NETFILTER: &str = "12";
-    let mut words = line.split_whitespace().skip(1);
-    let is_it = words.next() == Some(NETFILTER) && words.next()?.parse() == Ok(port);
-    words.last().filter(|_| is_it)
 }
 
 impl fmt::Display for Holder {
@@ -245,31 +229,6 @@ fn comment(pid: u32, command_line: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_process_that_has_the_socket_is_found_and_no_other() {
-        use std::os::unix::fs::symlink;
-        let proc = tempfile::tempdir().unwrap();
-        let add = |name: &str, namespace: &str, socket: &str| {
-            let directory = proc.path().join(name);
-            fs::create_dir_all(directory.join("ns")).unwrap();
-            fs::create_dir_all(directory.join("fd")).unwrap();
-            symlink(namespace, directory.join("ns/net")).unwrap();
-            symlink(socket, directory.join("fd/7")).unwrap();
-        };
-        add("thread-self", "net:[1]", "socket:[1]");
-        add("11", "net:[1]", "socket:[40]");
-        add("12", "net:[2]", "socket:[41]");
-        fs::create_dir(proc.path().join("thread-self/net")).unwrap();
-        let sockets = "sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode\n\
-                       0 12  4711 00000000 0 0 0 2 0 41\n0 16  815 00000000 0 0 0 2 0 40\n";
-        fs::write(proc.path().join("thread-self/net/netlink"), sockets).unwrap();
-        assert_eq!(process_with_socket(proc.path(), 4711), None, "a process of another network namespace");
-        add("13", "net:[1]", "socket:[41]");
-        assert_eq!(process_with_socket(proc.path(), 4711), Some(proc.path().join("13")));
-        assert_eq!(process_with_socket(proc.path(), 815), None, "a socket of another protocol");
-        assert_eq!(process_with_socket(Path::new("/nowhere"), 4711), None);
-    }
 
     #[test]
     fn the_comment_names_process_and_command_line_in_text_that_nft_can_load() {

@@ -22,6 +22,7 @@ mod reconnect;
 pub mod routes;
 mod rtnetlink;
 pub mod sysctl;
+pub mod table_owner;
 
 use std::io;
 use std::net::IpAddr;
@@ -89,6 +90,20 @@ pub trait Kernel {
     /// # Errors
     /// See [`ReadError`].
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError>;
+
+    /// Returns the port of the netlink socket of another program that owns a table, so that only that program may change the table; `None`
+    /// if no other program owns it.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn owner(&mut self, table: &TableName) -> Result<Option<u32>, ReadError> {
+        Ok(self.read(table)?.and_then(|dump| dump.ownership.other()))
+    }
+
+    /// Describes the program that has the netlink socket with this port.
+    fn program(&mut self, port: u32) -> String {
+        table_owner::program(port)
+    }
 
     /// Returns the writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so only
     /// this process may change them; then the result tells only whether our tables were without an owner since the last call.
@@ -274,6 +289,11 @@ impl Kernel for Netfilter {
 
     fn elements(&mut self, table: &TableName, set: &Set) -> Result<Vec<Element>, ReadError> {
         self.connection.with(is_broken, |connection| connection.read_set(table, set))
+    }
+
+    fn owner(&mut self, table: &TableName) -> Result<Option<u32>, ReadError> {
+        let found = self.connection.with(is_broken, |connection| connection.table(table))?;
+        Ok(found.and_then(|(_, ownership)| ownership.other()))
     }
 
     fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError> {

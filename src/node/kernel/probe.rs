@@ -6,6 +6,7 @@
 //! checks all commands and keeps none of them. The check succeeds if the kernel refuses only that command. The kernel waits before it frees
 //! a refused batch (`synchronize_rcu`), some 15 ms in our measurements, so all families share one batch.
 
+use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,17 +18,28 @@ use nft::{
 };
 
 use crate::kernel::errno::{ENOENT, EPERM};
+use component::privileges;
 use rules::model::Family;
 
 /// Why this process cannot program nf_tables on this kernel. Ends the start of the proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The capability is missing, or is valid in another user namespace only.
+    /// The process lacks the capability.
+    #[error(transparent)]
+    NotPermitted(#[from] privileges::NotPermitted),
+    /// The process has the capability in its user namespace, which the network namespace does not belong to.
     #[error(
-        "not allowed to program nf_tables, because capability CAP_NET_ADMIN is missing, or does not count in this network namespace, \
-         which belongs to another user namespace: run kube-proxy as root of the node (for pods: hostUsers not false), with hostNetwork: true"
+        "not allowed to program nf_tables, because this network namespace belongs to another user namespace, in which CAP_NET_ADMIN of \
+         this process does not count: run kube-proxy as root of the node (for pods: hostUsers not false), or let its user namespace have a \
+         network namespace of its own"
     )]
-    NotPermitted,
+    OtherUserNamespace,
+    /// The process has the capability in the initial user namespace, whose processes may program each network namespace.
+    #[error(
+        "not allowed to program nf_tables, although this process has capability CAP_NET_ADMIN: a security module (SELinux, AppArmor) or \
+         the seccomp profile of the container refuses it; allow netlink sockets of family netfilter there"
+    )]
+    Policy,
     /// A part of nf_tables is missing.
     #[error(
         "the kernel cannot do what mode nftables needs for {family}: it refused {refusal}; load kernel module {module} on the node, \
@@ -69,9 +81,7 @@ pub fn probe(families: &[Family], hashes: bool) -> Result<(), ProbeError> {
     match Connection::open()?.commit(&commands) {
         Ok(_) => Ok(()),
         Err(CommitError::Refused(refusals)) => check_refusals(&refusals, &trials),
-        Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(ProbeError::NotPermitted)
-        }
+        Err(CommitError::Socket(error)) if error.kind() == io::ErrorKind::PermissionDenied => Err(not_permitted()),
         Err(error) => Err(error.into()),
     }
 }
@@ -127,12 +137,26 @@ fn commands_of(family: Family, hashes: bool) -> Vec<(Command, &'static str)> {
     commands
 }
 
+/// The name of the initial user namespace in /proc (`PROC_USER_INIT_INO` in `include/linux/proc_ns.h`).
+const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
+
+/// Why the kernel lets this process program nothing.
+fn not_permitted() -> ProbeError {
+    let is_initial =
+        || fs::read_link("/proc/thread-self/ns/user").is_ok_and(|name| name.as_os_str() == INITIAL_USER_NAMESPACE);
+    match privileges::check() {
+        Err(error) => error.into(),
+        Ok(()) if is_initial() => ProbeError::Policy,
+        Ok(()) => ProbeError::OtherUserNamespace,
+    }
+}
+
 /// Fails if the kernel refused any command other than the impossible one, which is the last of `trials`.
 fn check_refusals(refusals: &[Refusal], trials: &[Trial]) -> Result<(), ProbeError> {
     let last = trials.len() - 1;
     match refusals.iter().find(|refusal| refusal.command != Some(last) || refusal.errno != ENOENT) {
         None => Ok(()),
-        Some(refusal) if refusal.errno == EPERM => Err(ProbeError::NotPermitted),
+        Some(refusal) if refusal.errno == EPERM => Err(not_permitted()),
         Some(refusal) => {
             let trial = refusal.command.and_then(|command| trials.get(command)).unwrap_or(&trials[last]);
             let Trial { family, module } = *trial;
@@ -156,8 +180,10 @@ mod tests {
         let last = trials.len() - 1;
         let of = |refusals: &[Refusal]| check_refusals(refusals, &trials);
         assert!(of(&[refusal(Some(last), 2)]).is_ok());
-        assert!(matches!(of(&[refusal(None, 1)]), Err(ProbeError::NotPermitted)));
-        assert!(matches!(of(&[refusal(Some(last), 1)]), Err(ProbeError::NotPermitted)));
+        for refusal in [refusal(None, 1), refusal(Some(last), 1)] {
+            let error = of(&[refusal]).unwrap_err().to_string();
+            assert!(error.starts_with("not allowed to program nf_tables"), "{error}");
+        }
         for (number, Trial { family, module }) in trials.iter().enumerate().take(last) {
             let error = of(&[refusal(Some(number), 2), refusal(Some(last), 2)]).unwrap_err().to_string();
             assert!(error.contains(&format!("for {family}: it refused `add chain`")), "{error}");

@@ -3,11 +3,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySet, capabilities};
 use tracing::warn;
 
 use component::redact::redact;
@@ -119,9 +120,13 @@ pub fn in_this_network(proc: &Path) -> impl Fn(&Path) -> bool {
 pub fn proxies(proc: &Path, known: Option<&Path>) -> Vec<String> {
     let own = fs::read_link(proc.join("self")).unwrap_or_default();
     let namespace = fs::read_link(proc.join("thread-self/ns/net")).ok();
-    // A network namespace that cannot be read counts as this one.
-    let is_elsewhere =
-        |process: &Path| fs::read_link(process.join("ns/net")).is_ok_and(|other| Some(other) != namespace);
+    // A network namespace that may not be read counts as this one, unless this process may read those of all processes in its user
+    // namespace: then the process is outside.
+    let sees_all = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
+    let is_elsewhere = |process: &Path| match fs::read_link(process.join("ns/net")) {
+        Ok(other) => Some(other) != namespace,
+        Err(error) => sees_all && error.kind() == ErrorKind::PermissionDenied,
+    };
     let others =
         processes(proc).filter(|process| process.file_name() != Some(own.as_os_str()) && Some(&**process) != known);
     let proxies = others.filter(|process| goes_on(process) && !is_elsewhere(process));

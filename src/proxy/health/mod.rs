@@ -187,6 +187,12 @@ impl Reporter {
         self.proxy.lock().api_server(problem);
     }
 
+    /// Sets the families that are not programmed, because another program owns their tables: a restart would not help, so `/livez` does not
+    /// wait for their syncs (L12).
+    pub(crate) fn blocked(&self, families: Vec<Family>) {
+        self.proxy.lock().blocked(families);
+    }
+
     /// Sets the number of claims on frontends that Services do not get.
     pub(crate) fn lost_claims(&self, claims: usize) {
         self.proxy.lock().lost_claims(claims);

@@ -51,6 +51,8 @@ pub(super) struct ProxyHealth {
     busy_since: Option<Instant>,
     /// Why this process does not have the writer lock and must not sync; `None` when it may.
     held_back: Option<String>,
+    /// The families that are not programmed, because another program owns their tables.
+    blocked: Vec<Family>,
 }
 
 /// The state of the watch of a kind of objects.
@@ -90,6 +92,7 @@ impl ProxyHealth {
             followed: BTreeMap::new(),
             busy_since: None,
             held_back: None,
+            blocked: Vec::new(),
         }
     }
 
@@ -122,6 +125,11 @@ impl ProxyHealth {
     pub(super) fn held_back(&mut self, reason: Option<String>, now: Instant) {
         self.held_back = reason;
         self.families.values_mut().filter_map(|family| family.waiting_since.as_mut()).for_each(|since| *since = now);
+    }
+
+    /// Sets the families that are not programmed, because another program owns their tables (L12).
+    pub(super) fn blocked(&mut self, families: Vec<Family>) {
+        self.blocked = families;
     }
 
     /// Sets whether the node is eligible for traffic; an unknown node is not (L5).
@@ -190,6 +198,12 @@ impl ProxyHealth {
         self.stuck_for(now).is_none() && self.families.values().all(|family| self.keeps_up(family, now))
     }
 
+    /// Returns whether every family that can be programmed keeps up, and the sync thread is not stuck (L3, L12).
+    fn is_alive(&self, now: Instant) -> bool {
+        let mut families = self.families.iter().filter(|(name, _)| !self.blocked.contains(name));
+        self.stuck_for(now).is_none() && families.all(|(_, family)| self.keeps_up(family, now))
+    }
+
     fn keeps_up(&self, family: &FamilyHealth, now: Instant) -> bool {
         let is_served = |since| now.saturating_duration_since(since) < self.timeout;
         self.stuck_for(now).is_none() && (self.held_back.is_some() || family.waiting_since.is_none_or(is_served))
@@ -204,8 +218,8 @@ impl ProxyHealth {
     /// Returns whether the status of `/livez` is 200, and the body of the response (L4).
     #[must_use]
     pub(super) fn livez(&self, now: Instant, clock: SystemTime) -> (bool, String) {
-        let healthy = self.is_healthy(now);
-        let body = Body { reason: self.blocked_by(now), ..self.body(healthy, now, clock) };
+        let healthy = self.is_alive(now);
+        let body = Body { healthy, reason: self.blocked_by(now), ..self.body(healthy, now, clock) };
         (healthy, body.text())
     }
 
@@ -449,6 +463,27 @@ mod tests {
         assert!(!good);
         let expected = r#"{"lastUpdated":"2026-01-01T00:00:01Z","currentTime":"2026-01-01T00:01:00Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T00:00:01Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-01T00:00:00Z","healthy":false}}}"#;
         assert_eq!(body, expected);
+    }
+
+    // A family whose table another program owns does not make kubelet restart the proxy (L12).
+    #[test]
+    fn a_family_whose_table_another_program_owns_is_unhealthy_and_livez_is_not() {
+        let (mut health, start) = registered(&Family::BOTH);
+        Family::BOTH.iter().for_each(|family| health.queued(*family, start));
+        health.synced(Family::V4, clock(1000));
+        health.blocked(vec![Family::V6]);
+        let (now, shown) = (start + TIMEOUT, clock(60_000));
+        let (good, body) = health.livez(now, shown);
+        assert!(
+            good && body.contains(r#""healthy":true,"status":{"IPv4""#) && body.contains(r#""healthy":false}}"#),
+            "{body}"
+        );
+        assert!(!health.healthz(now, shown).0);
+        health.queued(Family::V4, start);
+        assert!(!health.livez(now, shown).0, "the other family counts");
+        health.synced(Family::V4, clock(1000));
+        health.blocked(Vec::new());
+        assert!(!health.livez(now, shown).0, "it could be programmed by now");
     }
 
     // A drained node is not eligible: `/healthz` answers 503 with the reason, and the other pages answer as before (L10).

@@ -267,6 +267,7 @@ pub(super) struct Own {
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
     pub(super) verified: Seconds,
+    pub(super) foreign_owner: Series<ByFamily, Gauge>,
     pub(super) quarantined: Gauge,
     pub(super) lost_claims: Gauge,
     pub(super) oversized: Gauge,
@@ -369,6 +370,7 @@ impl Families {
         show_zero(&families.own.errors, FAILURES.map(|kind| ByKind { kind }));
         show_zero(&families.own.reconnects, KINDS.map(|resource| ByResource { resource }));
         show_zero(&families.own.invalid_dropped, Family::BOTH.map(ByFamily::from));
+        Family::BOTH.into_iter().for_each(|family| drop(families.own.foreign_owner.get_or_create(&family.into())));
         show_zero(&families.own.rejected, KINDS.into_iter().chain([NO_KIND]).map(|kind| ByKind { kind }));
         families
     }
@@ -469,6 +471,10 @@ impl Own {
                 "kubeproxy_nft_tables_verified_timestamp_seconds",
                 "The time when both tables were last read back as a whole and compared with what they should hold, 0 if never; what differed was \
                  put right in the same sync. At the start, after a failed sync, after another program wrote to the tables, and about once an hour",
+            ),
+            foreign_owner: r.empty(
+                "kubeproxy_nft_table_foreign_owner",
+                "1 if another program owns the table of the IP family, so that the family is not programmed, else 0",
             ),
             quarantined: r.empty(
                 "kubeproxy_nft_quarantined_services",

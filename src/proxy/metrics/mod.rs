@@ -104,6 +104,11 @@ impl Metrics {
         self.inner.programming.get_or_create(&family.into()).observe(latency.as_secs_f64());
     }
 
+    /// Sets whether another program owns the table of a family, so that the family is not programmed.
+    pub(crate) fn foreign_owner(&self, family: Family, is_owned: bool) {
+        self.inner.own.foreign_owner.get_or_create(&family.into()).set(is_owned.into());
+    }
+
     /// Counts a failed sync in which the kernel refused to delete a chain or set of this family.
     pub(crate) fn cleanup_failed(&self, family: Family) {
         self.inner.cleanup_failures.get_or_create(&family.into()).inc();

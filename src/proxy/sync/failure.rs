@@ -42,7 +42,7 @@ impl SyncError {
         match self {
             Self::Commit { error: CommitError::Encode(_), .. } => "encode",
             Self::Commit { error: CommitError::Refused(_), .. } => "refused",
-            Self::Commit { error: CommitError::TooLarge { .. }, .. } => "too_large",
+            Self::Commit { error: CommitError::TooLarge { .. } | CommitError::OverLimit { .. }, .. } => "too_large",
             Self::Commit { error: CommitError::Unconfirmed, .. } => "unconfirmed",
             Self::Commit { error: CommitError::Socket(_), .. } | Self::Read(ReadError::Socket(_)) => "socket",
             Self::Read(ReadError::Decode(_)) => "decode",
@@ -113,13 +113,14 @@ mod tests {
         let words = [
             refused,
             SyncError::commit(CommitError::TooLarge { bytes: 1, error: socket() }, &[]),
+            SyncError::commit(CommitError::OverLimit { bytes: 2, limit: 1 }, &[]),
             SyncError::commit(CommitError::Unconfirmed, &[]),
             SyncError::commit(CommitError::Socket(socket()), &[]),
             SyncError::Read(ReadError::Socket(socket())),
             SyncError::Read(ReadError::Unstable),
         ]
         .map(|error| error.kind());
-        assert_eq!(words, ["refused", "too_large", "unconfirmed", "socket", "socket", "unstable"]);
+        assert_eq!(words, ["refused", "too_large", "too_large", "unconfirmed", "socket", "socket", "unstable"]);
         let metrics = crate::metrics::Metrics::new().text();
         for word in words {
             let series = format!("kubeproxy_nft_errors_total{{kind=\"{word}\"}} 0\n");

@@ -35,6 +35,7 @@ mod settings;
 mod tables;
 mod writer_lock;
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -72,7 +73,7 @@ use node::kernel::{Kernel, WriterLockState};
 use problems::LostFrontends;
 use repairs::Repairs;
 use rules::endpoints::Gathered;
-use rules::model::{Event, Node, ObjectName};
+use rules::model::{Event, Family, Node, ObjectName};
 use writer_lock::{LockNews, WriterLock};
 
 /// The most further events that the loop takes from the queue before it checks again whether a sync is due: a flood of events must not put
@@ -104,6 +105,10 @@ pub struct Sync<K> {
     addresses: AddressChecks,
     no_addresses: Once<String>,
     repairs: Repairs,
+    /// The families that are not programmed, because another program owns the table, with that program.
+    foreign: BTreeMap<Family, String>,
+    /// When the kernel was last asked whether that program still owns the table.
+    last_owner_check: Option<Instant>,
     lost_frontends: LostFrontends,
     /// Whether it was logged that this node has no Node object.
     node_is_missing: bool,
@@ -171,6 +176,8 @@ impl<K: Kernel> Sync<K> {
             addresses: AddressChecks::default(),
             no_addresses: Once::default(),
             repairs: Repairs::new(),
+            foreign: BTreeMap::new(),
+            last_owner_check: None,
             on_node: Some(on_node),
             lost_frontends: LostFrontends::default(),
             node_is_missing: false,
@@ -435,6 +442,7 @@ impl<K: Kernel> Sync<K> {
             self.count(&report);
         }
         self.log_foreign_writes(now);
+        self.check_foreign_owners(now);
         self.check_addresses(now);
         let is_checked = self.last_check.is_some_and(|look| now.duration_since(look) < MOMENT);
         // While syncs follow each other, they delete emptied chains themselves, see [`Engine::second_passed`].
@@ -444,6 +452,20 @@ impl<K: Kernel> Sync<K> {
         self.last_check = Some(now);
         if self.engine.has_emptied_chains() {
             self.schedule.request_cleanup();
+        }
+    }
+
+    /// Asks the kernel once a second whether another program still owns a table, because the kernel reports no end of an owner. When it has
+    /// ended, the family is programmed at once (G16).
+    fn check_foreign_owners(&mut self, now: Instant) {
+        let is_checked = self.last_owner_check.is_some_and(|last| now.duration_since(last) < MOMENT);
+        if self.foreign.is_empty() || is_checked {
+            return;
+        }
+        self.last_owner_check = Some(now);
+        if self.engine.foreign_owner_changed() {
+            self.schedule.request_at(now);
+            self.report_queued();
         }
     }
 
@@ -490,6 +512,7 @@ impl<K: Kernel> Sync<K> {
         let is_first = !self.engine.journal.has_begun();
         let result = self.engine.sync(after_pause);
         self.report_pending();
+        self.report_foreign_owners();
         self.report_left_out();
         self.repairs.found(self.engine.take_findings());
         self.report_other_proxy();
@@ -506,7 +529,8 @@ impl<K: Kernel> Sync<K> {
         self.schedule.finished(Instant::now(), end, ProcessorTime::now().since(before));
         let full = result.as_ref().map_or(true, |report| report.full);
         for family in self.engine.tables.families() {
-            self.metrics.sync_finished(family, SystemTime::now(), took, full, result.is_ok());
+            let ok = result.is_ok() && !self.foreign.contains_key(&family);
+            self.metrics.sync_finished(family, SystemTime::now(), took, full, ok);
         }
         self.tell(result.as_ref(), took, is_first);
         self.log_foreign_writes(Instant::now());
@@ -519,7 +543,10 @@ impl<K: Kernel> Sync<K> {
     fn succeeded(&mut self, report: &Report, took: Duration, waited: Duration, is_first: bool) {
         self.families_synced();
         self.report_ready();
-        self.cleanup.synced(Instant::now());
+        // The rules of other modes may be the only ones that serve a family which is not programmed.
+        if self.foreign.is_empty() {
+            self.cleanup.synced(Instant::now());
+        }
         self.health.services(self.engine.observers.health_checks.snapshot());
         self.report(report, took, waited);
         if !self.engine.tables.known() {
@@ -537,7 +564,11 @@ impl<K: Kernel> Sync<K> {
         self.health.not_ready(format!("the last sync failed: {error}"));
         self.metrics.netlink_error(error.kind());
         error.cleanup().for_each(|family| self.metrics.cleanup_failed(family));
-        error!(err = %error, "Sync failed; the rules from before stay in force");
+        if self.engine.tables.have_rules() {
+            error!(err = %error, "Sync failed; the rules from before stay in force");
+        } else {
+            error!(err = %error, "Sync failed; trying again");
+        }
     }
 
     fn report(&self, report: &Report, took: Duration, waited: Duration) {
@@ -569,9 +600,9 @@ impl<K: Kernel> Sync<K> {
         long::log(report, took, waited);
     }
 
-    /// Reports all families as synced: at the start of the loop, and after each successful sync (L1, L2).
+    /// Reports all families that are programmed as synced: at the start of the loop, and after each successful sync (L1, L2).
     fn families_synced(&self) {
-        self.engine.tables.families().for_each(|family| self.health.synced(family, SystemTime::now()));
+        self.engine.tables.own_families().for_each(|family| self.health.synced(family, SystemTime::now()));
     }
 }
 

@@ -28,6 +28,8 @@ pub struct NotProgrammed {
 pub(super) enum Cause {
     /// The kernel refuses something in the transaction, and would refuse it again.
     Content,
+    /// The transaction is longer than the kernel takes.
+    Length,
     /// The kernel refuses something for a reason that often passes by itself, such as a lack of memory.
     Passing,
     /// The cause is not the content: for example a missing privilege, or an error of the socket.
@@ -40,8 +42,8 @@ impl Cause {
         let refusals = match error {
             CommitError::Refused(refusals) => refusals,
             CommitError::Encode(_) => return Self::Content,
-            CommitError::TooLarge { .. } if error.is_want_of_memory() => return Self::Passing,
-            CommitError::TooLarge { .. } => return Self::Content,
+            CommitError::TooLarge { .. } => return Self::Passing,
+            CommitError::OverLimit { .. } => return Self::Length,
             CommitError::Socket(_) | CommitError::Unconfirmed => return Self::Elsewhere,
         };
         // A missing privilege concerns the whole process, whichever command the kernel names. A refusal without a command is about the
@@ -58,10 +60,11 @@ impl Cause {
     }
 
     /// Returns how many syncs in a row must have failed before a failure with this cause starts the search for the refused Services; `None`
-    /// for no search. The first failure may come from outdated knowledge of what the kernel holds. [`Quarantine::is_time`] starts the
-    /// search earlier if Services are tried again.
+    /// for no search. The first failure may come from outdated knowledge of what the kernel holds, but for a transaction that is too long.
+    /// [`Quarantine::is_time`] starts the search earlier if Services are tried again.
     fn failures_before_search(self) -> Option<u32> {
         match self {
+            Self::Length => Some(0),
             Self::Content => Some(1),
             Self::Passing => Some(4),
             Self::Elsewhere => None,
@@ -164,8 +167,8 @@ mod tests {
         assert_eq!(Cause::of(&refused(&[Errno::NOMEM, Errno::EXIST])), Cause::Content);
         assert_eq!(Cause::of(&refused(&[Errno::INVAL, Errno::PERM])), Cause::Elsewhere);
         assert_eq!(Cause::of(&CommitError::Unconfirmed), Cause::Elsewhere);
-        let too_large = |errno: Errno| Cause::of(&CommitError::TooLarge { bytes: 1 << 30, error: errno.into() });
-        assert_eq!((too_large(Errno::MSGSIZE), too_large(Errno::NOBUFS)), (Cause::Content, Cause::Passing));
+        assert_eq!(Cause::of(&CommitError::TooLarge { bytes: 1 << 30, error: Errno::NOBUFS.into() }), Cause::Passing);
+        assert_eq!(Cause::of(&CommitError::OverLimit { bytes: 2, limit: 1 }), Cause::Length);
         assert_eq!(Cause::of(&CommitError::Socket(Errno::NOBUFS.into())), Cause::Elsewhere);
     }
 
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn refused_services_are_not_looked_for_at_the_first_failure() {
         let mut quarantine = Quarantine::default();
-        assert!(!quarantine.is_time(Cause::Content));
+        assert!(!quarantine.is_time(Cause::Content) && quarantine.is_time(Cause::Length));
         quarantine.synced(false);
         assert!(quarantine.is_time(Cause::Content) && !quarantine.is_time(Cause::Passing));
         (0..3).for_each(|_| quarantine.synced(false));

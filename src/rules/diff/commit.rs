@@ -5,6 +5,7 @@ use std::hash::Hash;
 
 use nft::{Command, TableDump};
 
+use super::kernel_state::KernelState;
 use super::records::Records;
 use super::totals::Totals;
 use super::wanted::Wanted;
@@ -35,6 +36,15 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
             }
             self.slipped = true;
         }
+    }
+
+    /// Notes that the table has nothing of these records any more, because another program made it again: all records are new ones.
+    pub fn lost(&mut self) {
+        for (owner, record) in std::mem::take(&mut self.committed) {
+            self.open.entry(owner).or_insert(record);
+        }
+        self.open.retain(|_, record| !record.is_empty());
+        (self.totals, self.kernel) = (Totals::new(&self.static_rules), KernelState::new(&self.static_rules));
     }
 
     /// Replaces the committed records by the new ones.

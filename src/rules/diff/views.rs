@@ -30,6 +30,12 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         self.open.contains_key(owner)
     }
 
+    /// Whether any owner has objects in the table now.
+    #[must_use]
+    pub fn has_committed(&self) -> bool {
+        !self.committed.is_empty()
+    }
+
     /// Whether the owner has objects in the table now, and whether it should have some.
     #[must_use]
     pub fn presence(&self, owner: &Owner) -> (bool, bool) {

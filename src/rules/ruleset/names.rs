@@ -11,6 +11,8 @@ use crate::table::SetName;
 
 /// The name of this program's table in each family.
 pub const TABLE: &str = "kube-proxy";
+/// The comment of this table.
+pub const TABLE_COMMENT: &str = "rules for kube-proxy";
 
 /// Names of sets and maps.
 pub mod set {

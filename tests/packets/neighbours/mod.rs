@@ -9,6 +9,7 @@ mod dns_cache;
 mod docker;
 mod firewalld;
 mod host_port;
+mod table_owner;
 
 use std::path::{Path, PathBuf};
 

@@ -5,6 +5,7 @@
 
 mod health;
 mod overlay;
+mod rootless;
 mod scale;
 mod sctp;
 mod traffic;

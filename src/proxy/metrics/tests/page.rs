@@ -17,6 +17,7 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_foreign_changes_total", "The log names the program, unless it wrote only once: stop it from writing there."),
     ("kubeproxy_nft_repairs_total", "As for `kubeproxy_nft_foreign_changes_total`. Until the repair, new connections may have been lost."),
     ("kubeproxy_nft_tables_verified_timestamp_seconds", "[More than two hours](#kubeproxytablesnotverified): syncs fail, or none takes place."),
+    ("kubeproxy_nft_table_foreign_owner", "1: end that program, which the log and `kube-proxy check` name. The other family is served."),
     ("kubeproxy_nft_quarantined_services", "The log and the event ServiceNotProgrammed have the kernel's error. It is tried again after an hour."),
     ("kubeproxy_nft_oversized_services", "Fewer ports, addresses or endpoints, or a higher limit."),
     ("kubeproxy_nft_lost_claims", "The log and the event FrontNotProgrammed name both Services ([order](SECURITY.md#who-gets-an-address))."),

@@ -127,7 +127,7 @@ impl<K: Kernel> Engine<K> {
     fn conclude(&mut self, search: Search, cause: Cause, untried: &Names, failed: Failed) -> Result<Report, Failed> {
         let Search { report, refused, mut held_back, .. } = search;
         // If the kernel accepted nothing at all, for a reason that may pass, the refusals say nothing about single Services.
-        let is_about_services = cause == Cause::Content || report.committed.is_some();
+        let is_about_services = matches!(cause, Cause::Content | Cause::Length) || report.committed.is_some();
         let others = refused.iter().map(|(name, _)| name).filter(|_| !is_about_services).chain(untried);
         let mut is_done = true;
         for name in others {
@@ -176,7 +176,7 @@ impl<K: Kernel> Engine<K> {
         let repaired = is_repair(own.as_deref(), &transactions);
         let report = self.carry_out(transactions, repaired);
         if let Err(Failed::Commit(error, _)) = &report
-            && matches!(error, CommitError::Refused(_) | CommitError::Encode(_) | CommitError::TooLarge { .. })
+            && !matches!(error, CommitError::Socket(_) | CommitError::Unconfirmed)
         {
             self.tables.remember();
         }

@@ -20,7 +20,7 @@ pub(crate) use differences::{Subject, TableDifference, TableDifferences};
 use foldhash::HashSet;
 use maps::MapChoice;
 use nft::monitor::Process;
-use nft::{Command, CommitError, Committed, ReadError};
+use nft::{Command, CommitError, Committed, ReadError, Refusal};
 use tracing::{info, warn};
 
 use super::budget::{Budget, Oversized};
@@ -220,6 +220,8 @@ impl<K: Kernel> Engine<K> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
         let held_back = self.quarantine.names().map(|name| (name, has_rules(name))).collect();
         self.observers.committed(&held_back, &families);
+        self.observers.health_checks.set_unserved(self.tables.foreign().map(|(family, ..)| family));
+        report.programmed.retain(|(family, _)| self.tables.own_families().any(|own| own == *family));
         // The flag stays set after a failure, because the retry also repairs what another program changed before it.
         if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
             self.observers.flows.all_changed();
@@ -238,16 +240,10 @@ impl<K: Kernel> Engine<K> {
         let read = Instant::now();
         let (services, only_service) = self.recompute();
         let computing = read.elapsed();
-        let outcome = match self.bring_about(after_pause) {
-            Err(failed) if cannot_own(&failed) => {
-                info!(
-                    "This kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
-                );
-                self.tables.disown();
-                self.bring_about(after_pause)
-            }
-            other => other,
-        };
+        let mut outcome = self.bring_about(after_pause);
+        while outcome.as_ref().is_err_and(|failed| self.adapts_to(failed)) {
+            outcome = self.bring_about(after_pause);
+        }
         let mut report = outcome.or_else(|failed| self.isolate(failed))?;
         (report.services, report.only_service) = (services, only_service);
         report.timing.reading += read - start;
@@ -255,9 +251,33 @@ impl<K: Kernel> Engine<K> {
         Ok(report)
     }
 
+    /// Adapts the transactions to what this kernel cannot do, or does not allow this process. Returns whether that changed anything, so that
+    /// it is time to try again.
+    fn adapts_to(&mut self, failed: &Failed) -> bool {
+        match failed {
+            Failed::Commit(CommitError::OverLimit { limit, .. }, _) => {
+                // The kernel has changed nothing, unless the first of several transactions were carried out.
+                self.tables.limit_batches(*limit)
+            }
+            Failed::Commit(CommitError::Refused(refusals), _) if refusals.iter().any(Refusal::is_about_rights) => {
+                // Another program may own a table since it was read.
+                let before = self.tables.foreign().count();
+                self.tables.read_back(&mut self.kernel).is_ok() && self.tables.foreign().count() > before
+            }
+            _ if cannot_own(failed) => {
+                info!(
+                    "This kernel cannot keep other programs from changing the rules; such changes are detected and repaired instead"
+                );
+                self.tables.disown();
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Ends the flows that lead to no endpoint any more.
     fn reconcile_flows(&mut self, moment: Moment, now: Instant) -> Vec<Reconciled> {
-        let families: Vec<Family> = self.families().collect();
+        let families: Vec<Family> = self.tables.own_families().collect();
         self.observers.flows.reconcile(&self.state, &mut self.kernel, &families, &self.interfaces, (moment, now))
     }
 
@@ -374,12 +394,14 @@ impl<K: Kernel> Engine<K> {
         self.quarantine.names()
     }
 
-    /// Returns sentences about the Services that are left out, a limited number of them, and one if this node has no Node object.
+    /// Returns sentences about the Services that are left out, a limited number of them, one for each family that is not programmed, and one
+    /// if this node has no Node object.
     pub(super) fn left_out(&self) -> Vec<Problem> {
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
         let quarantined = self.quarantine.all().map(|(name, reason)| (name, reason, has_rules(name)));
         let mut problems = problems::quarantined(&self.state, quarantined);
         problems.extend(problems::oversized(&self.state, self.budget.all()));
+        problems.extend(self.tables.foreign().map(|(family, _, program)| Problem::owned(family, program)));
         problems.extend(self.missing_node().map(|name| Problem::of_node(ProblemKind::NodeUnknown, no_such_node(name))));
         problems
     }
@@ -416,7 +438,7 @@ impl<K: Kernel> Engine<K> {
         for (family, table) in self.tables.families().collect::<Vec<_>>().into_iter().zip(self.tables.names()) {
             match self.kernel.read(&table) {
                 // No packet passes a table without base chains. A process that ends before its first sync is complete may leave one.
-                Ok(Some(dump)) if packets_pass(&dump) => {
+                Ok(Some(dump)) if packets_pass(&dump) && dump.ownership.other().is_none() => {
                     self.observers.health_checks.adopt(&self.config, family, &dump);
                     adopted = true;
                 }
@@ -467,7 +489,7 @@ impl<K: Kernel> Engine<K> {
     /// Checks whether another program wrote to the tables, and if so makes the next sync compare everything. Returns `None` if no program
     /// wrote or the check failed, else the programs that wrote. The list is empty if it is unknown which program wrote, or whether one did.
     pub fn foreign_writes(&mut self) -> Option<Vec<Process>> {
-        let tables = if self.tables.owned() { Vec::new() } else { self.tables.names() };
+        let tables = if self.tables.owned() { Vec::new() } else { self.tables.own_names() };
         let found = self.kernel.foreign_writes(&tables, Instant::now());
         if let Some(error) = self.check_failed.new_error(&found) {
             warn!(err = error, "Cannot ask whether another program changed our rules; trying again");
@@ -482,6 +504,17 @@ impl<K: Kernel> Engine<K> {
         self.tables.other_proxy.note_foreign_write();
         self.tables.forget();
         Some(programs)
+    }
+
+    /// Checks whether a program that owned a table still does. If not, makes the next sync compare everything, and returns true.
+    pub(crate) fn foreign_owner_changed(&mut self) -> bool {
+        let has_changed = self.tables.have_changed_owner(&mut self.kernel);
+        if has_changed {
+            self.may_have_changed = true;
+            self.journal.because(TriggerKind::Repair);
+            self.tables.forget();
+        }
+        has_changed
     }
 
     /// Returns whether other programs can change the tables, so that [`Engine::foreign_writes`] has to be called often.

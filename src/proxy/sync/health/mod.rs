@@ -21,12 +21,25 @@ pub(super) struct HealthChecks {
     now: Arc<Snapshot>,
     /// Whether the health checks were read from the rules of an earlier process.
     adopted: bool,
+    /// The families that are not programmed, because another program owns their tables.
+    unserved: Vec<Family>,
 }
 
 impl HealthChecks {
     /// Returns the checks of the rules in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.now)
+        let mut snapshot = Arc::clone(&self.now);
+        let is_unserved = |name: &CheckName| self.unserved.contains(&name.family);
+        if snapshot.checks.keys().any(is_unserved) {
+            let checks = &mut Arc::make_mut(&mut snapshot).checks;
+            checks.iter_mut().filter(|(name, _)| is_unserved(name)).for_each(|(_, check)| check.local_endpoints = 0);
+        }
+        snapshot
+    }
+
+    /// Sets the families that are not programmed: their checks report no endpoints.
+    pub(super) fn set_unserved(&mut self, families: impl Iterator<Item = Family>) {
+        self.unserved = families.collect();
     }
 
     /// Whether a Service has a check in a family.

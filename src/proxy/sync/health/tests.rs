@@ -114,6 +114,22 @@ fn checks_come_change_and_go_with_their_service() {
     assert_eq!(first.checks.len(), 1, "what was handed out stays");
 }
 
+// A family that is not programmed has no endpoints, until it is programmed (G16).
+#[test]
+fn checks_of_a_family_that_is_not_programmed_report_no_endpoints() {
+    let mut checks = HealthChecks::default();
+    checks.adopt(&config("primary"), Family::V4, &dump("ns/web", "192.0.2.1"));
+    let endpoints = |checks: &HealthChecks| checks.snapshot().checks.values().map(|check| check.local_endpoints).sum();
+    let told: Vec<usize> = [&[Family::V6][..], &[Family::V4], &[]]
+        .into_iter()
+        .map(|unserved| {
+            checks.set_unserved(unserved.iter().copied());
+            endpoints(&checks)
+        })
+        .collect();
+    assert_eq!(told, [3, 0, 3]);
+}
+
 // When the Node is deleted, the node stays as eligible as it was before (L6).
 #[test]
 fn a_deleted_node_stays_eligible() {

@@ -18,21 +18,57 @@ pub(super) struct FamilyTable {
     pub(super) read: Option<Option<TableDump>>,
     /// The session affinity maps that have to be read again, because their endpoints changed.
     pub(super) checks: ClientChecks,
+    /// The program that owns the table, so that the kernel refuses each change by another one: then nothing is committed for the family.
+    /// `None` if no other program owns it.
+    pub(super) foreign_owner: Option<ForeignOwner>,
+}
+
+/// Another program that owns a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ForeignOwner {
+    /// The port of its netlink socket.
+    pub(super) port: u32,
+    /// The program, in words.
+    pub(super) program: String,
 }
 
 impl FamilyTable {
     /// Makes a table of which nothing was committed or read yet.
     pub(super) fn new(settings: Settings, records: Records<Owner>) -> Self {
-        Self { settings, records, has_new_static_rules: true, read: None, checks: ClientChecks::default() }
+        Self {
+            settings,
+            records,
+            has_new_static_rules: true,
+            read: None,
+            checks: ClientChecks::default(),
+            foreign_owner: None,
+        }
     }
 
     pub(super) fn name(&self) -> &TableName {
         &self.records.static_rules().table.name
     }
 
-    /// Returns the commands that bring the kernel's table up to date.
+    /// Whether another program owns the table.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign_owner.is_some()
+    }
+
+    /// Notes which other program owns the table, if any. What this program had in the table is gone then: a table gets its owner when it is
+    /// made.
+    pub(super) fn set_foreign_owner(&mut self, owner: Option<ForeignOwner>) {
+        if owner.is_some() && !self.is_foreign() {
+            self.records.lost();
+            self.has_new_static_rules = true;
+            self.checks = ClientChecks::default();
+        }
+        self.foreign_owner = owner;
+    }
+
+    /// Returns the commands that bring the kernel's table up to date; none for a table of another program.
     pub(super) fn commands(&mut self, collect: Collect) -> Vec<Command> {
         match &self.read {
+            _ if self.is_foreign() => Vec::new(),
             Some(dump) => self.records.comparison(dump.as_ref(), collect),
             None => self.records.changes(collect),
         }

@@ -30,7 +30,7 @@ impl Tables {
     /// Returns the number of maps, and the number of elements that all maps of one kind have together, each the largest in the tables that
     /// were read and not compared yet; `None` when none of these tables has maps of endpoints.
     pub(in crate::sync) fn found_maps(&self) -> Option<(u8, usize)> {
-        let read = self.tables.iter().filter_map(|table| table.read.as_ref()?.as_ref());
+        let read = self.own().filter_map(|table| table.read.as_ref()?.as_ref());
         let of_each = read.filter_map(|dump| Some((map_steps::found_in(dump)?, map_steps::largest_in(dump))));
         of_each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
     }
@@ -43,7 +43,7 @@ impl Tables {
             let settings = Settings { endpoint_maps: maps, ..before.settings.clone() };
             let mut records = Records::new(layout.static_rules(&settings));
             records.put(Owner::Node, layout.node(&settings, &self.facts));
-            FamilyTable::new(settings, records)
+            FamilyTable { foreign_owner: before.foreign_owner.clone(), ..FamilyTable::new(settings, records) }
         };
         let tables: Vec<FamilyTable> = self.tables.iter().map(with_maps).collect();
         let mut before = Before { maps: self.maps, tables: std::mem::replace(&mut self.tables, tables) };

@@ -23,6 +23,7 @@ use tracing::warn;
 use crate::localhost::{self, NodePort};
 use crate::sync::other_proxy::OtherProxy;
 use component::config::Config;
+use node::kernel::Kernel;
 use rules::diff::differences::{Difference, DifferenceKind};
 use rules::diff::{self, Changed, Collect, Entry, Objects, Record, Records};
 use rules::endpoints::{PortSelection, ServiceSelection};
@@ -48,6 +49,8 @@ pub(super) struct Tables {
     facts: NodeFacts,
     /// Whether only this process may change the tables.
     owned: bool,
+    /// The length in bytes of the longest batch that the kernel takes from this process; `None` while no batch was too long.
+    longest_batch: Option<usize>,
     /// Whether it is known what the kernel holds.
     known: bool,
     /// Whether the records of Services were made with settings that have changed since.
@@ -103,6 +106,7 @@ impl Tables {
             facts: NodeFacts::default(),
             layout,
             owned,
+            longest_batch: None,
             known: false,
             outdated: false,
             second_passed: false,
@@ -124,6 +128,46 @@ impl Tables {
     /// Returns the families, in the order of the tables.
     pub(super) fn families(&self) -> impl Iterator<Item = Family> {
         self.tables.iter().map(|table| table.settings.family)
+    }
+
+    /// Returns the families that this program cannot program, because another program owns the table, with the table and that program.
+    pub(super) fn foreign(&self) -> impl Iterator<Item = (Family, &TableName, &str)> {
+        self.tables
+            .iter()
+            .filter_map(|table| Some((table.settings.family, table.name(), &*table.foreign_owner.as_ref()?.program)))
+    }
+
+    /// Returns the families whose tables no other program owns.
+    pub(super) fn own_families(&self) -> impl Iterator<Item = Family> {
+        self.own().map(|table| table.settings.family)
+    }
+
+    /// Returns the names of the tables that no other program owns.
+    pub(super) fn own_names(&self) -> Vec<TableName> {
+        self.own().map(|table| table.name().clone()).collect()
+    }
+
+    /// The tables that no other program owns.
+    fn own(&self) -> impl Iterator<Item = &FamilyTable> {
+        self.tables.iter().filter(|table| !table.is_foreign())
+    }
+
+    /// Returns whether a table that belonged to another program when it was read now has another owner, or none. A table that cannot be
+    /// asked for is asked for again at the next call.
+    pub(super) fn have_changed_owner(&self, kernel: &mut impl Kernel) -> bool {
+        let is_other = |table: &FamilyTable| {
+            let known = table.foreign_owner.as_ref().map(|owner| owner.port);
+            known.is_some() && kernel.owner(table.name()).is_ok_and(|owner| owner != known)
+        };
+        self.tables.iter().any(is_other)
+    }
+
+    /// Returns whether the kernel holds rules of this program that packets pass, as far as that is known.
+    pub(super) fn have_rules(&self) -> bool {
+        self.own().any(|table| match &table.read {
+            Some(dump) => dump.as_ref().is_some_and(packets_pass),
+            None => table.records.has_committed(),
+        })
     }
 
     /// Returns the names of the tables, in the order of [`Tables::families`].
@@ -232,13 +276,13 @@ impl Tables {
         services
     }
 
-    /// Calls `each` with the changes of each Service since the last commit, by table; the last argument is `true` for the first table in
+    /// Calls `each` with the changes of each Service since the last commit, by table that no other program owns; the last argument is `true` for the first table in
     /// which the Service changed.
     pub(super) fn each_changed(&self, mut each: impl FnMut(&Owner, &ObjectName, ChangedIn<'_>, bool)) {
-        for (index, FamilyTable { settings, records, .. }) in self.tables.iter().enumerate() {
+        for (index, FamilyTable { settings, records, .. }) in self.own().enumerate() {
             for (owner, changed) in records.each_changed() {
                 let Owner::Service(name) = owner else { continue };
-                let is_first = self.tables[..index].iter().all(|table| !table.records.is_open(owner));
+                let is_first = self.own().take(index).all(|table| !table.records.is_open(owner));
                 each(owner, name, ChangedIn { family: settings.family, changed, records }, is_first);
             }
         }
@@ -246,21 +290,21 @@ impl Tables {
 
     /// Returns the tables as they were last read back, with the records of what they should hold; nothing after the next commit.
     pub(super) fn each_read(&self) -> impl Iterator<Item = (Family, &TableDump, &Records<Owner>)> {
-        self.tables.iter().filter_map(|FamilyTable { settings, records, read, .. }| {
+        self.own().filter_map(|FamilyTable { settings, records, read, .. }| {
             Some((settings.family, read.as_ref()?.as_ref()?, records))
         })
     }
 
     /// Returns whether any of the tables has objects of `owner` as of the last commit, and whether it should have some after the next one.
     pub(super) fn presence(&self, owner: &Owner) -> (bool, bool) {
-        let presence = self.tables.iter().map(|table| table.records.presence(owner));
+        let presence = self.own().map(|table| table.records.presence(owner));
         presence.fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1))
     }
 
     /// Returns whether a Service changed since the last commit.
     pub(super) fn is_open(&self, name: &ObjectName) -> bool {
         let owner = Owner::Service(name.clone());
-        self.tables.iter().any(|table| table.records.is_open(&owner))
+        self.own().any(|table| table.records.is_open(&owner))
     }
 
     /// Returns whether settings changed since the last call, so that the records of all Services have to be made again.
@@ -324,7 +368,7 @@ impl Tables {
     pub(super) fn own_changes(&self, after_pause: bool) -> Option<Vec<Command>> {
         let collect = self.collect(after_pause);
         let mut commands = Vec::new();
-        for table in &self.tables {
+        for table in self.own() {
             if table.has_new_static_rules {
                 return None;
             }
@@ -342,11 +386,21 @@ impl Tables {
         }
     }
 
+    /// Splits transactions that are longer than this many bytes, as far as tables that no packet passes yet allow it. Returns whether longer
+    /// ones were sent before.
+    pub(super) fn limit_batches(&mut self, bytes: usize) -> bool {
+        let is_new = self.longest_batch.is_none_or(|before| before > bytes);
+        if is_new {
+            self.longest_batch = Some(bytes);
+        }
+        is_new
+    }
+
     /// Returns the commands of [`Tables::transaction`] as transactions: one, unless the commands add many objects to tables that no packet
-    /// passes yet.
+    /// passes yet, or are longer than the kernel takes.
     pub(super) fn transactions(&mut self, after_pause: bool) -> VecDeque<Vec<Command>> {
         let unseen = self.tables.iter().filter(|table| table.is_unseen()).map(|table| table.name().clone()).collect();
-        diff::transactions(self.transaction(after_pause), &unseen)
+        diff::transactions(self.transaction(after_pause), &unseen, self.longest_batch)
     }
 
     /// Returns whether emptied chains are left; they are deleted at least a second after they were emptied.
@@ -358,8 +412,11 @@ impl Tables {
     pub(super) fn committed(&mut self, commands: &[Command], now: Instant) {
         let mut slipped = false;
         for table in &mut self.tables {
-            table.note_checks(commands, now);
             let read = table.read.take();
+            if table.is_foreign() {
+                continue;
+            }
+            table.note_checks(commands, now);
             table.records.committed(commands, read.as_ref().map(Option::as_ref));
             table.has_new_static_rules = false;
             if self.second_passed {

@@ -7,13 +7,14 @@ use nft::TableDump;
 use nft::decode::DecodeError;
 
 use super::Tables;
+use super::family::ForeignOwner;
 use node::kernel::Kernel;
 
 /// The most items that a finding lists.
 const NAMED: usize = 16;
 
 impl Tables {
-    /// Reads what the kernel holds. The next transaction then compares everything. A table that changes during every attempt to read it
+    /// Reads what the kernel holds, and which tables belong to other programs. The next transaction then compares everything. A table that changes during every attempt to read it
     /// counts as read, with unknown content.
     ///
     /// # Errors
@@ -33,7 +34,12 @@ impl Tables {
                 }
                 other => other?,
             };
-            if let Some(dump) = &mut dump {
+            let owner = dump.as_ref().and_then(|dump| dump.ownership.other());
+            if table.foreign_owner.as_ref().map(|owner| owner.port) != owner {
+                let owner = owner.map(|port| ForeignOwner { port, program: kernel.program(port) });
+                table.set_foreign_owner(owner);
+            }
+            if let Some(dump) = dump.as_mut().filter(|_| owner.is_none()) {
                 found |= self.other_proxy.set_aside(dump, now);
                 self.findings.extend(finding(dump));
             }

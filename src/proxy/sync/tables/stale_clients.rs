@@ -102,8 +102,8 @@ impl Tables {
         let mut found = Vec::new();
         for table in &mut self.tables {
             let is_deletion = |command: &Command| matches!(command, Command::DeleteTable(name) if name == table.name());
-            // A table that the transactions delete and make again has no clients.
-            if !transactions.iter().flatten().any(is_deletion) {
+            // A table that the transactions delete and make again has no clients, and that of another program has none of ours.
+            if !table.is_foreign() && !transactions.iter().flatten().any(is_deletion) {
                 found.extend(table.stale_clients(kernel, now));
             }
         }

@@ -21,7 +21,7 @@ use crate::table::{ChainContent, StaticRules};
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
     let name = TableName::new(settings.family.into(), names::TABLE);
     StaticRules {
-        table: Table { name, comment: Some("rules for kube-proxy".into()) },
+        table: Table { name, comment: Some(names::TABLE_COMMENT.into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
         slotted: endpoint_sets::all_maps(settings.endpoint_maps),
