@@ -41,7 +41,7 @@ pub(crate) enum Error {
         /// How long the server asks to wait before the next request (Retry-After).
         retry_after: Option<Duration>,
     },
-    /// The plugin returned no credentials, or the configuration can no longer be read.
+    /// The plugin returned no credentials, or the configuration or its files cannot be used.
     #[error("no credentials: {0}")]
     Credentials(String),
     /// There is no connection, or the request failed on it.
@@ -184,6 +184,11 @@ impl Error {
     /// Returns whether new credentials or another CA, which may already be in the files, may end the failure.
     pub(super) fn is_about_access(&self) -> bool {
         matches!(self, Self::Connection(_)) || self.code() == Some(401)
+    }
+
+    /// Returns whether new files of the configuration or of the credentials may end the failure.
+    pub(super) fn depends_on_files(&self) -> bool {
+        self.is_about_access() || matches!(self, Self::Credentials(_))
     }
 
     /// Returns whether a complete list has to come next, because the watch cannot be resumed. That includes a malformed answer, which the

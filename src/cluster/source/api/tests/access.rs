@@ -66,7 +66,7 @@ fn a_slow_server_is_not_called_silent() {
 }
 
 /// Returns the Authorization header that the client sends for this user of a kubeconfig.
-fn authorization(dir: &Path, user: &Value) -> Option<String> {
+pub(super) fn authorization(dir: &Path, user: &Value) -> Option<String> {
     let server = serve(|_| reply(200, "", &json!({})));
     let options = kubeconfig(dir, &json!({"server": server.url}), user);
     runtime().block_on(ask(options)).unwrap();
