@@ -118,7 +118,8 @@ impl Remarks {
 pub fn check(options: &ClientOptions) -> Result<()> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
-    runtime.block_on(Server::without_plugin(options)).map(drop)
+    let _entered = runtime.enter();
+    Server::without_plugin(options).map(drop)
 }
 
 /// The files from which a client was made, to notice that one of them was replaced: in place, by a rename, or by a new target of a symlink.
@@ -175,7 +176,7 @@ impl Server {
     /// Fails if the configuration cannot be read or used, if there is none (neither a file nor a URL nor a pod's environment), or if the
     /// plugin fails.
     pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
-        let mut configuration = configuration(options).await?;
+        let mut configuration = configuration(options)?;
         let server = Self::described(options, &configuration);
         let valid_until = plugin::resolve(&mut configuration.config.auth_info).await?;
         let client = build(configuration, &server.url)?.with_valid_until(valid_until);
@@ -183,12 +184,12 @@ impl Server {
     }
 
     /// Does the same as [`Server::new`], but runs no plugin: `client` is `None` if the credentials come from a plugin, or cannot be used
-    /// yet.
+    /// yet. Has to be called in a tokio runtime.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Server::new`], except for the plugin and for [`NotYet`].
-    pub(super) async fn without_plugin(options: &ClientOptions) -> Result<Self> {
-        let configuration = configuration(options).await?;
+    pub(super) fn without_plugin(options: &ClientOptions) -> Result<Self> {
+        let configuration = configuration(options)?;
         let server = Self::described(options, &configuration);
         if server.has_plugin {
             return Ok(server);
@@ -261,7 +262,7 @@ pub(super) fn without_secrets(url: &str) -> String {
 ///
 /// # Errors
 /// Fails if it cannot be read or used, or if there is none (neither a file nor a URL nor a pod's environment).
-pub(super) async fn configuration(options: &ClientOptions) -> Result<Configuration> {
+pub(super) fn configuration(options: &ClientOptions) -> Result<Configuration> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
     let url = master.map(|url| server_url(url).context("--master")).transpose()?;
     let (mut config, proxy, skipped) = match (&options.kubeconfig, url) {
@@ -452,7 +453,7 @@ pub(super) async fn announce_address(options: &ClientOptions, events: &EventSend
 /// Returns the addresses of the server and of the proxy on the way, sorted. Leaves out loopback addresses, because no Service can take them
 /// over (A17).
 async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
-    let Configuration { config, route, .. } = configuration(options).await?;
+    let Configuration { config, route, .. } = configuration(options)?;
     let Some(server) = host_and_port(&config.cluster_url) else { return Ok(Vec::new()) };
     let mut found: Vec<SocketAddr> = Vec::new();
     if let Route::Through(proxy) = &route {
@@ -506,7 +507,7 @@ mod tests {
         assert_eq!(found, ["192.0.2.7:6443", "192.0.2.9:3128"]);
         // client-go also refuses a kubeconfig whose proxy has an unknown scheme.
         fs::write(&file, config.to_string().replace("http://me", "ftp://me")).unwrap();
-        let error = format!("{:#}", configuration(&options).await.err().unwrap());
+        let error = format!("{:#}", configuration(&options).err().unwrap());
         assert!(error.contains("cannot use the proxy of proxy-url of the kubeconfig"), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }

@@ -83,7 +83,7 @@ impl Connection {
     /// # Errors
     /// Fails if there is no configuration, or if it cannot be read or used.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
-        let server = Server::without_plugin(&options).await?;
+        let server = Server::without_plugin(&options)?;
         server.remarks.log(&Remarks::default());
         let url = server.url.clone();
         let shared = Shared { server, made: 0, replaced: 0, reruns: Paced::new(FIRST_RERUN, LONGEST_RERUN) };

@@ -302,7 +302,8 @@ fn tls(error: &rustls::Error) -> Option<&'static str> {
         ) => "the server refuses our client certificate: has it expired, and is it signed by this cluster's CA?",
         rustls::Error::AlertReceived(AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion)
         | rustls::Error::PeerIncompatible(_) => {
-            "they have no version or algorithm of TLS in common: this program takes TLS 1.2 with ECDHE and AES-GCM or ChaCha20, and TLS 1.3"
+            "they have no version or algorithm of TLS in common: this program takes TLS 1.3, and TLS 1.2 with ECDHE and AES-GCM or ChaCha20; key \
+             exchange by X25519, P-256 or P-384"
         }
         _ => return None,
     })

@@ -110,7 +110,7 @@ fn credentials_leave_the_host_only_encrypted() {
     let dir = TempDir::new().unwrap();
     let withheld = |server: &str, user: &Value| {
         let options = kubeconfig(dir.path(), &json!({"server": server}), user);
-        let Configuration { config, withheld, .. } = runtime().block_on(configuration(&options)).unwrap();
+        let Configuration { config, withheld, .. } = configuration(&options).unwrap();
         let auth = config.auth_info;
         assert!(!withheld || auth.token.is_none() && auth.token_file.is_none() && auth.password.is_none());
         withheld

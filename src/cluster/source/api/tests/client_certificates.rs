@@ -160,6 +160,7 @@ fn a_certificate_is_shown_whatever_is_in_it() {
     }
 }
 
+// A rotation replaces the two files one after the other (P15).
 #[test]
 fn files_that_do_not_belong_together_yet_are_read_again() {
     let ((certificate, key), (_, other)) = (pair(|_| ()), pair(|_| ()));

@@ -48,6 +48,7 @@ fn lines(text: &str) -> String {
     data.as_bytes().chunks(76).map(|line| format!("{}\n", std::str::from_utf8(line).unwrap())).collect()
 }
 
+// An empty string is not set, as in client-go (P15).
 #[test]
 fn an_empty_string_is_a_field_that_is_not_set() {
     let dir = TempDir::new().unwrap();
@@ -69,7 +70,7 @@ fn an_empty_string_is_a_field_that_is_not_set() {
     assert_eq!(authorization(dir.path(), &user).as_deref(), Some("Bearer from-file"));
     let cluster = json!({"server": "https://192.0.2.1", "certificate-authority": ca, "certificate-authority-data": ""});
     let options = kubeconfig(dir.path(), &cluster, &empty);
-    let Configuration { config, .. } = runtime().block_on(configuration(&options)).unwrap();
+    let Configuration { config, .. } = configuration(&options).unwrap();
     assert_eq!((config.root_cert.map(|trusted| trusted.len()), config.root_cert_file), (Some(1), Some(ca)));
     let context = json!({"current-context": "", "contexts": null, "clusters": [{"name": "c"}], "users": [{"name": "u", "user": null}]});
     runtime().block_on(ask(text(dir.path(), context.to_string(), Some(&server.url)))).unwrap();
@@ -84,7 +85,7 @@ fn data_may_be_base64_of_several_lines() {
     let user = json!({"client-certificate-data": lines(&certificate), "client-key-data": lines(&key.serialize_pem())});
     let options = kubeconfig(dir.path(), &cluster, &user);
     runtime().block_on(Connection::new(options.clone())).map(drop).unwrap();
-    let Configuration { config, .. } = runtime().block_on(configuration(&options)).unwrap();
+    let Configuration { config, .. } = configuration(&options).unwrap();
     assert!(super::super::certificate::of_client(&config.auth_info).is_some(), "`check` reads it too");
     let user = json!({"client-certificate-data": "***", "client-key-data": "***"});
     let error = runtime().block_on(Connection::new(kubeconfig(dir.path(), &cluster, &user))).err().unwrap();
@@ -186,7 +187,7 @@ fn a_server_may_lack_the_scheme() {
 fn tls_server_name_is_that_of_the_kubeconfigs_server_only() {
     let dir = TempDir::new().unwrap();
     let options = kubeconfig(dir.path(), &json!({"server": "https://192.0.2.1", "tls-server-name": "k8s"}), &json!({}));
-    let name = |options| runtime().block_on(configuration(&options)).unwrap().config.tls_server_name;
+    let name = |options| configuration(&options).unwrap().config.tls_server_name;
     assert_eq!(name(options.clone()).as_deref(), Some("k8s"));
     assert_eq!(name(ClientOptions { master: Some("https://192.0.2.2".to_owned()), ..options }), None);
 }
@@ -294,7 +295,7 @@ fn odd_values() -> Vec<Value> {
     values
 }
 
-// A panic in a thread of the source would leave a process that looks alive.
+// A panic in a thread of the source could leave a process that looks alive (P15).
 #[test]
 fn no_kubeconfig_and_no_master_panics() {
     let dir = TempDir::new().unwrap();
