@@ -221,6 +221,63 @@ fn a_token_file_is_read_again(format: Format) {
     assert!(!proxy.log().contains("rotated"), "{}", proxy.log());
 }
 
+// A kubelet replaces a certificate and its key one after the other, and a token may come after the start; client-go reads such files again
+// for each connection (P15).
+test_in_each_format!(credentials_that_are_not_complete_yet_are_waited_for);
+fn credentials_that_are_not_complete_yet_are_waited_for(format: Format) {
+    let cluster = with_token(format, Scheme::Https);
+    let directory = cluster.server.directory();
+    let (key, token) = (directory.join("user.key"), directory.join("later"));
+    cluster.server.certified_user("system:kube-proxy");
+    let former = fs::read(&key).expect("the key of the first certificate");
+    let user = cluster.server.certified_user("system:kube-proxy");
+    let fitting = fs::read(&key).expect("the key of the second certificate");
+    fs::write(&key, former).expect("a key can be written");
+    for (user, words, file, content) in [
+        (user, "the client certificate and the client key do not belong together", key, &*fitting),
+        (json!({ "tokenFile": token }), "cannot use token file", token.clone(), TOKEN.as_bytes()),
+    ] {
+        let mut proxy = Proxy::with_api(&cluster.node, &config(), &cluster.server.kubeconfig(&user));
+        proxy.spawn();
+        wait_for(words, || proxy.log().contains(words).then_some(()));
+        assert!(proxy.is_running(), "{}", proxy.log());
+        fs::write(file, content).expect("a file can be written");
+        proxy.wait_until_synced();
+        assert!(cluster.serves("web"));
+        assert_eq!(proxy.stop().code(), Some(0));
+    }
+}
+
+// The forms come from installers and guides; upstream starts with each (P15).
+#[test]
+fn what_installers_write_into_kubeconfigs_is_enough_to_start() {
+    let cluster = Cluster::new(Format::Json);
+    let (url, address) = (cluster.server.url(), cluster.server.address().to_string());
+    let file = cluster.server.directory().join("kubeconfig");
+    let of = |server: Value, user: Value| {
+        let cluster = json!({ "server": server, "certificate-authority-data": "", "tls-server-name": "" });
+        let context = json!({ "name": "c", "context": { "cluster": "c", "user": "u" } });
+        json!({ "current-context": "c", "contexts": [context], "clusters": [{ "name": "c", "cluster": cluster }],
+            "users": [{ "name": "u", "user": user }] })
+        .to_string()
+    };
+    let empty = json!({ "token": "", "tokenFile": "", "client-certificate-data": "", "client-key-data": "" });
+    for (kubeconfig, master) in [
+        (of(json!(address), json!({})), None),
+        (of(json!(url), empty.clone()), None),
+        (of(json!(null), empty), Some(&url)),
+        (String::new(), Some(&address)),
+    ] {
+        fs::write(&file, &kubeconfig).expect("a kubeconfig can be written");
+        let mut proxy = Proxy::with_api(&cluster.node, &config(), &file);
+        let master: Vec<_> = master.map(|master| format!("--master={master}")).into_iter().collect();
+        proxy.set_arguments(&master.iter().map(String::as_str).collect::<Vec<_>>());
+        proxy.launch();
+        assert!(cluster.serves("web"), "{kubeconfig}");
+        assert_eq!(proxy.stop().code(), Some(0), "{kubeconfig}: {}", proxy.log());
+    }
+}
+
 test_in_each_format!(a_server_that_refused_everybody_for_a_while_is_used_again_soon);
 fn a_server_that_refused_everybody_for_a_while_is_used_again_soon(format: Format) {
     // After refused credentials, and redirects, the server is tried again soon (O16).

@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::cluster::{Cluster, PORTS, served};
-use crate::support::apiserver::fault::{Ending, Fault, On};
+use crate::support::apiserver::fault::{Command, Ending, Fault, On};
 use crate::support::apiserver::resource::Resource;
 use crate::support::apiserver::{Format, test_in_each_format, wait_for};
 use crate::support::nft;
@@ -93,7 +95,7 @@ fn a_change_after_a_time_of_broken_watches_is_in_force_soon(format: Format) {
 fn lag_after_broken_watches(cluster: &Cluster) -> Duration {
     let kind = Resource::EndpointSlice;
     cluster.server.lasting_fault(On::Watch(kind), Fault::After(100, Ending::Reset));
-    cluster.server.order(kind, crate::support::apiserver::fault::Command::End(Ending::Reset));
+    cluster.server.order(kind, Command::End(Ending::Reset));
     let (start, asked) = (Instant::now(), cluster.server.requests_for(kind).len());
     for n in 0_u8.. {
         change(cluster, 1 + n % 2);
@@ -133,6 +135,27 @@ fn a_server_that_ends_every_watch_at_once_gets_few_requests(format: Format) {
     cluster.wait_until_serves("api", true);
     println!("a change takes {:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+test_in_each_format!(changes_come_by_lists_while_each_watch_ends_with_an_error);
+fn changes_come_by_lists_while_each_watch_ends_with_an_error(format: Format) {
+    // As in client-go, a list follows a watch that ends with an error, and pages follow a streaming list that does so (O16).
+    let cluster = Cluster::new(format);
+    let mut proxy = cluster.proxy();
+    cluster.server.wait_for_watches();
+    let (kind, failure) = (Resource::EndpointSlice, json!({ "kind": "Status", "code": 500, "message": "no leader" }));
+    cluster.server.lasting_fault(On::Watch(kind), Fault::Garbage(format.event("ERROR", &failure)));
+    cluster.server.order(kind, Command::End(Ending::Close));
+    for n in 0..3 {
+        let start = Instant::now();
+        change(&cluster, 1 + n % 2);
+        wait_until_in_force(&cluster, 1 + n % 2);
+        println!("change {n} after {:?}", start.elapsed());
+    }
+    let warnings = proxy.log().lines().filter(|line| line.starts_with('W') && line.contains("watch")).count();
+    assert!(warnings <= 2, "{}", proxy.log());
+    cluster.server.clear_faults();
+    assert_eq!(proxy.stop().code(), Some(0));
 }
 
 test_in_each_format!(two_outages_in_ten_seconds_leave_no_kind_behind);

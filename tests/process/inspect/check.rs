@@ -132,6 +132,27 @@ fn a_permission_that_is_missing_is_named_with_the_remedy() {
 }
 
 #[test]
+fn credentials_that_a_proxy_would_wait_for_are_a_failure_with_the_reason() {
+    let site = Site::new();
+    let token = site.directory.path().join("token");
+    let path = site.configured(|config| {
+        let kubeconfig = site.server.kubeconfig(&value!({ "tokenFile": token }));
+        config["clientConnection"]["kubeconfig"] = value!(kubeconfig);
+    });
+    let (code, report) = json(&site.node, &["check", "--config", &path]);
+    assert_eq!(code, Some(1), "{report:#}");
+    assert!(contains(&with_result(&report, "failure"), "cannot use token file"), "{report:#}");
+    fs::write(&token, "t").expect("a token can be written");
+    let (code, report) = json(&site.node, &["check", "--config", &path]);
+    assert_eq!(code, Some(0), "{report:#}");
+    // Without a scheme the server is one without TLS, as in client-go.
+    let master = format!("--master={}", site.server.address());
+    let (code, report) = json(&site.node, &["check", "--config", &path, &master]);
+    assert_eq!(code, Some(1), "{report:#}");
+    assert!(contains(&with_result(&report, "failure"), &format!("http://{}", site.server.address())), "{report:#}");
+}
+
+#[test]
 fn flags_and_fields_without_effect_are_named_and_a_wrong_file_is_a_failure() {
     let site = Site::new();
     let path = site.configured(|config| config["shiny"] = value!(1));

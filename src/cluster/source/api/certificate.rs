@@ -1,4 +1,4 @@
-//! Reads the following fields of a certificate: its period of validity, its purpose, and the length of its RSA key.
+//! Reads the following fields of a certificate: its period of validity, its purpose, its key, and the length of an RSA key.
 //!
 //! The module takes certificates in PEM or DER and returns these few fields, which rustls does not expose although it checks certificates.
 //! They are not worth the dependencies of an X.509 library. For bytes that it cannot read as a certificate the result is `None`.
@@ -37,7 +37,7 @@ pub(super) struct Facts {
 /// Returns when the client's certificate expires; `None` if the client has no certificate, or it cannot be read.
 pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
     let text = match (&auth.client_certificate_data, &auth.client_certificate) {
-        (Some(data), _) => BASE64.decode(data.as_bytes()).ok()?,
+        (Some(data), _) => base64(data)?,
         (None, Some(file)) => fs::read(file).ok()?,
         (None, None) => return None,
     };
@@ -49,13 +49,34 @@ pub(super) fn of_client(auth: &AuthInfo) -> Option<Timestamp> {
 pub(super) fn blocks(text: &str) -> impl Iterator<Item = Option<Vec<u8>>> {
     text.split("-----BEGIN CERTIFICATE-----").skip(1).map(|rest| {
         let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
-        let body: String = body.split_whitespace().collect();
-        BASE64.decode(body.as_bytes()).ok()
+        base64(body)
     })
 }
 
-/// Reads the fields of a certificate in DER (RFC 5280, section 4.1); `None` if it cannot be read.
-pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
+/// Decodes base64 that may have several lines; `None` if it is not base64.
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
+    let text: String = text.split_whitespace().collect();
+    BASE64.decode(text.as_bytes()).ok()
+}
+
+/// Returns whether a certificate in DER has the given public key, which is a SubjectPublicKeyInfo in DER; `None` if the certificate cannot be
+/// read.
+pub(super) fn has_key(certificate: &[u8], key: &[u8]) -> Option<bool> {
+    let (_, wanted, _) = value(key)?;
+    Some(parts(certificate)?.key == wanted)
+}
+
+/// Some contents in a certificate, in DER.
+struct Parts<'a> {
+    validity: &'a [u8],
+    /// The algorithm of the key, and the key.
+    key: &'a [u8],
+    /// The fields after the key.
+    rest: &'a [u8],
+}
+
+/// Finds the fields of a certificate in DER (RFC 5280, section 4.1); `None` if it cannot be read.
+fn parts(certificate: &[u8]) -> Option<Parts<'_>> {
     let (_, whole, _) = value(certificate)?;
     let (_, mut fields, _) = value(whole)?;
     if let Some((VERSION, _, rest)) = value(fields) {
@@ -66,11 +87,17 @@ pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
         fields = value(fields)?.2;
     }
     let (_, validity, fields) = value(fields)?;
+    let (_, _subject, fields) = value(fields)?;
+    let (_, key, rest) = value(fields)?;
+    Some(Parts { validity, key, rest })
+}
+
+/// Reads the fields of a certificate in DER; `None` if it cannot be read.
+pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
+    let Parts { validity, key, rest } = parts(certificate)?;
     let (begin, after_begin) = time(validity)?;
     let (end, _) = time(after_begin)?;
-    let (_, _subject, fields) = value(fields)?;
-    let (_, key, fields) = value(fields)?;
-    let purposes = purposes(fields);
+    let purposes = purposes(rest);
     let is_for_servers = purposes.is_none_or(|purposes| {
         values(purposes).any(|(tag, purpose)| tag == OBJECT_IDENTIFIER && SERVERS.contains(&purpose))
     });

@@ -11,21 +11,24 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, anyhow};
-use data_encoding::BASE64;
+use anyhow::{Context, Result, anyhow, bail};
+use hyper::header::HeaderValue;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
-use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Config, ExecAuthCluster};
+use secrecy::ExposeSecret as _;
 use tokio::net::lookup_host;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tower::{BoxError, ServiceExt as _};
 use tracing::{debug, info, warn};
 
+use super::certificate::base64;
 use super::connector::{Connector, USER_AGENT};
 use super::error::chain;
 use super::format::{JSON, PROTOBUF};
+use super::kubeconfig::{self, Current, NotYet, ServerUrl, server_url};
 use super::proxy::{self, Kind, Proxy, Route, host_and_port, without_brackets};
 use super::tls::Authorities;
 use super::{EventSender, plugin};
@@ -53,9 +56,6 @@ impl Default for ClientOptions {
     }
 }
 
-/// The `proxy-url` that the kube library gets instead of that in the kubeconfig. Without a `proxy-url`, kube would take a proxy from the
-/// environment; this program does that itself, by Go's rules ([`proxy`]).
-const NO_PROXY_URL: &str = "http://none";
 /// Where a pod finds the files of its ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -72,7 +72,7 @@ pub(super) struct Configuration {
 
 /// The API server as the configuration describes it.
 pub(super) struct Server {
-    /// The client; `None` if the credentials come from a plugin that has not run yet.
+    /// The client; `None` if the credentials come from a plugin that has not run yet, or cannot be used yet ([`NotYet`]).
     pub(super) client: Option<kube::Client>,
     /// The server's URL for messages, without user, password and query.
     pub(super) url: String,
@@ -114,11 +114,12 @@ impl Remarks {
 /// nothing and runs no credential plugin.
 ///
 /// # Errors
-/// Fails if something cannot be read or used.
+/// Fails if something cannot be read or used, and waiting for other files would not change that.
 pub fn check(options: &ClientOptions) -> Result<()> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime of the API client")?;
-    runtime.block_on(Server::without_plugin(options)).map(drop)
+    let _entered = runtime.enter();
+    Server::without_plugin(options).map(drop)
 }
 
 /// The files from which a client was made, to notice that one of them was replaced: in place, by a rename, or by a new target of a symlink.
@@ -175,22 +176,28 @@ impl Server {
     /// Fails if the configuration cannot be read or used, if there is none (neither a file nor a URL nor a pod's environment), or if the
     /// plugin fails.
     pub(super) async fn new(options: &ClientOptions) -> Result<Self> {
-        let mut configuration = configuration(options).await?;
+        let mut configuration = configuration(options)?;
         let server = Self::described(options, &configuration);
         let valid_until = plugin::resolve(&mut configuration.config.auth_info).await?;
         let client = build(configuration, &server.url)?.with_valid_until(valid_until);
         Ok(Self { client: Some(client), ..server })
     }
 
-    /// Does the same as [`Server::new`], but runs no plugin: `client` is `None` if the credentials come from a plugin.
+    /// Does the same as [`Server::new`], but runs no plugin: `client` is `None` if the credentials come from a plugin, or cannot be used
+    /// yet. Has to be called in a tokio runtime.
     ///
     /// # Errors
-    /// Fails for the same reasons as [`Server::new`], except for the plugin.
-    pub(super) async fn without_plugin(options: &ClientOptions) -> Result<Self> {
-        let configuration = configuration(options).await?;
+    /// Fails for the same reasons as [`Server::new`], except for the plugin and for [`NotYet`].
+    pub(super) fn without_plugin(options: &ClientOptions) -> Result<Self> {
+        let configuration = configuration(options)?;
         let server = Self::described(options, &configuration);
-        let client = if server.has_plugin { None } else { Some(build(configuration, &server.url)?) };
-        Ok(Self { client, ..server })
+        if server.has_plugin {
+            return Ok(server);
+        }
+        match build(configuration, &server.url) {
+            Err(error) if error.is::<NotYet>() => Ok(server),
+            built => Ok(Self { client: Some(built?), ..server }),
+        }
     }
 
     fn described(options: &ClientOptions, configuration: &Configuration) -> Self {
@@ -209,7 +216,7 @@ impl Server {
 }
 
 fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> Result<kube::Client> {
-    trim_token(&mut config)?;
+    choose_token(&mut config)?;
     config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
     if let (Route::Through(proxy), Some("http")) = (&route, config.cluster_url.scheme_str())
         && proxy.kind != Kind::Socks5
@@ -255,22 +262,18 @@ pub(super) fn without_secrets(url: &str) -> String {
 ///
 /// # Errors
 /// Fails if it cannot be read or used, or if there is none (neither a file nor a URL nor a pod's environment).
-pub(super) async fn configuration(options: &ClientOptions) -> Result<Configuration> {
+pub(super) fn configuration(options: &ClientOptions) -> Result<Configuration> {
     let master = options.master.as_deref().filter(|url| !url.is_empty());
-    let url = master.map(|url| {
-        // A URL without a scheme means http, also beside a CA in the kubeconfig: client-go takes https only if TLS is configured already,
-        // and its `clientcmd` takes over the CA and the credentials only after that.
-        let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        full.parse().with_context(|| format!("--master: {url:?} is not a URL"))
-    });
-    let (mut config, proxy, skipped) = match (&options.kubeconfig, url.transpose()?) {
+    let url = master.map(|url| server_url(url).context("--master")).transpose()?;
+    let (mut config, proxy, skipped) = match (&options.kubeconfig, url) {
         (Some(file), url) => {
-            let mut read =
-                from_file(file).await.with_context(|| format!("cannot use kubeconfig {}", file.display()))?;
-            read.0.cluster_url = url.unwrap_or(read.0.cluster_url);
-            read
+            from_file(file, master.zip(url)).with_context(|| format!("cannot use kubeconfig {}", file.display()))?
         }
-        (None, Some(url)) => (Config::new(url), None, Vec::new()),
+        (None, Some((url, user))) => {
+            let mut config = Config::new(url);
+            add_user(&mut config.auth_info, user);
+            (config, None, Vec::new())
+        }
         (None, None) => in_cluster().context(
             "no API server: give a kubeconfig (--kubeconfig, or clientConnection.kubeconfig in --config), a URL \
              (--master) or a directory (--manifests), or run in a pod with a ServiceAccount",
@@ -302,54 +305,75 @@ fn withhold_credentials(config: &mut Config) -> bool {
 /// cannot be used.
 type Read = (Config, Option<Proxy>, Vec<String>);
 
-async fn from_file(file: &Path) -> Result<Read> {
-    let mut kubeconfig = Kubeconfig::read_from(file).map_err(once)?;
-    // kube would refuse the whole CA file for one certificate that cannot be used, so remove the CA from its configuration; `trust` adds
-    // the usable certificates.
-    let mut cluster = current_cluster(&mut kubeconfig).map(std::mem::take).unwrap_or_default();
-    if let Some(rest) = current_cluster(&mut kubeconfig) {
-        *rest = Cluster {
-            certificate_authority: None,
-            certificate_authority_data: None,
-            proxy_url: Some(NO_PROXY_URL.to_owned()),
-            ..cluster.clone()
-        };
-    }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(once)?;
-    let url = cluster.proxy_url.take().filter(|url| !url.is_empty());
-    let authority = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
-        (Some(data), _) => {
-            Some(BASE64.decode(data.as_bytes()).ok().context("certificate-authority-data is not base64")?)
-        }
-        (None, Some(file)) => {
-            Some(fs::read(file).with_context(|| format!("cannot read certificate-authority {file}"))?)
-        }
-        (None, None) => None,
+/// Reads the configuration from a kubeconfig. `master` takes the place of the server in the kubeconfig; it has the server's URL as text and
+/// parsed.
+///
+/// Without a server, and without a cluster of the current context, the configuration is that of a pod, as in client-go.
+fn from_file(file: &Path, master: Option<(&str, ServerUrl)>) -> Result<Read> {
+    let Current { cluster, user } = kubeconfig::read(file)?;
+    let (is_empty, mut cluster) = (cluster.is_none(), cluster.unwrap_or_default());
+    let url = if let Some((text, url)) = master {
+        // `tls-server-name` is a name of the server that the kubeconfig names.
+        (cluster.server, cluster.tls_server_name) = (Some(text.to_owned()), None);
+        Some(url)
+    } else {
+        cluster.server.as_deref().map(|url| server_url(url).context("server")).transpose()?
     };
-    if let Some(told) = config.auth_info.exec.as_mut().and_then(|exec| exec.cluster.as_mut()) {
-        told.certificate_authority_data.clone_from(&authority);
-        told.proxy_url.clone_from(&url);
-    }
-    let file = cluster.certificate_authority.filter(|_| cluster.certificate_authority_data.is_none());
-    let skipped = match authority {
-        Some(text) => {
-            let name = file
-                .as_ref()
-                .map_or("certificate-authority-data".to_owned(), |file| format!("certificate-authority {file}"));
-            trust(&mut config, &text).context(name)?
-        }
-        None => Vec::new(),
+    let Some((url, url_user)) = url else {
+        let nothing = "it names no server; give --master, or set current-context and the server of its cluster";
+        return if is_empty { in_cluster().context(nothing) } else { bail!("{nothing}") };
     };
-    config.root_cert_file = file.map(PathBuf::from);
-    let proxy = url.map(|url| Proxy::of_url("proxy-url of the kubeconfig", &url)).transpose()?;
+    let mut config = Config::new(url);
+    config.auth_info = user;
+    add_user(&mut config.auth_info, url_user);
+    config.tls_server_name.clone_from(&cluster.tls_server_name);
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
+    let has_tls = config.cluster_url.scheme_str() == Some("https");
+    if let Some(provider) = config.auth_info.auth_provider.take().filter(|_| has_tls) {
+        bail!("the user has auth-provider {}, which is not supported; use an exec plugin", provider.name);
+    }
+    // As in client-go, a server without TLS needs no CA.
+    let (authority, skipped) = if has_tls { trust_cluster(&mut config, &cluster)? } else { (None, Vec::new()) };
+    if let Some(exec) = config.auth_info.exec.as_mut().filter(|exec| exec.provide_cluster_info) {
+        let cluster = Cluster { certificate_authority: None, certificate_authority_data: None, ..cluster.clone() };
+        let told = ExecAuthCluster::try_from(&cluster)?;
+        exec.cluster = Some(ExecAuthCluster { certificate_authority_data: authority, ..told });
+    }
+    let proxy = cluster.proxy_url.map(|url| Proxy::of_url("proxy-url of the kubeconfig", &url)).transpose()?;
     Ok((config, proxy, skipped))
 }
 
-/// Returns the cluster of the current context, if the kubeconfig has it.
-fn current_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut Cluster> {
-    let context = kubeconfig.current_context.as_ref()?;
-    let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
-    kubeconfig.clusters.iter_mut().find(|named| named.name == context.cluster)?.cluster.as_mut()
+/// Adds user and password from a server's URL, which Go sends unless there are other credentials.
+fn add_user(auth: &mut AuthInfo, user: Option<(String, String)>) {
+    let has_other = auth.username.is_some() || auth.token.is_some() || auth.token_file.is_some() || auth.exec.is_some();
+    if let Some((user, password)) = user.filter(|_| !has_other) {
+        (auth.username, auth.password) = (Some(user), Some(password.into()));
+    }
+}
+
+/// Makes the configuration trust the CA of the cluster. Returns the text of the CA's certificates, and a message for each certificate that
+/// cannot be used.
+fn trust_cluster(config: &mut Config, cluster: &Cluster) -> Result<(Option<Vec<u8>>, Vec<String>)> {
+    let (name, text) = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
+        (Some(data), _) => {
+            let name = "certificate-authority-data".to_owned();
+            let text = base64(data).with_context(|| format!("{name} is not base64"))?;
+            (name, text)
+        }
+        (None, Some(file)) => {
+            let text = fs::read(file).with_context(|| format!("cannot read certificate-authority {file}"))?;
+            config.root_cert_file = Some(PathBuf::from(file));
+            if text.is_empty() {
+                // No server is trusted until the file has its content.
+                config.root_cert = Some(Vec::new());
+                return Ok((None, Vec::new()));
+            }
+            (format!("certificate-authority {file}"), text)
+        }
+        (None, None) => return Ok((None, Vec::new())),
+    };
+    let skipped = trust(config, &text).context(name)?;
+    Ok((Some(text), skipped))
 }
 
 /// Returns the configuration of a pod with a ServiceAccount.
@@ -375,36 +399,35 @@ fn trust(config: &mut Config, text: &[u8]) -> Result<Vec<String>> {
     Ok(skipped)
 }
 
-/// Returns an error of kube without repetitions, because kube's texts contain the texts of their causes. The caller adds the name of the
-/// file.
-fn once(error: KubeconfigError) -> anyhow::Error {
-    match error {
-        KubeconfigError::ReadConfig(cause, _) => cause.into(),
-        other => anyhow!(chain(&other)),
-    }
-}
-
-/// Removes white space around a token from a file, as client-go does; kube would put the white space into the HTTP header, where it is not
-/// valid.
+/// Chooses the token as client-go does: the content of the token file if it can be read and is not empty, or else `token`.
 ///
-/// If there is white space, kube no longer reads the file again by itself; the proxy reads it again when the file changes or the server
-/// refuses the token.
-fn trim_token(config: &mut Config) -> Result<()> {
+/// Removes white space around the token; kube would put it into the HTTP header, where it is not valid. If the file has such white space,
+/// kube no longer reads it again by itself; the proxy reads it again when the file changes or the server refuses the token.
+///
+/// # Errors
+/// Returns [`NotYet`] if the server has TLS and there is only a file, which cannot be read or is empty. Fails also if a token cannot be sent.
+fn choose_token(config: &mut Config) -> Result<()> {
+    let has_tls = config.cluster_url.scheme_str() == Some("https");
     let auth = &mut config.auth_info;
-    let Some(file) = auth.token_file.as_ref().filter(|_| auth.token.is_none()) else { return Ok(()) };
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read token file {file}"))?;
-    if text.trim() != text {
-        auth.token = Some(text.trim().to_owned().into());
+    if let Some(file) = &auth.token_file {
+        match (fs::read_to_string(file), &auth.token) {
+            (Ok(text), _) if !text.trim().is_empty() => {
+                auth.token = (text.trim() != text).then(|| text.trim().to_owned().into());
+            }
+            (_, Some(_)) => {}
+            (read, None) if has_tls => {
+                let reason = read.map_or_else(|error| error.to_string(), |_| "it is empty".to_owned());
+                return Err(NotYet(format!("cannot use token file {file}: {reason}")).into());
+            }
+            (_, None) => auth.token_file = None,
+        }
+    }
+    if let Some(token) = &mut auth.token {
+        *token = token.expose_secret().trim().to_owned().into();
+        let is_sent = HeaderValue::from_str(token.expose_secret()).is_ok();
+        return is_sent.then_some(()).context("the token has characters that no HTTP header may have");
     }
     Ok(())
-}
-
-/// Returns whether a kubeconfig can make this process run programs, because one of its users has an exec plugin. Returns `false` if there
-/// is no file or it cannot be read.
-#[must_use]
-pub fn runs_programs(kubeconfig: Option<&Path>) -> bool {
-    let users = kubeconfig.and_then(|file| Kubeconfig::read_from(file).ok()).map(|config| config.auth_infos);
-    users.into_iter().flatten().any(|user| user.auth_info.is_some_and(|auth| auth.exec.is_some()))
 }
 
 /// Looks up the addresses of the server again and again and sends them when they differ, until the receiver is dropped.
@@ -430,7 +453,7 @@ pub(super) async fn announce_address(options: &ClientOptions, events: &EventSend
 /// Returns the addresses of the server and of the proxy on the way, sorted. Leaves out loopback addresses, because no Service can take them
 /// over (A17).
 async fn addresses(options: &ClientOptions) -> anyhow::Result<Vec<SocketAddr>> {
-    let Configuration { config, route, .. } = configuration(options).await?;
+    let Configuration { config, route, .. } = configuration(options)?;
     let Some(server) = host_and_port(&config.cluster_url) else { return Ok(Vec::new()) };
     let mut found: Vec<SocketAddr> = Vec::new();
     if let Route::Through(proxy) = &route {
@@ -484,7 +507,7 @@ mod tests {
         assert_eq!(found, ["192.0.2.7:6443", "192.0.2.9:3128"]);
         // client-go also refuses a kubeconfig whose proxy has an unknown scheme.
         fs::write(&file, config.to_string().replace("http://me", "ftp://me")).unwrap();
-        let error = format!("{:#}", configuration(&options).await.err().unwrap());
+        let error = format!("{:#}", configuration(&options).err().unwrap());
         assert!(error.contains("cannot use the proxy of proxy-url of the kubeconfig"), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }

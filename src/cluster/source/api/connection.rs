@@ -19,6 +19,7 @@ use super::client::{ClientOptions, Remarks, Server};
 use super::decode::Status;
 use super::error::{Error, chain};
 use super::format::{Format, JSON, PROTOBUF};
+use super::retry::Paced;
 
 /// How long the body of an error response may take to arrive.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
@@ -26,10 +27,10 @@ const FAILURE_BODY: Duration = Duration::from_secs(5);
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// The time between two checks whether a file of the configuration or the credentials was replaced.
 const FILE_CHECK: Duration = Duration::from_secs(1);
-/// The first wait before a plugin runs again whose credentials the server does not accept. The wait doubles each time, up to
-/// [`LONGEST_RERUN`], because the plugins of all nodes may ask one server.
+/// The first wait before a plugin runs again whose credentials the server does not accept ([`Paced`]): the plugins of all nodes may ask one
+/// server.
 const FIRST_RERUN: Duration = Duration::from_secs(5);
-/// The longest wait before such a plugin runs again. If it did not run again for twice this time, the next wait is [`FIRST_RERUN`] again.
+/// The longest wait before such a plugin runs again.
 const LONGEST_RERUN: Duration = Duration::from_secs(60);
 /// The largest body of an error response that is used, in bytes.
 const MAX_FAILURE_BODY: usize = 64 << 10;
@@ -62,28 +63,8 @@ struct Shared {
     made: u64,
     /// How many replacements of the client's files were noticed.
     replaced: u64,
-    reruns: Reruns,
-}
-
-/// Limits how often a plugin runs again because the server does not accept its credentials.
-#[derive(Default)]
-struct Reruns {
-    last: Option<Instant>,
-    wait: Duration,
-}
-
-impl Reruns {
-    /// Returns whether the plugin may run now. If it returns true, also notes that the plugin runs.
-    fn may_run(&mut self, now: Instant) -> bool {
-        let since = self.last.map_or(Duration::MAX, |last| now.saturating_duration_since(last));
-        if since < self.wait {
-            return false;
-        }
-        let doubled = self.wait.saturating_mul(2).clamp(FIRST_RERUN, LONGEST_RERUN);
-        self.wait = if since >= LONGEST_RERUN * 2 { FIRST_RERUN } else { doubled };
-        self.last = Some(now);
-        true
-    }
+    /// Limits how often a plugin runs again because the server does not accept its credentials.
+    reruns: Paced,
 }
 
 /// A piece of a response.
@@ -102,10 +83,10 @@ impl Connection {
     /// # Errors
     /// Fails if there is no configuration, or if it cannot be read or used.
     pub(super) async fn new(options: ClientOptions) -> anyhow::Result<Self> {
-        let server = Server::without_plugin(&options).await?;
+        let server = Server::without_plugin(&options)?;
         server.remarks.log(&Remarks::default());
         let url = server.url.clone();
-        let shared = Shared { server, made: 0, replaced: 0, reruns: Reruns::default() };
+        let shared = Shared { server, made: 0, replaced: 0, reruns: Paced::new(FIRST_RERUN, LONGEST_RERUN) };
         Ok(Self { shared: Arc::new(Mutex::new(shared)), used: (0, 0), url, options })
     }
 
@@ -119,13 +100,17 @@ impl Connection {
         if shared.made != self.used.0 {
             return Ok(());
         }
-        if !shared.server.has_plugin || shared.server.files.differ() || shared.reruns.may_run(Instant::now()) {
+        if !shared.server.has_plugin
+            || shared.server.files.differ()
+            || shared.reruns.may_happen(Instant::now().into_std())
+        {
             shared.make(&self.options).await?;
         }
         Ok(())
     }
 
-    /// Reads the configuration again if one of its files was replaced, so that new credentials are used before the old ones expire.
+    /// Reads the configuration again if one of its files was replaced, so that new credentials are used before the old ones expire. Does
+    /// nothing if no credentials are in use; the next request reads them.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Connection::renew`], once for each change of the files.
@@ -133,12 +118,14 @@ impl Connection {
         let mut shared = self.shared.lock().await;
         if shared.server.files.take_change() {
             shared.replaced += 1;
-            shared.make(&self.options).await?;
+            if shared.server.client.is_some() {
+                shared.make(&self.options).await?;
+            }
         }
         Ok(())
     }
 
-    /// Waits until a file of the configuration or of the credentials was replaced since the last request of this clone.
+    /// Waits until a file of the configuration or of the credentials was replaced since the last attempt of this clone to send a request.
     pub(super) async fn outdated(&self) {
         loop {
             let shared = self.shared.lock().await;
@@ -164,12 +151,12 @@ impl Connection {
     async fn client(&mut self) -> Result<Client, Error> {
         let mut shared = self.shared.lock().await;
         let client = match &shared.server.client {
-            Some(client) if !is_ending(client) => client.clone(),
-            _ => shared.make(&self.options).await.map_err(|error| Error::Credentials(format!("{error:#}")))?,
+            Some(client) if !is_ending(client) => Ok(client.clone()),
+            _ => shared.make(&self.options).await.map_err(|error| Error::Credentials(format!("{error:#}"))),
         };
         self.used = (shared.made, shared.replaced);
         self.url.clone_from(&shared.server.url);
-        Ok(client)
+        client
     }
 
     /// Sends a request and waits for the start of the response.
@@ -292,20 +279,5 @@ impl Response {
                 return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_plugin_whose_credentials_are_refused_runs_at_once_and_then_less_and_less_often() {
-        let (mut reruns, start) = (Reruns::default(), Instant::now());
-        let mut runs = |seconds: std::ops::Range<u64>| -> Vec<u64> {
-            seconds.filter(|second| reruns.may_run(start + Duration::from_secs(*second))).collect()
-        };
-        assert_eq!(runs(0..200), [0, 5, 15, 35, 75, 135, 195]);
-        assert_eq!(runs(400..420), [400, 405, 415], "the next time is a first one");
     }
 }

@@ -41,7 +41,7 @@ pub(crate) enum Error {
         /// How long the server asks to wait before the next request (Retry-After).
         retry_after: Option<Duration>,
     },
-    /// The plugin returned no credentials, or the configuration can no longer be read.
+    /// The plugin returned no credentials, or the configuration or its files cannot be used.
     #[error("no credentials: {0}")]
     Credentials(String),
     /// There is no connection, or the request failed on it.
@@ -186,6 +186,11 @@ impl Error {
         matches!(self, Self::Connection(_)) || self.code() == Some(401)
     }
 
+    /// Returns whether new files of the configuration or of the credentials may end the failure.
+    pub(super) fn depends_on_files(&self) -> bool {
+        self.is_about_access() || matches!(self, Self::Credentials(_))
+    }
+
     /// Returns whether a complete list has to come next, because the watch cannot be resumed. That includes a malformed answer, which the
     /// server could send again to a resumed watch.
     pub(super) fn needs_list(&self) -> bool {
@@ -297,7 +302,8 @@ fn tls(error: &rustls::Error) -> Option<&'static str> {
         ) => "the server refuses our client certificate: has it expired, and is it signed by this cluster's CA?",
         rustls::Error::AlertReceived(AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion)
         | rustls::Error::PeerIncompatible(_) => {
-            "they have no version or algorithm of TLS in common: this program takes TLS 1.2 with ECDHE and AES-GCM or ChaCha20, and TLS 1.3"
+            "they have no version or algorithm of TLS in common: this program takes TLS 1.3, and TLS 1.2 with ECDHE and AES-GCM or ChaCha20; key \
+             exchange by X25519, P-256 or P-384"
         }
         _ => return None,
     })

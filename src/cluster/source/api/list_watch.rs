@@ -102,6 +102,7 @@ impl<O: Observer> Reflector<'_, O> {
         if let Some(answer) = answer(&mut self.question).now_or_never() {
             self.question_answered(answer)?;
         }
+        self.resumes = !is_list;
         let mut response = self.begin_watch(version, is_list).await?;
         let mut last = Instant::now();
         let (mut noted, end) = (None, last + self.life + self.shared.timing.grace);
@@ -133,7 +134,7 @@ impl<O: Observer> Reflector<'_, O> {
             match read.map_err(|error| cut_off(error, &frames))? {
                 Read::More => self.arrived(&mut noted),
                 Read::TimedOut => self.timed_out(&deadlines, is_list)?,
-                Read::End => return self.watch_ended(is_list, &frames),
+                Read::End => return self.watch_ended(is_list, noted.is_some(), &frames),
             }
         }
     }
@@ -247,12 +248,15 @@ impl<O: Observer> Reflector<'_, O> {
         Ok(())
     }
 
-    /// Handles that the server ended a watch.
-    fn watch_ended(&self, is_list: bool, frames: &FrameBuffer) -> Result<(), Error> {
+    /// Handles that the server ended a watch. `came` says whether it sent any bytes before.
+    fn watch_ended(&mut self, is_list: bool, came: bool, frames: &FrameBuffer) -> Result<(), Error> {
         if frames.pending() > 0 {
             return Err(Error::CutOff("the server closed the connection".into()));
         }
         if is_list {
+            if !came {
+                self.list_methods.streaming_refused();
+            }
             return Err(Error::Broken("the server closed the connection".into()));
         }
         if self.has_worked() { Ok(()) } else { Err(Error::VeryShortWatch) }
@@ -274,7 +278,8 @@ impl<O: Observer> Reflector<'_, O> {
             // A server that supports streaming lists sends no bookmark before the one that ends the list.
             WatchEvent::Bookmark { .. } if is_list => return Err(self.streaming_ignored()),
             WatchEvent::Bookmark { version, .. } => Some(version),
-            WatchEvent::Error(status) if is_list && refuses_streaming(status.code) => {
+            // As in client-go, pages follow whatever the status is, but not if the server is too busy.
+            WatchEvent::Error(status) if is_list && status.code != 429 => {
                 return Err(self.streaming_refused(&Error::of_status(status, None)));
             }
             WatchEvent::Error(status) => return Err(Error::of_status(status, None)),
@@ -391,10 +396,11 @@ fn too_long(TooLong: TooLong) -> Error {
     Error::Malformed(format!("an event of more than {MAX_EVENT} bytes"))
 }
 
-/// Returns whether this HTTP status means that the server does not support streaming lists. Servers without support answer that the
-/// parameters are invalid (422) or bad (400); the other statuses may come from a proxy on the way.
+/// Returns whether this HTTP status means that the server may answer a list page by page, but no streaming list. Servers without support
+/// for streaming lists answer that the parameters are invalid (422) or bad (400). A streaming list is a watch, which a role may not allow
+/// (403), and which may fail alone (500). The other statuses may come from a proxy on the way.
 fn refuses_streaming(status: u16) -> bool {
-    matches!(status, 400 | 405 | 406 | 415 | 422 | 501)
+    matches!(status, 400 | 403 | 405 | 406 | 415 | 422 | 500 | 501)
 }
 
 #[cfg(test)]
@@ -403,7 +409,7 @@ mod tests {
 
     #[test]
     fn only_a_status_about_the_request_refuses_streaming_lists() {
-        assert!([400, 405, 406, 415, 422, 501].into_iter().all(refuses_streaming));
-        assert!(![200, 401, 403, 404, 410, 429, 500, 503, 504].into_iter().any(refuses_streaming));
+        assert!([400, 403, 405, 406, 415, 422, 500, 501].into_iter().all(refuses_streaming));
+        assert!(![200, 401, 404, 410, 429, 502, 503, 504].into_iter().any(refuses_streaming));
     }
 }

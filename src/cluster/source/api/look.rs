@@ -104,7 +104,7 @@ pub fn look(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
 }
 
 async fn look_at(options: &ClientOptions, node_name: &str) -> Result<ServerReport> {
-    let Configuration { config, route, skipped, withheld } = configuration(options).await?;
+    let Configuration { config, route, skipped, withheld } = configuration(options)?;
     // Request JSON, because the few answers are read as untyped values.
     let mut connection = Connection::new(ClientOptions { accept: JSON.to_owned(), ..options.clone() }).await?;
     let start = Instant::now();

@@ -8,7 +8,8 @@
 //! finds the objects that a new list lacks, `continuity` asks whether the server still has the version to resume from, `retry` decides
 //! when to try again and when to log, `error` explains failures.
 //!
-//! `connection` sends the requests with a client that `client` builds from the configuration; credentials may come from `plugin`.
+//! `connection` sends the requests with a client that `client` builds from the configuration, such as a `kubeconfig`; credentials may come
+//! from `plugin`.
 //! `connector` makes the connections, by the route that `proxy` finds and with the CAs that `tls` trusts; `certificate` reads certificates.
 //! `startup` waits for the first lists, and `server_version` then asks for the server's version. `look` and `pods` answer questions of the
 //! commands.
@@ -27,6 +28,7 @@ mod error;
 mod format;
 mod frames;
 mod known;
+mod kubeconfig;
 mod list_watch;
 mod look;
 mod plugin;
@@ -62,10 +64,11 @@ use resource::Resource;
 use rules::model::Event;
 use startup::Progress;
 
-pub use client::{ClientOptions, check, client, runs_programs};
+pub use client::{ClientOptions, check, client};
 
 #[doc(hidden)]
 pub use decode::{list_bytes, watch_bytes};
+pub use kubeconfig::runs_programs;
 pub use look::Reached;
 pub use look::{Access, Allowed, ServerReport, look};
 pub use pods::pod_addresses;

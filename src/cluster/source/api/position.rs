@@ -69,7 +69,8 @@ impl ListMethods {
         self.ignored = Some(now);
     }
 
-    /// Notes that a list is complete. This ends the effect of a refusal, because the next request may reach another server.
+    /// Notes that a list is complete, or that the server does not have the kind. This ends the effect of a refusal, because the next request
+    /// may reach another server.
     pub(super) fn listed(&mut self) {
         self.refused = false;
     }

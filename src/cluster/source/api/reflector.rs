@@ -23,7 +23,9 @@ use super::error::{Cause, End, Error};
 use super::known::{Confirmation, KnownObjects};
 use super::position::{Freshness, ListMethods, Position, Question};
 use super::resource::Resource;
-use super::retry::{Attempt, Backoff, FIRST, Outage, go_duration, is_away, list_spread, probe_interval};
+use super::retry::{
+    Attempt, Backoff, FIRST, LONGEST_BETWEEN_LISTS, Outage, Paced, go_duration, is_away, list_spread, probe_interval,
+};
 use super::startup::ProgressSender;
 use super::{EventSender, Observer};
 use crate::source::convert::{ConvertOptions, Converted};
@@ -118,15 +120,20 @@ pub(super) struct Reflector<'a, O> {
     pub(super) life: Duration,
     /// Whether the current watch has delivered a new resource version.
     delivered: bool,
+    /// Whether the current watch resumes from a known version; `false` if it begins with a streaming list.
+    pub(super) resumes: bool,
     pub(super) doubt: Doubt,
     /// The pending request that asks whether the server still has the version to resume from; the request may last longer than the watch.
     pub(super) question: Option<Question>,
     pub(super) outage: Outage,
     confirmation: Confirmation,
     backoff: Backoff,
+    /// Limits the lists that follow watches which fail although the server answers ([`Self::lists_after_watch`]).
+    lists_after_watches: Paced,
     /// Whether the last failure was that the server was unreachable, and it has accepted no watch since.
     is_unreachable: bool,
-    /// When the server became unreachable ([`is_away`]); `None` if it has accepted a watch since, or a list is due for this reason.
+    /// When the server became unreachable ([`is_away`]) or began to refuse watches; `None` if it has accepted a watch or answered a list
+    /// since, or a list is due for this reason.
     away_since: Option<Instant>,
     /// Receives the notifications of the other kinds' reflectors ([`Shared::news`]).
     news: Receiver<u64>,
@@ -150,11 +157,13 @@ impl<'a, O: Observer> Reflector<'a, O> {
             watch_began: None,
             life: Duration::ZERO,
             delivered: false,
+            resumes: false,
             doubt: Doubt::new(shared.timing.silence.mul_f64(1.0 + rand::random::<f64>() / 10.0), Instant::now()),
             question: None,
             outage: Outage::default(),
             confirmation: Confirmation::default(),
             backoff: Backoff::new(shared.timing.first_wait),
+            lists_after_watches: Paced::new(FIRST, LONGEST_BETWEEN_LISTS),
             is_unreachable: false,
             away_since: None,
             news: shared.news.subscribe(),
@@ -187,7 +196,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
                 // or sent Retry-After.
                 _ = self.news.changed(), if is_of_all => self.spread_list().await,
                 // A new token, certificate or CA in the files may end the failure.
-                () = self.connection.outdated(), if error.is_about_access() => {}
+                () = self.connection.outdated(), if error.depends_on_files() => {}
             }
         }
     }
@@ -253,6 +262,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
             return self.shared.timing.absent.mul_f64(1.0 + rand::random::<f64>() / 4.0);
         }
         self.shared.observer.connected(self.kind.name(), false);
+        let watched = matches!(self.position, Position::Watch(_));
         self.position = self.position_after(error);
         if error.is_about_access()
             && let Err(renewal) = self.connection.renew().await
@@ -268,10 +278,12 @@ impl<'a, O: Observer> Reflector<'a, O> {
         });
         self.doubt.ended(attempt, self.life);
         self.note_reachability(error.cause());
+        let lists_again = watched && matches!(self.position, Position::List(_));
         if matches!(error, Error::VersionLost) {
             self.lost_version(error);
         }
-        let spread = if attempt.end == End::ListNeeded { self.list_wait() } else { Duration::ZERO };
+        let needs_spread = attempt.end == End::ListNeeded || lists_again;
+        let spread = if needs_spread { self.list_wait() } else { Duration::ZERO };
         let wait = self.backoff.next(attempt, error.retry_after(), rand::random()).max(spread);
         match probe_interval(error.cause(), error.retry_after()).filter(|_| self.kind == PROBE) {
             Some(interval) => wait.min(interval.mul_f64(1.0 + rand::random::<f64>() / 2.0)),
@@ -280,23 +292,37 @@ impl<'a, O: Observer> Reflector<'a, O> {
     }
 
     /// Returns the position for the next request after a failure.
-    fn position_after(&self, error: &Error) -> Position {
+    fn position_after(&mut self, error: &Error) -> Position {
+        let lists = error.needs_list() || self.lists_after_watch(error);
         match (error, &self.position) {
             (Error::ExcessiveRemoval(..) | Error::VersionLost, _) => Position::List(Freshness::Latest),
             // All nodes may list at this moment, so allow the server to answer from its cache; the version ensures that the list is new
             // enough.
-            (error, Position::Watch(version)) if error.needs_list() => {
-                Position::List(Freshness::NotOlderThan(version.clone()))
-            }
-            (error, _) if error.needs_list() => Position::List(Freshness::Latest),
+            (_, Position::Watch(version)) if lists => Position::List(Freshness::NotOlderThan(version.clone())),
+            _ if lists => Position::List(Freshness::Latest),
             (_, position) => position.clone(),
         }
+    }
+
+    /// Returns whether a list has to follow an accepted watch that ended with this error, because the next watch may end like it and show
+    /// nothing either: after a status other than 429 in an event, and if a resumed watch ended within a second and brought nothing. In
+    /// client-go a list follows each such watch. Here these lists are paced, and until the next one is due, watches are resumed.
+    fn lists_after_watch(&mut self, error: &Error) -> bool {
+        let is_failed = self.watch_began.is_some()
+            && match error {
+                Error::Refused { code, .. } => *code != 429,
+                // A part of an event shows that the server sends something.
+                Error::VeryShortWatch | Error::Broken(_) => self.resumes && !self.has_worked(),
+                _ => false,
+            };
+        is_failed && self.lists_after_watches.may_happen(Instant::now().into_std())
     }
 
     /// Notes whether the server was unreachable or answered with a failure. The first answer after the server was unreachable ends the long
     /// waits of all kinds, if [`Backoff::answered_again`] says so.
     fn note_reachability(&mut self, cause: Cause) {
-        if is_away(cause) {
+        // A server that refuses watches may answer lists: a role may allow only these.
+        if is_away(cause) || matches!(cause, Cause::Refused(403 | 500..)) {
             self.away_since.get_or_insert_with(Instant::now);
         }
         let was_unreachable = std::mem::replace(&mut self.is_unreachable, cause == Cause::Unreachable);
@@ -339,6 +365,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
     /// logged once.
     fn absent(&mut self, error: &Error) {
         self.is_unreachable = false;
+        self.list_methods.listed();
         self.received();
         self.recovered();
         if self.logged_absence.is_new(()) {
@@ -373,7 +400,7 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.shared.observer.received(self.kind.name(), SystemTime::now());
     }
 
-    /// Notes that the server serves the kind, which ends an outage.
+    /// Notes that a watch works, which ends an outage. A list does not end an outage, because watches may still fail.
     pub(super) fn recovered(&mut self) {
         if let Some(lasted) = self.outage.over(Instant::now().into_std()) {
             let (kind, url) = (self.kind.name(), self.connection.url());
@@ -482,8 +509,8 @@ impl<'a, O: Observer> Reflector<'a, O> {
         self.doubt.news(now);
         self.question = None;
         self.list_methods.listed();
+        self.away_since = None;
         self.shared.progress.send_modify(|progress| progress.listed(self.kind));
-        self.recovered();
         Ok(())
     }
 }

@@ -17,6 +17,9 @@ use super::error::{Cause, End};
 pub(super) const FIRST: Duration = Duration::from_millis(800);
 /// The longest wait to which doubling leads, jitter included.
 const LONGEST: Duration = Duration::from_secs(30);
+/// The longest time between two lists that follow watches which fail although the server answers ([`Paced`]): the longest wait without its
+/// jitter, so that a list may follow each failure whose wait is that long.
+pub(super) const LONGEST_BETWEEN_LISTS: Duration = Duration::from_secs(20);
 /// The longest wait, jitter included, while the server accepts watches but ends each one at once: the four kinds then send at most two
 /// requests a second.
 const LONGEST_ACCEPTED: Duration = Duration::from_secs(3);
@@ -152,6 +155,34 @@ impl Backoff {
             self.failures = 0;
         }
         counts
+    }
+}
+
+/// Limits how often something happens that may follow each failure: once at once, then after `first`, and after twice as long each time, up
+/// to `longest`. After twice `longest` without it, the next time is a first one again.
+#[derive(Debug)]
+pub(super) struct Paced {
+    first: Duration,
+    longest: Duration,
+    last: Option<Instant>,
+    wait: Duration,
+}
+
+impl Paced {
+    pub(super) const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, last: None, wait: Duration::ZERO }
+    }
+
+    /// Returns whether it may happen now. If it returns true, also notes that it happens.
+    pub(super) fn may_happen(&mut self, now: Instant) -> bool {
+        let since = self.last.map_or(Duration::MAX, |last| now.saturating_duration_since(last));
+        if since < self.wait {
+            return false;
+        }
+        let doubled = self.wait.saturating_mul(2).clamp(self.first, self.longest);
+        self.wait = if since >= self.longest * 2 { self.first } else { doubled };
+        self.last = Some(now);
+        true
     }
 }
 
@@ -340,6 +371,16 @@ mod tests {
             backoff.next(FAILED, None, 0.0).as_millis()
         };
         assert_eq!([after_answer(), after_answer(), after_answer()], [800, 800, 20_000]);
+    }
+
+    #[test]
+    fn what_is_paced_happens_at_once_and_then_less_and_less_often() {
+        let (mut paced, start) = (Paced::new(Duration::from_secs(5), Duration::from_secs(60)), Instant::now());
+        let mut times = |seconds: std::ops::Range<u64>| -> Vec<u64> {
+            seconds.filter(|second| paced.may_happen(start + Duration::from_secs(*second))).collect()
+        };
+        assert_eq!(times(0..200), [0, 5, 15, 35, 75, 135, 195]);
+        assert_eq!(times(400..420), [400, 405, 415], "the next time is a first one");
     }
 
     #[test]

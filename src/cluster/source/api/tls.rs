@@ -12,7 +12,6 @@ use std::fs;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use data_encoding::BASE64;
 use kube::config::{AuthInfo, Config};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -20,10 +19,12 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 use secrecy::ExposeSecret;
 
-use super::certificate;
+use super::certificate::{self, base64};
+use super::kubeconfig::NotYet;
 
 /// The usable and the skipped certificates of a CA file.
 #[derive(Clone, Debug, Default)]
@@ -72,9 +73,15 @@ impl Authorities {
 /// from [`Authorities`]; without one the CAs of the system are trusted.
 ///
 /// # Errors
-/// Fails if the client certificate or its key cannot be used, or if no certificate is trusted.
+/// Returns [`NotYet`] if the CA file is empty, and for the reasons of [`identity`]. Fails if the client certificate or its key cannot be used,
+/// or if no certificate is trusted.
 pub(super) fn for_server(config: &Config) -> Result<ClientConfig> {
     let trusted = match &config.root_cert {
+        Some(certificates) if certificates.is_empty() && !config.accept_invalid_certs => {
+            return Err(
+                NotYet("the certificate-authority file is empty: it holds no certificate in PEM".to_owned()).into()
+            );
+        }
         Some(certificates) => certificates.iter().map(|bytes| CertificateDer::from(bytes.clone())).collect(),
         None => Authorities::of_system(),
     };
@@ -94,22 +101,25 @@ pub(super) fn for_proxy(config: &Config) -> Result<ClientConfig> {
 fn settings(config: &Config, trusted: Vec<CertificateDer<'static>>) -> Result<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let verifier: Arc<dyn ServerCertVerifier> =
-        if config.accept_invalid_certs { Arc::new(Unchecked) } else { Arc::new(Verifier::new(trusted, provider)?) };
+    let verifier: Arc<dyn ServerCertVerifier> = if config.accept_invalid_certs {
+        Arc::new(Unchecked)
+    } else {
+        Arc::new(Verifier::new(trusted, Arc::clone(&provider))?)
+    };
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-    match identity(&config.auth_info)? {
-        Some((chain, key)) => builder
-            .with_client_auth_cert(chain, key)
-            .context("cannot use the client certificate and key of the kubeconfig"),
-        None => Ok(builder.with_no_client_auth()),
-    }
+    Ok(match identity(&config.auth_info, &provider)? {
+        // `with_client_auth_cert` of rustls would refuse a certificate that it cannot check, although only the server has to check it.
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity))),
+        None => builder.with_no_client_auth(),
+    })
 }
 
-/// A certificate with its issuers, and its key.
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
 /// Returns the client's certificate and key, if the configuration has them.
-fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
+///
+/// # Errors
+/// Returns [`NotYet`] if both are files and cannot be used, because perhaps only one of them has been replaced so far. Fails also if both
+/// cannot be used and are not files, if a file cannot be read, or if one of the two is missing.
+fn identity(auth: &AuthInfo, provider: &CryptoProvider) -> Result<Option<CertifiedKey>> {
     let key_data = auth.client_key_data.as_ref().map(ExposeSecret::expose_secret);
     let certificate = read(auth.client_certificate_data.as_deref(), auth.client_certificate.as_deref());
     let certificate = certificate.context("cannot read the client certificate")?;
@@ -120,15 +130,29 @@ fn identity(auth: &AuthInfo) -> Result<Option<Identity>> {
         (Some(_), None) => bail!("the user of the kubeconfig has a client certificate, but no key"),
         (None, Some(_)) => bail!("the user of the kubeconfig has a client key, but no certificate"),
     };
-    let blocks = certificate::blocks(&String::from_utf8_lossy(&certificate)).collect::<Option<Vec<_>>>();
+    let are_files = auth.client_certificate_data.is_none() && auth.client_key_data.is_none();
+    match certified_key(&certificate, &key, provider) {
+        Err(error) if are_files => Err(NotYet(format!("{error:#}")).into()),
+        identity => identity.map(Some),
+    }
+}
+
+/// Returns a certificate with its issuers, and its key, from PEM.
+fn certified_key(certificate: &[u8], key: &[u8], provider: &CryptoProvider) -> Result<CertifiedKey> {
+    let blocks = certificate::blocks(&String::from_utf8_lossy(certificate)).collect::<Option<Vec<_>>>();
     let chain = blocks.context("client certificate: it is not base64")?;
     let Some(first) = chain.first() else { bail!("client certificate: it holds no certificate in PEM") };
     if let Some(bits) = weak_bits(first) {
         bail!("client certificate: {}", WeakKey(bits));
     }
-    let key = PrivateKeyDer::from_pem_slice(&key)
+    let key = PrivateKeyDer::from_pem_slice(key)
         .map_err(|_| anyhow!("client key: it holds no private key in PEM without a password"))?;
-    Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
+    let key = provider.key_provider.load_private_key(key).context("client key")?;
+    let belongs = key.public_key().map_or(Some(true), |public| certificate::has_key(first, &public));
+    if !belongs.context("client certificate: it cannot be read")? {
+        bail!("the client certificate and the client key do not belong together");
+    }
+    Ok(CertifiedKey::new(chain.into_iter().map(CertificateDer::from).collect(), key))
 }
 
 /// The shortest RSA key that is accepted, in bits, because rustls verifies no signature of a shorter one; Go accepts 1024.
@@ -154,7 +178,7 @@ fn weak_bits(certificate: &[u8]) -> Option<usize> {
 /// Returns the decoded base64 `data`, or the content of `file` if there is no data; `None` without both.
 fn read(data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>> {
     match (data, file) {
-        (Some(data), _) => Ok(Some(BASE64.decode(data.as_bytes()).ok().context("its data is not base64")?)),
+        (Some(data), _) => Ok(Some(base64(data).context("its data is not base64")?)),
         (None, Some(file)) => Ok(Some(fs::read(file).with_context(|| format!("cannot read file {file}"))?)),
         (None, None) => Ok(None),
     }

@@ -66,7 +66,7 @@ fn a_slow_server_is_not_called_silent() {
 }
 
 /// Returns the Authorization header that the client sends for this user of a kubeconfig.
-fn authorization(dir: &Path, user: &Value) -> Option<String> {
+pub(super) fn authorization(dir: &Path, user: &Value) -> Option<String> {
     let server = serve(|_| reply(200, "", &json!({})));
     let options = kubeconfig(dir, &json!({"server": server.url}), user);
     runtime().block_on(ask(options)).unwrap();
@@ -110,7 +110,7 @@ fn credentials_leave_the_host_only_encrypted() {
     let dir = TempDir::new().unwrap();
     let withheld = |server: &str, user: &Value| {
         let options = kubeconfig(dir.path(), &json!({"server": server}), user);
-        let Configuration { config, withheld, .. } = runtime().block_on(configuration(&options)).unwrap();
+        let Configuration { config, withheld, .. } = configuration(&options).unwrap();
         let auth = config.auth_info;
         assert!(!withheld || auth.token.is_none() && auth.token_file.is_none() && auth.password.is_none());
         withheld

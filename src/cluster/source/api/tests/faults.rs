@@ -125,6 +125,10 @@ fn a_server_that_has_forgotten_the_past_meanwhile_is_listed_at_once() {
                 *phase = 2;
                 refusal(403, "")
             }
+            _ if request.query("watch").is_empty() => {
+                let metadata = json!({"resourceVersion": "9"});
+                reply(200, "", &json!({"kind": "ServiceList", "metadata": metadata, "items": [web("8")]}))
+            }
             (_, "") => stream(vec![added(&web("8")), end("9")]),
             _ => stream(vec![gone()]),
         }
@@ -209,8 +213,10 @@ fn garbage_and_endless_lines_lead_to_another_listing() {
 fn a_cluster_without_service_cidrs_counts_as_having_none() {
     for status in [403, 404] {
         let quick = Timing { absent: Duration::from_millis(300), ..Timing::default() };
+        // A role without the verb watch may allow lists, so a list follows the refusal of a streaming list.
+        let refusals = if status == 403 { 2 } else { 1 };
         let answer = move |request: &Request| match request.nth {
-            0 => refusal(status, ""),
+            nth if nth < refusals => refusal(status, ""),
             _ => {
                 let cidr = json!({"metadata": {"name": "kubernetes", "resourceVersion": "2"}, "spec": {"cidrs": ["10.96.0.0/12"]}});
                 stream(vec![added(&cidr), end("3")])
@@ -226,14 +232,15 @@ fn a_cluster_without_service_cidrs_counts_as_having_none() {
 #[test]
 fn other_kinds_are_waited_for() {
     let answer = |request: &Request| match request.nth {
-        0 => refusal(403, ""),
-        1 => refusal(503, ""),
-        _ => stream(vec![end("3")]),
+        0 => refusal(503, ""),
+        1 | 2 => refusal(403, ""),
+        _ if request.query("watch") == "true" => stream(vec![]),
+        _ => reply(200, "", &json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "3"}, "items": []})),
     };
     let followed = follow("endpointslices", answer, Timing::default());
     followed.until("done");
-    assert_eq!(followed.server.requests("endpointslices").len(), 3);
-    assert_eq!(followed.counts.of("reconnected EndpointSlice"), 1);
+    assert_eq!(followed.server.requests("endpointslices").len(), 4);
+    followed.wait(|followed| followed.counts.of("reconnected EndpointSlice") == 1);
 }
 
 #[test]
@@ -341,7 +348,8 @@ fn versions_that_went_back_are_noticed_behind_watches_that_end_before_the_server
         followed.until("+demo/last 1");
         println!("watches of {life} ms: {:?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-        assert_eq!(questions(&followed).len(), 1);
+        // After a watch that ended at once a list comes first.
+        assert_eq!(questions(&followed).len(), usize::from(life > 0));
     }
 }
 

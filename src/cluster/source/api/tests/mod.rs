@@ -1,8 +1,11 @@
 //! Tests of the complete API source, with a server whose answers each test defines.
 
 mod access;
+mod client_certificates;
 mod faults;
 mod following;
+mod kubeconfigs;
+mod relists;
 mod server;
 mod tls;
 
