@@ -192,6 +192,41 @@ fn first_packets_that_nobody_answered_find_another_endpoint(layout: Layout) {
     assert!(id_of(&open).iter().all(|id| id_of(&now).contains(id)), "an open connection was cut: {open:?}, {now:?}");
 }
 
+/// Begins connections to port 80 of a cluster IP, one a millisecond.
+fn begin(world: &World, n: u8, count: usize) -> Vec<Socket> {
+    let connect = || {
+        thread::sleep(Duration::from_millis(1));
+        let stream = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        stream.set_nonblocking(true).expect("it cannot block");
+        let _in_progress = stream.connect(&SocketAddr::new(Family::V4.cluster_ip(n), 80).into());
+        stream
+    };
+    world.shell.enter(|| std::iter::repeat_with(connect).take(count).collect())
+}
+
+test_in_each_layout!(no_first_packet_stays_with_an_endpoint_that_leaves_while_connections_begin);
+fn no_first_packet_stays_with_an_endpoint_that_leaves_while_connections_begin(layout: Layout) {
+    // Flows are listed after the commit, so those that the old rules made until then are among them (J12).
+    let world = World::new();
+    let objects = [vec![node(), service_cidr(), web("web", 1).json()], slices("shop", "web", &[0, 2], &PORTS)].concat();
+    let proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    silence(&world);
+    // Then flows may be listed as soon as the endpoint is gone.
+    thread::sleep(RESTED);
+    let mut open = thread::scope(|scope| {
+        let begun = scope.spawn(|| begin(&world, 1, 700));
+        thread::sleep(Duration::from_millis(350));
+        slices("shop", "web", &[2], &PORTS).iter().for_each(|slice| proxy.manifests().apply(slice));
+        begun.join().expect("no panic")
+    });
+    let end = Instant::now() + REPEATED;
+    while !open.is_empty() {
+        assert!(Instant::now() < end, "{} of 700 connections hang", open.len());
+        open.retain(|stream| stream.peer_addr().is_err());
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// The conntrack ids of flows.
 fn id_of(lines: &[String]) -> Vec<&str> {
     lines.iter().filter_map(|line| line.split(' ').find(|word| word.starts_with("id="))).collect()

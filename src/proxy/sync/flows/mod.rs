@@ -3,8 +3,8 @@
 //!
 //! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), which removed a UDP frontend (J10), or
 //! which repaired what another program changed; and after clients of session affinity were deleted, also between two syncs (J1).
-//! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after a Service lost an
-//! endpoint, and after the start; open connections are included only if an annotation of a Service asks to close connections (J12, J13), and
+//! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after the commit that removes
+//! an endpoint, and again until a list finds none; open connections are included only if an annotation of a Service asks to close connections (J12, J13), and
 //! only once what they lead to has been gone for two seconds ([`losses`]). No
 //! sync waits for the list of TCP and SCTP flows, because the kernel walks its whole table for it, even if the table is empty
 //! (`src/decisions/0008-flows.md`).
@@ -63,6 +63,8 @@ pub(super) struct Flows {
     gone: Gone,
     /// Whether flows may lead to an endpoint that does not answer the first packet (J12).
     unanswered: bool,
+    /// The same, because of changes that are not committed yet: until then the rules make such flows.
+    uncommitted: bool,
     /// What open connections may lead to although it is gone (J13).
     losses: Losses,
     /// The changed Services that asked to close connections to frontends that they no longer have.
@@ -83,11 +85,11 @@ pub(super) enum Moment {
 }
 
 impl Default for Flows {
-    /// `unanswered` is set, because an earlier process may have left flows.
+    /// `uncommitted` is set, because an earlier process may have left flows.
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
         let (gone, losses, listed) = (Gone::default(), Losses::default(), (Instant::now(), Duration::ZERO));
-        Self { known, changed, gone, unanswered: true, losses, closing, retry: None, listed }
+        Self { known, changed, gone, unanswered: false, uncommitted: true, losses, closing, retry: None, listed }
     }
 }
 
@@ -112,7 +114,7 @@ impl Flows {
                 }
                 let after = state.slice(name);
                 self.losses.endpoints(&before.service, lost_addresses(before, after));
-                self.unanswered |= state.service(&before.service).is_some() && loses_endpoints(before, after);
+                self.uncommitted |= state.service(&before.service).is_some() && loses_endpoints(before, after);
             }
             Change::Service { name, before } => {
                 let wish = |service: &Service| service.close_connections;
@@ -191,6 +193,7 @@ impl Flows {
 
     /// Notes that the kernel has committed all changes so far.
     pub(super) fn committed(&mut self, now: Instant) {
+        self.unanswered |= std::mem::take(&mut self.uncommitted);
         self.losses.committed(now);
     }
 
@@ -222,11 +225,12 @@ impl Flows {
         let examined = self.changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
         let lost = if others == Some(Listing::Translated) { self.losses.due(now) } else { Lost::default() };
         let mut examiner = Examiner::new(state, examined, &mut self.gone, &lost, node_addresses);
-        let (mut results, mut failure) = (Vec::new(), None);
+        let (mut results, mut failure, mut found) = (Vec::new(), None, false);
         for family in families {
             let start = Instant::now();
             let examine = |listing: &Listing| {
                 let stale = kernel.flows(*family, *listing, &mut |flow| examiner.is_stale(flow))?;
+                found |= *listing != Listing::Udp && !stale.is_empty();
                 end(kernel, &stale, *family, node_addresses)
             };
             let outcome = listings.iter().map(examine).sum::<io::Result<usize>>();
@@ -247,9 +251,16 @@ impl Flows {
             if others.is_some() {
                 self.listed = (now, results.iter().map(|done| done.took).sum());
             }
-            self.done(others, now);
+            // A packet that was on its way during the commit may have made a flow behind the list.
+            self.done(others.filter(|_| !found), now);
             return results;
         };
+        self.failed(family, &error, now);
+        results
+    }
+
+    /// Notes that the flows of a family could not be examined.
+    fn failed(&mut self, family: Family, error: &io::Error, now: Instant) {
         let (first, most) = PAUSES;
         let pause = self.retry.map_or(first, |(_, pause)| (pause * 2).min(most));
         self.retry = Some((now + pause, pause));
@@ -257,7 +268,6 @@ impl Flows {
             err = %error, ipFamily = %family, retryAfter = %duration(pause),
             "Cannot examine flows; some may lead to endpoints that are gone until that works"
         );
-        results
     }
 
     /// Returns [`Listing::Udp`] if UDP flows have to be listed.

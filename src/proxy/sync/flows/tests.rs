@@ -14,6 +14,8 @@ use rules::model::testing::{self, name, port, slice, slice_port};
 struct Tracker {
     listed: Vec<Family>,
     others: Vec<Listing>,
+    /// The number of lists of TCP and SCTP that still have a flow that leads nowhere.
+    unanswered: usize,
     deleted: usize,
     fails: bool,
 }
@@ -41,26 +43,18 @@ impl Kernel for Tracker {
         listing: Listing,
         is_wanted: &mut dyn FnMut(&Flow) -> bool,
     ) -> io::Result<Vec<Flow>> {
+        let mut flow = flow_to(if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" });
         if listing != Listing::Udp {
             self.others.push(listing);
-            return Ok(Vec::new());
+            let is_there = self.unanswered > 0;
+            self.unanswered = self.unanswered.saturating_sub(1);
+            flow = Flow { protocol: Protocol::Tcp, is_unanswered: true, ..flow_to("10.96.0.11:80") };
+            return Ok([flow].into_iter().filter(|_| is_there).filter(is_wanted).collect());
         }
         self.listed.push(family);
         if self.fails {
             return Err(io::Error::from_raw_os_error(1));
         }
-        let to = if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" };
-        let to: SocketAddr = to.parse().unwrap();
-        let (protocol, handle) = (Protocol::Udp, Vec::new());
-        let flow = Flow {
-            protocol,
-            client: to,
-            original_destination: to,
-            reply_source: to,
-            is_unanswered: false,
-            timeout: 30,
-            handle,
-        };
         Ok([flow].into_iter().filter(is_wanted).collect())
     }
 
@@ -74,11 +68,19 @@ impl Kernel for Tracker {
     }
 }
 
+/// A UDP flow that was never translated.
+fn flow_to(to: &str) -> Flow {
+    let to: SocketAddr = to.parse().unwrap();
+    let (protocol, handle) = (Protocol::Udp, Vec::new());
+    Flow { protocol, client: to, original_destination: to, reply_source: to, is_unanswered: false, timeout: 30, handle }
+}
+
 /// Returns a cluster with a DNS Service that has a UDP endpoint, and a Service that only has TCP.
 fn cluster() -> State {
     let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
     dns.ports = vec![port("dns/udp", 53)];
-    let web = testing::service("shop/web", &["10.96.0.11"]);
+    let mut web = testing::service("shop/web", &["10.96.0.11"]);
+    web.ports = vec![port("http", 80)];
     testing::state([
         Event::ServiceApplied(dns),
         Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 5353)], &["10.244.0.1"])),
@@ -89,7 +91,7 @@ fn cluster() -> State {
 
 /// The [`Flows`] of a process that has already examined the flows that an earlier process left.
 fn flows() -> Flows {
-    Flows { unanswered: false, ..Flows::default() }
+    Flows { uncommitted: false, ..Flows::default() }
 }
 
 /// Notes a change of a Service; `fits` says whether the Service is within the limit of elements.
@@ -150,6 +152,12 @@ fn no_sync_waits_for_lists_of_connections_and_they_take_a_hundredth_of_the_time_
         flows.reconcile(&state, kernel, &Family::BOTH, &[], (moment, now)).len()
     };
     let now = flows.listed.0;
+    assert_eq!(
+        (examine(&mut flows, &mut kernel, Moment::Idle, now), flows.next_try()),
+        (0, None),
+        "not before a commit"
+    );
+    flows.committed(now);
     assert_eq!(examine(&mut flows, &mut kernel, Moment::Sync, now), 0);
     assert_eq!(flows.next_try(), Some(now), "at once, and after the sync");
     assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 2, "both families");
@@ -211,4 +219,22 @@ fn open_connections_wait_until_their_endpoint_has_been_gone_for_a_while() {
         assert_eq!(std::mem::take(&mut kernel.others), [listing]);
     }
     assert_eq!(flows.next_try(), None);
+}
+
+// First packets are looked for after the commit that removes their endpoint, and again until a list finds none (J12).
+#[test]
+fn first_packets_are_looked_for_after_the_commit_and_until_a_list_finds_none() {
+    let (mut state, mut flows) = (cluster(), flows());
+    let mut kernel = Tracker { unanswered: 2, ..Tracker::default() };
+    let change = state.apply(Event::SliceDeleted(name("shop/web-1"))).expect("it changes something");
+    flows.event(&state, &change);
+    assert_eq!(flows.next_try(), None, "the rules still make such flows");
+    flows.committed(Instant::now());
+    let mut lists = 0;
+    while let Some(at) = flows.next_try() {
+        let deleted = flows.reconcile(&state, &mut kernel, &[Family::V4], &[], (Moment::Idle, at));
+        assert_eq!(deleted.iter().map(|done| done.deleted).sum::<usize>(), usize::from(lists < 2));
+        lists += 1;
+    }
+    assert_eq!((lists, kernel.deleted), (3, 2));
 }
