@@ -135,17 +135,15 @@ pub fn loses_endpoints(before: &EndpointSlice, after: Option<&EndpointSlice>) ->
 
 /// Returns the addresses of the TCP and SCTP endpoints of a slice that `after` no longer has, whatever their conditions. They may have moved
 /// to another slice, because only one slice is compared.
-#[must_use]
-pub fn lost_addresses(before: &EndpointSlice, after: Option<&EndpointSlice>) -> Vec<IpAddr> {
-    if before.ports.iter().all(|port| port.protocol == Protocol::Udp) {
-        return Vec::new();
-    }
+pub fn lost_addresses(before: &EndpointSlice, after: Option<&EndpointSlice>) -> impl Iterator<Item = IpAddr> {
+    let counts = before.ports.iter().any(|port| port.protocol != Protocol::Udp);
+    let endpoints = if counts { &before.endpoints[..] } else { &[] };
     let after = after.filter(|after| after.service == before.service).map_or(&[][..], |after| &after.endpoints);
     // Most changes leave all endpoints in their places.
-    let same = before.endpoints.iter().zip(after).take_while(|(one, other)| one.address == other.address).count();
+    let same = endpoints.iter().zip(after).take_while(|(one, other)| one.address == other.address).count();
     let left: HashSet<IpAddr> = after[same..].iter().map(|endpoint| endpoint.address).collect();
-    let addresses = before.endpoints[same..].iter().map(|endpoint| endpoint.address);
-    addresses.filter(|address| !left.contains(address)).collect()
+    let addresses = endpoints[same..].iter().map(|endpoint| endpoint.address);
+    addresses.filter(move |address| !left.contains(address))
 }
 
 /// Whether an endpoint may answer the first packet of a connection.
@@ -529,7 +527,7 @@ mod tests {
             |number, endpoints: &[&str]| slice("shop/web-1", "shop/web", &[slice_port("http", number)], endpoints);
         let before = with(80, &["10.244.0.1", "10.244.0.2 dead", "10.244.0.3"]);
         let lost = |after: Option<&EndpointSlice>| {
-            lost_addresses(&before, after).iter().map(ToString::to_string).collect::<Vec<_>>()
+            lost_addresses(&before, after).map(|address| address.to_string()).collect::<Vec<_>>()
         };
         let all = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
         assert_eq!(lost(None), all);
@@ -544,7 +542,7 @@ mod tests {
             assert_eq!(lost(Some(&with(81, endpoints))), left, "{endpoints:?}");
         }
         let udp = slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 53)], &["10.244.0.1"]);
-        assert_eq!(lost_addresses(&udp, None), [] as [IpAddr; 0]);
+        assert_eq!(lost_addresses(&udp, None).count(), 0);
     }
 
     // A connection to a frontend that is gone ends if its endpoint is or was one of the Service (J13).

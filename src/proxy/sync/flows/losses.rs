@@ -7,8 +7,8 @@
 //!
 //! Invariant: memory is bounded ([`MOST`]).
 
-use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use super::MOST;
@@ -19,6 +19,9 @@ use rules::model::{Frontend, ObjectName};
 /// and create it again a moment later.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The first address in order.
+const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// What Services have lost, as far as connections to it were not looked for.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
@@ -26,9 +29,7 @@ pub(super) struct Losses {
     asking: HashSet<ObjectName>,
     /// The addresses that left the slices of each Service, with the time from which connections to them may be closed; `None` before the
     /// next commit.
-    endpoints: HashMap<ObjectName, HashMap<IpAddr, Option<Instant>>>,
-    /// The number of addresses in `endpoints`.
-    count: usize,
+    endpoints: BTreeMap<(ObjectName, IpAddr), Option<Instant>>,
     /// The addresses in `endpoints` that left since the last commit.
     uncommitted: Vec<(ObjectName, IpAddr)>,
     /// The addresses that only the rules of an earlier process had, with the time from which connections to them may be closed.
@@ -37,36 +38,37 @@ pub(super) struct Losses {
     frontends: HashMap<Frontend, (ObjectName, Instant)>,
     /// When connections are next looked for; `None` if there is no need.
     next: Option<Instant>,
+    /// Whether something was noted since `next` was set.
+    has_news: bool,
 }
 
 impl Losses {
     /// Notes whether a Service asks to close connections.
     pub(super) fn service(&mut self, name: &ObjectName, asks: bool) {
         if asks {
-            self.asking.insert(name.clone());
+            self.has_news |= self.asking.insert(name.clone());
         } else {
             self.asking.remove(name);
         }
     }
 
     /// Notes that addresses left a slice of a Service.
-    pub(super) fn endpoints(&mut self, service: &ObjectName, addresses: Vec<IpAddr>) {
-        if addresses.is_empty() {
-            return;
-        }
-        if self.count + addresses.len() > MOST {
+    pub(super) fn endpoints(&mut self, service: &ObjectName, addresses: impl IntoIterator<Item = IpAddr>) {
+        if self.endpoints.len() >= MOST {
             self.forget_others();
         }
-        let room = MOST.saturating_sub(self.count);
-        let of_service = self.endpoints.entry(service.clone()).or_default();
-        for address in addresses.into_iter().take(room) {
-            self.count += usize::from(of_service.insert(address, None).is_none());
-            self.uncommitted.push((service.clone(), address));
+        for address in addresses {
+            if self.endpoints.len() < MOST {
+                self.has_news = true;
+                self.endpoints.insert((service.clone(), address), None);
+                self.uncommitted.push((service.clone(), address));
+            }
         }
     }
 
     /// Notes that the rules of an earlier process sent packets to addresses that are in no slice.
     pub(super) fn read(&mut self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
+        self.has_news = true;
         self.of_any.extend(addresses.into_iter().take(MOST).map(|address| (address, now + PATIENCE)));
     }
 
@@ -77,6 +79,7 @@ impl Losses {
 
     /// Notes that a transaction removed a frontend of a Service that asked to close connections to it.
     pub(super) fn frontend(&mut self, frontend: Frontend, service: &ObjectName, now: Instant) {
+        self.has_news = true;
         if self.frontends.len() < MOST {
             self.frontends.insert(frontend, (service.clone(), now + PATIENCE));
         }
@@ -89,11 +92,12 @@ impl Losses {
 
     /// Notes that the kernel has committed all changes so far.
     pub(super) fn committed(&mut self, now: Instant) {
-        for (service, address) in std::mem::take(&mut self.uncommitted) {
-            let noted = self.endpoints.get_mut(&service).and_then(|of_service| of_service.get_mut(&address));
-            noted.into_iter().for_each(|time| *time = Some(now + PATIENCE));
+        for noted in self.uncommitted.drain(..) {
+            self.endpoints.entry(noted).and_modify(|time| *time = Some(now + PATIENCE));
         }
-        self.plan(|_| true);
+        if std::mem::take(&mut self.has_news) {
+            self.plan(|_| true);
+        }
     }
 
     /// Returns when to look for connections; `None` if there is no need.
@@ -103,10 +107,9 @@ impl Losses {
 
     /// Returns what has been gone for long enough.
     pub(super) fn due(&self, now: Instant) -> Lost {
-        let is_due = |time: &Option<Instant>| time.is_some_and(|time| time <= now);
         let of_service = |name: &ObjectName| {
-            let lost = self.endpoints.get(name).into_iter().flatten().filter(|(_, time)| is_due(time));
-            (name.clone(), lost.map(|(address, _)| *address).collect::<HashSet<_>>())
+            let lost = self.of_service(name).filter(|(_, time)| time.is_some_and(|time| time <= now));
+            (name.clone(), lost.map(|(address, _)| address).collect::<HashSet<_>>())
         };
         let of_any = self.of_any.iter().filter(|(_, time)| **time <= now).map(|(address, _)| *address);
         let frontends = self.frontends.iter().filter(|(_, (_, time))| *time <= now);
@@ -120,11 +123,11 @@ impl Losses {
     /// Forgets what [`Self::due`] returned for this time. Endpoints of a Service that was deleted may leave later than the Service, so its
     /// frontends and endpoints are forgotten together.
     pub(super) fn done(&mut self, now: Instant) {
-        let lasts = |time: &Option<Instant>| time.is_none_or(|time| time > now);
-        let has_more = |name: &ObjectName| self.endpoints.get(name).is_some_and(|lost| lost.values().any(lasts));
+        let lasts = |time: Option<Instant>| time.is_none_or(|time| time > now);
+        let has_more = |name: &ObjectName| self.of_service(name).any(|(_, time)| lasts(time));
         let is_gone = self.frontends.values().map(|(name, _)| name).filter(|name| has_more(name));
         let (gone, wanted): (HashSet<_>, HashSet<_>) = (is_gone.cloned().collect(), self.wanted().cloned().collect());
-        self.retain(|name, time| !wanted.contains(name) || gone.contains(name) || lasts(time));
+        self.endpoints.retain(|(name, _), time| !wanted.contains(name) || gone.contains(name) || lasts(*time));
         self.frontends.retain(|_, (name, time)| *time > now || gone.contains(name));
         self.of_any.retain(|_, time| *time > now);
         self.plan(|time| time > now);
@@ -139,21 +142,19 @@ impl Losses {
     /// Makes room: forgets the endpoints of Services that do not ask to close connections.
     fn forget_others(&mut self) {
         let wanted: HashSet<ObjectName> = self.wanted().cloned().collect();
-        self.retain(|name, _| wanted.contains(name));
+        self.endpoints.retain(|(name, _), _| wanted.contains(name));
     }
 
-    fn retain(&mut self, mut stays: impl FnMut(&ObjectName, &Option<Instant>) -> bool) {
-        self.endpoints.retain(|name, of_service| {
-            of_service.retain(|_, time| stays(name, time));
-            !of_service.is_empty()
-        });
-        self.count = self.endpoints.values().map(HashMap::len).sum();
+    /// The addresses that left the slices of a Service, and their times.
+    fn of_service(&self, name: &ObjectName) -> impl Iterator<Item = (IpAddr, Option<Instant>)> {
+        let all = self.endpoints.range((name.clone(), LEAST)..);
+        let name = name.clone();
+        all.take_while(move |((of, _), _)| *of == name).map(|((_, address), time)| (*address, *time))
     }
 
     /// Sets when to look for connections: at the first of the times that count.
     fn plan(&mut self, counts: impl Fn(Instant) -> bool) {
-        let of_service = |name| self.endpoints.get(name).into_iter().flat_map(HashMap::values).filter_map(|time| *time);
-        let endpoints = self.wanted().flat_map(of_service);
+        let endpoints = self.wanted().flat_map(|name| self.of_service(name)).filter_map(|(_, time)| time);
         let frontends = self.frontends.values().map(|(_, time)| *time);
         self.next = endpoints.chain(frontends).chain(self.of_any.values().copied()).filter(|time| counts(*time)).min();
     }
@@ -181,36 +182,36 @@ mod tests {
     fn connections_are_looked_for_two_seconds_after_the_commit_and_once() {
         let (mut losses, web, now) = (Losses::default(), name("shop/web"), Instant::now());
         losses.service(&web, true);
-        losses.endpoints(&web, vec![address(1)]);
+        losses.endpoints(&web, [address(1)]);
         assert_eq!((losses.next(), lost(&losses, "shop/web", now + PATIENCE)), (None, vec![]), "not committed");
         losses.committed(now);
-        losses.endpoints(&web, vec![address(2)]);
+        losses.endpoints(&web, [address(2)]);
         losses.committed(now + PATIENCE / 2);
         assert_eq!((losses.next(), lost(&losses, "shop/web", now)), (Some(now + PATIENCE), vec![]));
         assert_eq!(lost(&losses, "shop/web", now + PATIENCE), [address(1)]);
         losses.done(now + PATIENCE);
         assert_eq!(losses.next(), Some(now + PATIENCE + PATIENCE / 2));
         // An endpoint that comes back and leaves again has its time anew.
-        losses.endpoints(&web, vec![address(2)]);
+        losses.endpoints(&web, [address(2)]);
         losses.committed(now + PATIENCE);
         assert_eq!(losses.next(), Some(now + 2 * PATIENCE));
         losses.done(now + 2 * PATIENCE);
-        assert_eq!((losses.next(), losses.count), (None, 0));
+        assert_eq!((losses.next(), losses.endpoints.len()), (None, 0));
     }
 
     // A Service that asks later has its connections closed to endpoints that left before (J13).
     #[test]
     fn what_left_a_service_that_asks_later_is_remembered_in_bounded_memory() {
         let (mut losses, now) = (Losses::default(), Instant::now());
-        losses.endpoints(&name("shop/web"), vec![address(1)]);
+        losses.endpoints(&name("shop/web"), [address(1)]);
         losses.committed(now);
         assert_eq!(losses.next(), None, "nobody asks");
         losses.service(&name("shop/web"), true);
         losses.committed(now);
         assert_eq!(losses.next(), Some(now + PATIENCE));
         for n in 0..20 {
-            losses.endpoints(&name(&format!("other/web-{n}")), (0..5_000).map(address).collect());
-            assert!(losses.count <= MOST, "{}", losses.count);
+            losses.endpoints(&name(&format!("other/web-{n}")), (0..5_000).map(address));
+            assert!(losses.endpoints.len() <= MOST);
         }
         losses.committed(now);
         assert_eq!(lost(&losses, "shop/web", now + PATIENCE), [address(1)], "those of the Service that asks stay");
@@ -225,7 +226,7 @@ mod tests {
         [1, 2].into_iter().for_each(|port| losses.frontend(frontend(port), &web, now));
         losses.has_frontend(&frontend(2));
         losses.committed(now);
-        losses.endpoints(&web, vec![address(1)]);
+        losses.endpoints(&web, [address(1)]);
         losses.committed(now + PATIENCE / 2);
         let due = |losses: &Losses, now| losses.due(now).frontends.into_keys().collect::<Vec<_>>();
         assert_eq!(due(&losses, now + PATIENCE), [frontend(1)]);
