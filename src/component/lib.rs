@@ -12,11 +12,13 @@
 pub mod addresses;
 pub mod config;
 pub mod dns_names;
+pub mod excerpt;
 pub mod http;
 pub mod logging;
 #[cfg(any(test, feature = "testing"))]
 pub mod pages;
 pub mod privileges;
+pub mod rates;
 pub mod redact;
 pub mod supervise;
 pub mod terminal;

@@ -5,7 +5,8 @@
 //!
 //! A UDP connection has no end: if its flow stayed, the packets of a client that keeps sending would go to a removed endpoint for as long
 //! as the client sends (J1). The same holds for the first packet of a TCP connection or SCTP association that nobody answered, because the
-//! client repeats it (J12). Open connections end only where an annotation of the Service asks for it (J13).
+//! client repeats it (J12). Open connections end only where an annotation of the Service asks for it, and only those to an address that was
+//! an endpoint of the Service (J13): other programs translate connections to the same addresses and ports.
 //!
 //! UDP flows are examined only for removed frontends and for Services that changed: the flows of any other Service were checked when that
 //! Service last changed, and its endpoints are still the same. Listed TCP and SCTP flows are examined for all Services.
@@ -62,14 +63,31 @@ pub enum Listing {
     Translated,
 }
 
-/// Frontends that were removed since flows were last examined, and endpoints that they may have had.
+/// UDP frontends that were removed since flows were last examined, and endpoints that they may have had.
 #[derive(Debug, Default)]
 pub struct Gone {
-    /// Frontends that no Service has any more: UDP frontends, and TCP and SCTP frontends whose Service asked with an annotation to close
-    /// connections to them (J13).
+    /// UDP frontends that no Service has any more.
     pub frontends: HashSet<Frontend>,
     /// The UDP endpoints that these frontends may have had.
     pub endpoints: HashSet<SocketAddr>,
+}
+
+/// What Services that ask to close connections have lost (J13).
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// The addresses that were endpoints of a Service.
+    pub endpoints: HashMap<ObjectName, HashSet<IpAddr>>,
+    /// The addresses that were endpoints of some Service of an earlier process, and are in no slice.
+    pub of_any: HashSet<IpAddr>,
+    /// The frontends that no Service has any more, each with the Service that had it.
+    pub frontends: HashMap<Frontend, ObjectName>,
+}
+
+impl Lost {
+    /// Whether an address was an endpoint of a Service.
+    fn had(&self, service: &ObjectName, address: IpAddr) -> bool {
+        self.of_any.contains(&address) || self.endpoints.get(service).is_some_and(|lost| lost.contains(&address))
+    }
 }
 
 impl Gone {
@@ -80,17 +98,11 @@ impl Gone {
         self.endpoints.extend(ports.flat_map(|port| addresses().map(|address| SocketAddr::new(address, port.port))));
     }
 
-    /// Whether there are UDP frontends, or, if `udp` is `false`, frontends of other protocols.
-    #[must_use]
-    pub fn has_frontends(&self, udp: bool) -> bool {
-        self.frontends.iter().any(|frontend| (frontend.protocol == Protocol::Udp) == udp)
-    }
-
-    /// Whether a flow went to one of `frontends`. A UDP flow must also have been translated to one of `endpoints`: other UDP flows are left
-    /// alone, because another program translated them, or none did.
+    /// Whether a flow went to one of `frontends` and was translated to one of `endpoints`: other flows are left alone, because another
+    /// program translated them, or none did.
     fn has(&self, flow: &Flow, node_addresses: &[IpAddr]) -> bool {
         let is_gone = frontends_of(flow, node_addresses).any(|frontend| self.frontends.contains(&frontend));
-        is_gone && (flow.protocol != Protocol::Udp || self.endpoints.contains(&flow.reply_source))
+        is_gone && self.endpoints.contains(&flow.reply_source)
     }
 }
 
@@ -102,31 +114,40 @@ fn frontends_of(flow: &Flow, node_addresses: &[IpAddr]) -> impl Iterator<Item = 
     destinations.map(move |destination| Frontend { destination, protocol, port: to.port() })
 }
 
-/// Whether a slice loses a TCP or SCTP endpoint or port: an endpoint whose conditions `counts` accepts is not in `after`, or `counts`
-/// rejects its new conditions there. Also true if the endpoint has only moved to another slice, because only one slice is compared.
+/// Whether a slice loses a TCP or SCTP endpoint or port that may answer the first packet of a connection: an endpoint of `before` is not in
+/// `after`, or can no longer answer. Also true if the endpoint has only moved to another slice, because only one slice is compared.
 #[must_use]
-pub fn loses_endpoints(
-    before: &EndpointSlice,
-    after: Option<&EndpointSlice>,
-    counts: impl Fn(Conditions) -> bool,
-) -> bool {
+pub fn loses_endpoints(before: &EndpointSlice, after: Option<&EndpointSlice>) -> bool {
+    let answers = |endpoint: &&Endpoint| may_answer(endpoint.conditions);
     let mut ports = before.ports.iter().filter(|port| port.protocol != Protocol::Udp).peekable();
-    let mut endpoints = before.endpoints.iter().enumerate().filter(|(_, endpoint)| counts(endpoint.conditions));
+    let mut endpoints = before.endpoints.iter().enumerate().filter(|(_, endpoint)| answers(endpoint));
     if ports.peek().is_none() {
         return false;
     }
     let Some(after) = after.filter(|after| after.service == before.service) else { return endpoints.next().is_some() };
     // Nearly all endpoints keep their place in the list.
     let is_left = |(index, endpoint): (usize, &Endpoint)| {
-        let is_it = |other: &&Endpoint| other.address == endpoint.address && counts(other.conditions);
+        let is_it = |other: &&Endpoint| other.address == endpoint.address && answers(other);
         after.endpoints.get(index).filter(is_it).or_else(|| after.endpoints.iter().find(is_it)).is_some()
     };
     ports.any(|port| !after.ports.contains(port)) || !endpoints.all(is_left)
 }
 
+/// Returns the addresses of the TCP and SCTP endpoints of a slice that `after` no longer has, whatever their conditions. They may have moved
+/// to another slice, because only one slice is compared.
+pub fn lost_addresses(before: &EndpointSlice, after: Option<&EndpointSlice>) -> impl Iterator<Item = IpAddr> {
+    let counts = before.ports.iter().any(|port| port.protocol != Protocol::Udp);
+    let endpoints = if counts { &before.endpoints[..] } else { &[] };
+    let after = after.filter(|after| after.service == before.service).map_or(&[][..], |after| &after.endpoints);
+    // Most changes leave all endpoints in their places.
+    let same = endpoints.iter().zip(after).take_while(|(one, other)| one.address == other.address).count();
+    let left: HashSet<IpAddr> = after[same..].iter().map(|endpoint| endpoint.address).collect();
+    let addresses = endpoints[same..].iter().map(|endpoint| endpoint.address);
+    addresses.filter(move |address| !left.contains(address))
+}
+
 /// Whether an endpoint may answer the first packet of a connection.
-#[must_use]
-pub const fn may_answer(conditions: Conditions) -> bool {
+const fn may_answer(conditions: Conditions) -> bool {
     conditions.ready || conditions.serving
 }
 
@@ -136,26 +157,28 @@ pub struct Examiner<'a> {
     /// The Services whose UDP flows are examined.
     services: HashSet<&'a ObjectName>,
     gone: &'a Gone,
+    lost: &'a Lost,
     node_addresses: &'a [IpAddr],
     /// The valid endpoints and clients of each frontend that a flow has used so far.
     targets: HashMap<Frontend, Target>,
 }
 
 impl<'a> Examiner<'a> {
-    /// Takes the Services whose UDP flows are examined, and the frontends and endpoints that are gone. `node_addresses` are the addresses
-    /// of this node. If `gone` has frontends, adds the endpoints of `services` to it: a Service that lost a frontend may still have the
+    /// Takes the Services whose UDP flows are examined, the UDP frontends and endpoints that are gone, and what Services that ask to close
+    /// connections have lost. `node_addresses` are the addresses of this node. If `gone` has frontends, adds the endpoints of `services` to it: a Service that lost a frontend may still have the
     /// endpoints to which flows of that frontend go.
     pub fn new(
         state: &'a State,
         services: impl IntoIterator<Item = &'a ObjectName>,
         gone: &'a mut Gone,
+        lost: &'a Lost,
         node_addresses: &'a [IpAddr],
     ) -> Self {
         let services: HashSet<_> = services.into_iter().collect();
         if !gone.frontends.is_empty() {
             services.iter().flat_map(|name| state.slices_of(name)).for_each(|slice| gone.add_endpoints(slice));
         }
-        Self { state, services, gone, node_addresses, targets: HashMap::new() }
+        Self { state, services, gone, lost, node_addresses, targets: HashMap::new() }
     }
 
     /// Whether a flow leads nowhere: it went to a frontend of a Service but not to an endpoint with which it may stay, or (UDP) its client
@@ -166,17 +189,30 @@ impl<'a> Examiner<'a> {
         if flow.reply_source.port() == 0 {
             return false;
         }
-        let (state, services) = (self.state, &self.services);
+        let (state, is_udp) = (self.state, flow.protocol == Protocol::Udp);
         let owned = frontends_of(flow, self.node_addresses)
             .find_map(|frontend| state.owner(&frontend).map(|(service, port)| (frontend, service, port)));
         match owned {
-            Some((frontend, service, port)) if flow.protocol != Protocol::Udp || services.contains(&service.name) => {
+            Some((frontend, service, port)) if !is_udp || self.services.contains(&service.name) => {
                 let target = self.targets.entry(frontend);
                 let target = target.or_insert_with(|| Target::new(state, service, port, &frontend));
-                !target.admits(flow)
+                let is_open = !is_udp && !flow.is_unanswered;
+                !target.admits(flow) && (!is_open || self.lost.had(&service.name, flow.reply_source.ip()))
             }
-            _ => self.gone.has(flow, self.node_addresses),
+            _ if is_udp => self.gone.has(flow, self.node_addresses),
+            _ => self.lost_its_frontend(flow),
         }
+    }
+
+    /// Whether a TCP or SCTP flow went to a frontend that is gone, and to an address that is or was an endpoint of its Service.
+    fn lost_its_frontend(&self, flow: &Flow) -> bool {
+        let address = flow.reply_source.ip();
+        let mut services = frontends_of(flow, self.node_addresses).filter_map(|gone| self.lost.frontends.get(&gone));
+        services.any(|service| {
+            let mut slices = self.state.slices_of(service);
+            self.lost.had(service, address)
+                || slices.any(|slice| slice.endpoints.iter().any(|endpoint| endpoint.address == address))
+        })
     }
 }
 
@@ -270,7 +306,7 @@ mod tests {
 
     fn deleted(state: &State, flow: Flow) -> bool {
         let node = ["192.168.0.2".parse().unwrap()];
-        Examiner::new(state, [&name("shop/dns")], &mut Gone::default(), &node).is_stale(&flow)
+        Examiner::new(state, [&name("shop/dns")], &mut Gone::default(), &Lost::default(), &node).is_stale(&flow)
     }
 
     // Clients that source ranges exclude lose their flows to load balancer IPs, but not those to other frontends (J11).
@@ -302,7 +338,8 @@ mod tests {
         state.apply(Event::ServiceDeleted(name("shop/dns")));
         let node = ["192.168.0.2".parse().unwrap()];
         let mut deleted = |to: &str, answered_by: &str| {
-            Examiner::new(&state, [&name("shop/dns")], &mut gone, &node).is_stale(&flow(to, answered_by))
+            let lost = Lost::default();
+            Examiner::new(&state, [&name("shop/dns")], &mut gone, &lost, &node).is_stale(&flow(to, answered_by))
         };
         for to in ["10.96.0.10:53", "192.168.0.2:30053"] {
             assert!(deleted(to, "10.244.0.1:5353"), "{to}: an endpoint that its slices still have");
@@ -377,12 +414,21 @@ mod tests {
         testing::state([Event::ServiceApplied(web), Event::SliceApplied(slice)])
     }
 
+    /// What Service `shop/web` has lost: these endpoints, and its frontends if there are any in the list.
+    fn lost(endpoints: &[&str], frontends: &[Frontend]) -> Lost {
+        let endpoints = endpoints.iter().map(|address| address.parse().unwrap()).collect();
+        let frontends = frontends.iter().map(|frontend| (*frontend, name("shop/web"))).collect();
+        Lost { endpoints: [(name("shop/web"), endpoints)].into(), of_any: HashSet::new(), frontends }
+    }
+
     /// Whether a TCP flow and an SCTP flow from a client to this endpoint of the Service end. A TCP flow by way of the node port must have
-    /// the same result.
+    /// the same result. The Service had all endpoints below 10.
     fn ended(state: &State, endpoint: &str, is_unanswered: bool) -> [bool; 2] {
         let node = ["192.168.0.2".parse().unwrap()];
         let mut gone = Gone::default();
-        let mut examiner = Examiner::new(state, [], &mut gone, &node);
+        let had: Vec<String> = (0..10).map(|n| format!("10.244.0.{n}")).collect();
+        let lost = lost(&had.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        let mut examiner = Examiner::new(state, [], &mut gone, &lost, &node);
         let flows = [
             (Protocol::Tcp, "10.96.0.11:80", 8080),
             (Protocol::Sctp, "10.96.0.11:90", 9090),
@@ -406,8 +452,8 @@ mod tests {
             assert_eq!(ended(&state, &endpoint, true), [ends; 2], "{endpoint}");
             assert_eq!(ended(&state, &endpoint, false), [false; 2], "{endpoint}");
         }
-        let mut gone = Gone::default();
-        let mut examiner = Examiner::new(&state, [], &mut gone, &[]);
+        let (mut gone, lost) = Default::default();
+        let mut examiner = Examiner::new(&state, [], &mut gone, &lost, &[]);
         for to in ["10.96.0.11:81", "10.96.0.12:80", "192.168.0.2:30080"] {
             let other = Flow { is_unanswered: true, ..flow_of(Protocol::Tcp, to, "10.244.0.9:8080") };
             assert!(!examiner.is_stale(&other), "{to}: no frontend of the Service");
@@ -423,11 +469,12 @@ mod tests {
         for (endpoint, ends) in [(1, false), (2, false), (3, false), (9, true)] {
             assert_eq!(ended(&state, &format!("10.244.0.{endpoint}"), false), [ends; 2], "{endpoint}");
         }
-        let mut gone = Gone::default();
-        let mut examiner = Examiner::new(&state, [], &mut gone, &[]);
+        let (mut gone, lost) = (Gone::default(), lost(&["10.244.0.1", "10.244.0.9"], &[]));
+        let mut examiner = Examiner::new(&state, [], &mut gone, &lost, &[]);
         let mut ends = |by: &str| examiner.is_stale(&flow_of(Protocol::Tcp, "10.96.0.11:80", by));
         assert!(!ends("10.244.0.1:8081"), "a former port of an endpoint that is there");
         assert!(!ends("192.168.0.2:0"), "its reset is on the way");
+        assert!(!ends("10.244.0.8:8080"), "another program translated it: the Service never had this endpoint");
         assert!(ends("10.244.0.9:8080"));
         let needs_reset = |protocol, is_unanswered| {
             Flow { is_unanswered, ..flow_of(protocol, "10.96.0.11:80", "10.244.0.9:8080") }.needs_reset()
@@ -458,7 +505,6 @@ mod tests {
             slice("shop/web-1", "shop/web", &[slice_port(port, number)], endpoints)
         };
         let before = with("http", 80, &["10.244.0.1", "10.244.0.2"]);
-        let loses_endpoints = |before: &_, after: Option<&_>| super::loses_endpoints(before, after, may_answer);
         assert!(loses_endpoints(&before, None));
         assert!(!loses_endpoints(&with("dns/udp", 53, &["10.244.0.1"]), None));
         assert!(!loses_endpoints(&with("http", 80, &["10.244.0.1 dead"]), None), "it took none before");
@@ -472,9 +518,52 @@ mod tests {
         ] {
             assert_eq!(loses_endpoints(&before, Some(&after)), loses, "{after:?}");
         }
-        // For open connections an endpoint is lost only when the slice no longer has it.
-        let (dead, other) = (with("http", 80, &["10.244.0.1 dead"]), with("http", 80, &["10.244.0.2"]));
-        let loses_any = |before, after| super::loses_endpoints(before, Some(after), |_| true);
-        assert!(loses_any(&dead, &other) && !loses_any(&with("http", 80, &["10.244.0.1"]), &dead));
+    }
+
+    // For open connections a slice loses the addresses that it no longer has, whatever the conditions of the endpoints (J13).
+    #[test]
+    fn the_addresses_that_a_slice_loses_are_those_that_it_no_longer_has() {
+        let with =
+            |number, endpoints: &[&str]| slice("shop/web-1", "shop/web", &[slice_port("http", number)], endpoints);
+        let before = with(80, &["10.244.0.1", "10.244.0.2 dead", "10.244.0.3"]);
+        let lost = |after: Option<&EndpointSlice>| {
+            lost_addresses(&before, after).map(|address| address.to_string()).collect::<Vec<_>>()
+        };
+        let all = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+        assert_eq!(lost(None), all);
+        assert_eq!(lost(Some(&EndpointSlice { service: name("shop/other"), ..before.clone() })), all);
+        for (endpoints, left) in [
+            (&["10.244.0.1 dead", "10.244.0.2", "10.244.0.3"][..], &[][..]),
+            (&["10.244.0.3", "10.244.0.2", "10.244.0.1"], &[]),
+            (&["10.244.0.2", "10.244.0.3"], &["10.244.0.1"]),
+            (&["10.244.0.1", "10.244.0.9", "10.244.0.3", "10.244.0.4"], &["10.244.0.2"]),
+            (&[], &all),
+        ] {
+            assert_eq!(lost(Some(&with(81, endpoints))), left, "{endpoints:?}");
+        }
+        let udp = slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 53)], &["10.244.0.1"]);
+        assert_eq!(lost_addresses(&udp, None).count(), 0);
+    }
+
+    // A connection to a frontend that is gone ends if its endpoint is or was one of the Service (J13).
+    #[test]
+    fn of_the_connections_to_a_frontend_that_is_gone_those_to_its_endpoints_end() {
+        let mut state = web(&["10.244.0.1"], Some(CloseConnections::EndpointOrServiceGone));
+        state.apply(Event::ServiceDeleted(name("shop/web")));
+        let frontend = |destination, port| Frontend { destination, protocol: Protocol::Tcp, port };
+        let frontends = [
+            frontend(Destination::Address("10.96.0.11".parse().unwrap()), 80),
+            frontend(Destination::NodePort(Family::V4), 30080),
+        ];
+        let (mut gone, lost) = (Gone::default(), lost(&["10.244.0.9"], &frontends));
+        let node = ["192.168.0.2".parse().unwrap()];
+        let mut examiner = Examiner::new(&state, [], &mut gone, &lost, &node);
+        let mut ends = |to, by: &str| examiner.is_stale(&flow_of(Protocol::Tcp, to, by));
+        for to in ["10.96.0.11:80", "192.168.0.2:30080"] {
+            assert!(ends(to, "10.244.0.1:8080"), "{to}: an endpoint that its slices still have");
+            assert!(ends(to, "10.244.0.9:8080"), "{to}: an endpoint that went as well");
+            assert!(!ends(to, "10.244.0.5:8080"), "{to}: another program's");
+        }
+        assert!(!ends("10.96.0.11:81", "10.244.0.1:8080"), "this frontend is not gone");
     }
 }

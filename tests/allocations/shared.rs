@@ -16,7 +16,7 @@ use crate::support::plan::NODE;
 use crate::support::proxy;
 use crate::{count, turn};
 use kube_proxy::sync::{Engine, LostReport};
-use rules::conntrack::{Examiner, Flow, Gone};
+use rules::conntrack::{Examiner, Flow, Gone, Lost};
 use rules::model::{
     ClusterIps, Conditions, Endpoint, EndpointSlice, Event, Family, ObjectName, Protocol, Service, ServicePort,
     SlicePort, State, TrafficPolicy, TriggerTime, Weights,
@@ -448,7 +448,8 @@ fn udp_flows_are_looked_up_among_source_ranges_in_a_time_that_hardly_grows_with_
         let flows: Vec<Flow> = (0..count).map(flow).collect();
         let (work, stale) = measure(|| {
             let mut gone = Gone::default();
-            let mut examiner = Examiner::new(&state, [&name], &mut gone, &[]);
+            let lost = Lost::default();
+            let mut examiner = Examiner::new(&state, [&name], &mut gone, &lost, &[]);
             flows.iter().filter(|flow| examiner.is_stale(flow)).count()
         });
         assert_eq!(stale, usize::try_from(count / 2).unwrap());

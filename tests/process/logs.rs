@@ -6,6 +6,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, PipeReader, PipeWriter, Write};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -77,11 +78,17 @@ fn fill(pipe: &PipeWriter) {
     }
 }
 
-/// A manifest that makes some 8 MiB of log: more than waits for a reader.
+/// A Service with 20,000 endpoints, each of which is a line of the log from `-v=4` on: more than wait for a reader.
 fn write_much_to_log(proxy: &Proxy<'_>) -> PathBuf {
-    let path = proxy.manifests().path().join("bad.yaml");
-    let bad = service("shop", &"x".repeat(40_000)).json().to_string();
-    fs::write(&path, vec![bad; 200].join("\n---\n")).unwrap();
+    let address = |n: u32| IpAddr::from(Ipv4Addr::from(0x0ac8_0000 + n));
+    let slices = (0..20).map(|part| {
+        let endpoints: Vec<IpAddr> = (0..1_000).map(|n| address(part * 1_000 + n)).collect();
+        slice("shop", "many", &format!("many-{part}"), &endpoints, &HTTP)
+    });
+    let many = service("shop", "many").cluster_ip(V4.cluster_ip(2)).port("http", Proto::Tcp, 80).json();
+    let items: Vec<Value> = slices.chain([many]).collect();
+    let path = proxy.manifests().path().join("many.json");
+    fs::write(&path, json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
     path
 }
 
@@ -112,12 +119,12 @@ fn a_log_that_no_program_reads_stops_nothing() {
     }
     assert_eq!(dropped(&proxy), 0);
 
-    let bad = write_much_to_log(&proxy);
+    let many = write_much_to_log(&proxy);
     wait_for("lines are dropped", || dropped(&proxy) > 0);
     move_to(&proxy, &world, 1);
     let answer = proxy.get(HEALTHZ, "/livez");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    fs::remove_file(bad).unwrap();
+    fs::remove_file(many).unwrap();
     proxy.wait_until_quiet();
 
     let count = dropped(&proxy);
@@ -213,15 +220,20 @@ fn ascii(value: &Value) -> String {
     value.to_string().chars().map(escape).collect()
 }
 
-/// Manifests with foreign text in a name, a field's name, values, and the name of the file itself.
+/// Services with foreign text in a name, a field's name, and values.
+fn foreign_objects(text: &str) -> [Value; 5] {
+    let mut objects = [(); 5].map(|()| cluster().swap_remove(2));
+    objects[0]["metadata"]["name"] = text.into();
+    objects[1]["spec"][text] = 1.into();
+    objects[2]["spec"]["ports"][0]["protocol"] = text.into();
+    objects[3]["spec"]["ports"][0]["port"] = text.into();
+    objects[4]["spec"]["externalIPs"] = json!([text]);
+    objects
+}
+
+/// Manifests with such objects, and one whose file has foreign text as its name.
 fn write_foreign(proxy: &Proxy<'_>) {
-    let mut objects: Vec<Value> = (0..5).map(|_| cluster().swap_remove(2)).collect();
-    objects[0]["metadata"]["name"] = FOREIGN.into();
-    objects[1]["spec"][FOREIGN] = 1.into();
-    objects[2]["spec"]["ports"][0]["protocol"] = FOREIGN.into();
-    objects[3]["spec"]["ports"][0]["port"] = FOREIGN.into();
-    objects[4]["spec"]["externalIPs"] = json!([FOREIGN]);
-    for (number, object) in objects.iter().enumerate() {
+    for (number, object) in foreign_objects(FOREIGN).iter().enumerate() {
         fs::write(proxy.manifests().path().join(format!("foreign-{number}.json")), ascii(object)).unwrap();
     }
     fs::write(proxy.manifests().path().join(format!("foreign {FOREIGN}.json").replace('/', "")), "{").unwrap();
@@ -288,4 +300,49 @@ fn each_line_of_the_json_log_is_one_record() {
     }
     let says = |text: &str| log.lines().any(|line| line.contains(text));
     assert!(says("\\u202e"), "{log}");
+}
+
+/// The most bytes of log that a document of a manifest, or the configuration, may cause.
+const OF_DOCUMENT: usize = 16 << 10;
+
+#[test]
+fn manifests_and_the_configuration_cause_a_bounded_amount_of_log() {
+    // Values are cut, and messages about one file are limited (O21).
+    let world = World::new();
+    let mut proxy = Proxy::start(&world.node, &config(), &cluster());
+    let logged = |what: &str, last: &str, write: &dyn Fn()| {
+        let (before, times) = (proxy.log().len(), proxy.log().matches(last).count());
+        write();
+        wait_for(what, || proxy.log().matches(last).count() > times);
+        proxy.log().len() - before
+    };
+    let texts = ["\u{1}", "\n", "\u{202e}"].map(|fill| format!("x{}", fill.repeat(240_000 / fill.len())));
+    let write = |file: &str, text: &str| fs::write(proxy.manifests().path().join(file), text).unwrap();
+    for (number, text) in texts.iter().enumerate() {
+        for (field, object) in foreign_objects(text).iter().enumerate() {
+            let last = format!("b-{number}-{field}.json");
+            let bytes = logged("the last file", &last, &|| {
+                write(&format!("a-{number}-{field}.json"), &ascii(object));
+                write(&last, "{");
+            });
+            assert!(bytes < OF_DOCUMENT, "object {field} with text {number}: {bytes} bytes of log");
+        }
+        let mut bad = config();
+        for field in ["mode", "clusterCIDR", text] {
+            bad[field] = text.as_str().into();
+        }
+        let bytes = logged("the configuration", "not valid and not used", &|| {
+            fs::write(proxy.config_path(), ascii(&bad)).unwrap();
+        });
+        assert!(bytes < OF_DOCUMENT, "a configuration with text {number}: {bytes} bytes of log");
+    }
+    let bytes = logged("the last document", "\"Left out messages about objects", &|| {
+        write("many.yaml", &vec![ascii(&foreign_objects("x")[4]); 3_000].join("\n---\n"));
+    });
+    assert!(bytes < 200 << 10, "{bytes} bytes of log for a file of 3,000 documents");
+    proxy.stop();
+    let before = proxy.log().len();
+    proxy.spawn();
+    proxy.wait_for_end();
+    assert!(proxy.log().len() - before < OF_DOCUMENT, "a start with the last configuration");
 }

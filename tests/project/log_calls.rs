@@ -1,5 +1,6 @@
 //! The convention of log calls (`deploy/TROUBLESHOOTING.md`, "The log"): a fixed message that begins with a capital and has no full stop, and fields with
-//! lowerCamelCase keys, so that a search for a message or a field finds every record of it.
+//! lowerCamelCase keys, so that a search for a message or a field finds every record of it. No value is printed with `?`, because `Debug`
+//! escapes text that the log escapes, too.
 //!
 //! Reads the sources as tokens.
 
@@ -54,7 +55,10 @@ fn fault(arguments: &[Vec<TokenTree>]) -> Option<String> {
         if words.len() > 1 && words[0] == "target" && words[1] == ":" {
             return None;
         }
-        let key = words.iter().find(|word| !["%", "?"].contains(&word.as_str()))?.trim_matches('"').to_owned();
+        if words.iter().any(|word| word == "?") {
+            return Some(format!("a value of {text:?} is printed with `?`, so that its text is escaped twice"));
+        }
+        let key = words.iter().find(|word| *word != "%")?.trim_matches('"').to_owned();
         let is_camel =
             key.starts_with(|c: char| c.is_ascii_lowercase()) && key.chars().all(|c| c.is_ascii_alphabetic());
         (!is_camel || TAKEN.contains(&key.as_str())).then(|| format!("the key {key:?} of {text:?}"))
@@ -97,6 +101,8 @@ fn faults_are_found() {
         r#"info!(num_services = 1, "Synced")"#,
         r#"info!(%error, "Synced")"#,
         r#"info!("Num" = 1, "Synced")"#,
+        r#"info!(name = ?name, "Synced")"#,
+        r#"info!(?name, "Synced")"#,
     ] {
         assert!(!is_good(bad), "{bad}");
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 
+use component::excerpt::{MESSAGE, excerpt};
 use rules::model::{Event, ObjectName};
 
 pub use convert::ConvertOptions;
@@ -49,6 +50,15 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// The most characters of an object's name (namespace, slash and name have at most 317), and of a field's path.
+    const NAME: usize = 320;
+
+    /// Returns a problem. Cuts what is too long, because all of it may come from the object.
+    fn new(kind: &'static str, object: &str, field: &str, text: &str) -> Self {
+        let [object, field] = [object, field].map(|name| excerpt(name, Self::NAME).into_owned());
+        Self { kind, object, field, text: excerpt(text, MESSAGE).into_owned() }
+    }
+
     fn log(&self) {
         let Self { kind, object, field, text } = self;
         let of = |wanted| (*kind == wanted).then_some(&**object);

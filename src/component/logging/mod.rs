@@ -4,7 +4,8 @@
 //! standard output. `-v` and `--vmodule` decide which records of this program are logged (`filter`), and `RUST_LOG` decides about records
 //! of libraries.
 //!
-//! Invariants: a thread that logs never waits for the reader of the log (`queue`). Only the first line of a record looks like the beginning
+//! Invariants: a thread that logs never waits for the reader of the log (`queue`). A record has a bounded length (`record`), and how many
+//! records the objects of a user cause is bounded (`limit`). Only the first line of a record looks like the beginning
 //! of a record (`text`). The time zone is read once, before the process drops its privileges. `start_writing` starts a thread for each
 //! stream, which writes the queued lines; [`FlushOnDrop`] waits at the end of the process until they are written. Nothing else in a running
 //! process may write to standard error, because the write could block.
@@ -13,6 +14,7 @@ mod buffer;
 mod escape;
 mod filter;
 mod json;
+mod limit;
 pub mod once;
 mod out_of_memory;
 mod queue;
@@ -25,8 +27,8 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{Location, PanicHookInfo};
-use std::sync::{Arc, Once, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, io, panic, process, thread};
 
 use jiff::Timestamp;
@@ -40,6 +42,7 @@ use crate::supervise;
 use crate::terminal::for_stderr;
 use buffer::Buffer;
 use filter::Filter;
+use limit::Limits;
 pub use out_of_memory::out_of_memory;
 use queue::Queue;
 use record::{Place, Record, Severity};
@@ -93,18 +96,24 @@ fn now() -> Timestamp {
 }
 
 /// The subscriber to which `tracing` passes the events of the program and of its libraries.
-struct Log(Arc<RwLock<Filter>>);
+struct Log {
+    filter: Arc<RwLock<Filter>>,
+    limits: Mutex<Limits>,
+}
 
 impl Subscriber for Log {
     /// Decides whether a record is logged. `tracing` calls this once for each place in the code that logs, and again after a change of the
     /// verbosity.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Refuse spans only: macro `enabled!` passes metadata that belongs to neither a span nor an event.
-        !metadata.is_span() && self.0.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
+        !metadata.is_span() && self.filter.read().unwrap_or_else(PoisonError::into_inner).shows(metadata)
     }
 
     fn event(&self, event: &Event<'_>) {
-        Form::get().write(&Record::of(event, now()));
+        let (record, form) = (Record::of(event, now()), Form::get());
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let (admitted, summary) = limits.admit(record, Instant::now());
+        admitted.iter().chain(&summary).for_each(|record| form.write(record));
     }
 
     // `enabled` refuses all spans, which only libraries make, so the id does not matter.
@@ -145,7 +154,7 @@ pub fn init(config: &LoggingConfig) -> Verbosity {
     let from_environment = std::env::var("RUST_LOG").ok();
     let filter = Filter::new(config.verbosity, config.vmodule.clone(), from_environment.as_deref());
     let filter = Arc::new(RwLock::new(filter));
-    if set_global_default(Log(Arc::clone(&filter))).is_ok() {
+    if set_global_default(Log { filter: Arc::clone(&filter), limits: Mutex::default() }).is_ok() {
         FORM.get_or_init(|| Form::new(config));
         panic::set_hook(Box::new(log_panic));
     }
@@ -156,8 +165,8 @@ pub fn init(config: &LoggingConfig) -> Verbosity {
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map_or(Place { file: "???", line: 1 }, place);
     let mut record = Record::error(now(), place, "Observed a panic");
-    record.fields.push(("panic", supervise::text_of(panic.payload()).into()));
-    record.fields.push(("thread", thread::current().name().unwrap_or_default().into()));
+    record.add("panic", supervise::text_of(panic.payload()));
+    record.add("thread", thread::current().name().unwrap_or_default());
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
         record.fields.push(("stacktrace", backtrace.to_string().into()));
@@ -206,7 +215,7 @@ pub fn fatal(error: &anyhow::Error) {
     // A full queue would drop the record, so first give the reader time to empty the queue.
     flush();
     let mut record = Record::error(now(), place(Location::caller()), "Error running ProxyServer");
-    record.fields.push(("err", format!("{error:#}").into()));
+    record.add("err", format!("{error:#}"));
     Form::get().write(&record);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A record is made from an event of `tracing`, from a panic, or from the error that ends the process. It has a severity, a verbosity, a
 //! place in the source code, a message and fields. Fields keep their types: `%value` and text become strings, numbers and booleans keep
-//! their type, and [`list`] makes a list. The level of an informational record sets its verbosity: 0 for `info!`, 4 for `debug!`, 6 for
+//! their type, and [`list`] makes a list. Text that is longer than [`LONGEST`] is cut, because it may come from outside. The level of an informational record sets its verbosity: 0 for `info!`, 4 for `debug!`, 6 for
 //! `trace!`; a target such as [`V2`] sets another verbosity for `info!`.
 
 use std::error::Error;
@@ -15,6 +15,11 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
 
 use crate::config::GoDuration;
+use crate::excerpt::{MESSAGE, excerpt};
+
+/// The most characters of the message, and of each field. Code that logs a value from outside quotes only its beginning
+/// ([`crate::excerpt`]); this limit holds for all code.
+pub(super) const LONGEST: usize = 2_000;
 
 /// The target of an `info!` that is logged from verbosity 1 on.
 pub const V1: &str = "v1";
@@ -82,6 +87,21 @@ impl<'a> Record<'a> {
         Self { severity: Severity::Error, verbosity: 0, time, place, message, fields: Vec::new() }
     }
 
+    /// Does the same as [`Self::error`] with severity warning.
+    pub(super) fn warning(time: Timestamp, place: Place<'a>, message: &str) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(time, place, message) }
+    }
+
+    /// Adds a field. Cuts text that is longer than [`LONGEST`], and leaves out members of a list that are too many for it.
+    pub(super) fn add(&mut self, name: &'static str, value: impl Into<Value>) {
+        let value = match value.into() {
+            Value::String(text) => excerpt(&text, LONGEST).into(),
+            Value::Array(members) => shortened(members),
+            other => other,
+        };
+        self.fields.push((name, value));
+    }
+
     pub(super) fn of(event: &Event<'_>, time: Timestamp) -> Record<'static> {
         let metadata = event.metadata();
         let (severity, verbosity) = rank(metadata);
@@ -93,14 +113,31 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Returns a list of at most [`LONGEST`] characters. If it is shorter than `members`, its last member says how many are left out.
+fn shortened(members: Vec<Value>) -> Value {
+    let cut = |member: Value| member.as_str().map_or(member.clone(), |text| excerpt(text, MESSAGE).into());
+    let mut members: Vec<Value> = members.into_iter().map(cut).collect();
+    let ends = members.iter().scan(0, |end, member| {
+        *end += member.as_str().map_or(0, |text| text.chars().count());
+        Some(*end)
+    });
+    let fitting = ends.take_while(|end| *end <= LONGEST).count();
+    let more = members.len() - fitting;
+    if more > 0 {
+        members.truncate(fitting);
+        members.push(format!("and {more} more").into());
+    }
+    members.into()
+}
+
 /// Copies the fields of an event into a record.
 struct Fields<'a>(&'a mut Record<'static>);
 
 impl Fields<'_> {
     fn put(&mut self, field: &Field, value: impl Into<Value>) {
         match (field.name(), value.into()) {
-            ("message", Value::String(text)) => self.0.message = text,
-            (name, value) => self.0.fields.push((name, value)),
+            ("message", Value::String(text)) => self.0.message = excerpt(&text, LONGEST).into_owned(),
+            (name, value) => self.0.add(name, value),
         }
     }
 }
@@ -160,4 +197,33 @@ pub fn duration(duration: Duration) -> GoDuration {
 #[must_use]
 pub fn list<T: fmt::Display>(members: impl IntoIterator<Item = T>) -> Box<dyn Error> {
     Box::new(List(members.into_iter().map(|member| member.to_string()).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::logging::testing;
+
+    /// Text from outside that is as long as an annotation may be.
+    fn long() -> String {
+        "\u{1}\n\u{202e}".repeat(60_000)
+    }
+
+    #[test]
+    fn a_record_has_a_bounded_length_whatever_the_type_of_a_field() {
+        let mut record = testing::record(Severity::Warning, 0, "Object is invalid", &[]);
+        record.add("err", long());
+        record.add("members", vec![long(), "b".to_owned()]);
+        record.add("names", (0..100_000).map(|n| n.to_string()).collect::<Vec<_>>());
+        record.add("number", 7);
+        let [(_, Value::String(text)), (_, members), (_, Value::Array(names)), (_, number)] = &record.fields[..] else {
+            panic!("{:?}", record.fields)
+        };
+        assert!(text.starts_with("\u{1}\n\u{202e}\u{1}") && text.ends_with("... (300000 bytes)"), "{text:?}");
+        assert_eq!(text.chars().count(), LONGEST + "... (300000 bytes)".len());
+        assert_eq!((members, number), (&json!([excerpt(&long(), MESSAGE), "b"]), &json!(7)));
+        assert_eq!((names.len(), names.last().unwrap()), (704, &json!("and 99297 more")));
+    }
 }

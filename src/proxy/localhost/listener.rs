@@ -12,6 +12,7 @@ use tracing::{debug, error, warn};
 
 use super::relay::{self, Pipes};
 use super::target::Target;
+use component::logging::duration;
 
 /// How long to wait for an endpoint to accept a connection when there is no other endpoint to try (R4).
 const DIAL: Duration = Duration::from_secs(5);
@@ -102,7 +103,7 @@ async fn dial(target: &Target) -> Option<TcpStream> {
         match timeout(time, TcpStream::connect(choice.endpoint)).await {
             Ok(Ok(server)) => return Some(server),
             Ok(Err(error)) => debug!(endpoint = %choice.endpoint, err = %error, "Endpoint refuses a connection"),
-            Err(_) => debug!(endpoint = %choice.endpoint, ?time, "Endpoint does not answer"),
+            Err(_) => debug!(endpoint = %choice.endpoint, waited = %duration(time), "Endpoint does not answer"),
         }
         tried.push(choice.endpoint);
     }

@@ -16,6 +16,7 @@ use super::target::Target;
 use super::{DESCRIPTORS, Feed, GRACE, MAX_CONNECTIONS, NodePort, OTHER_FILES};
 use crate::metrics::Metrics;
 use component::http::bind;
+use component::logging::duration;
 use rules::model::{Family, ObjectName};
 
 /// The time between two attempts to listen on a port that is busy, or cannot be had for another reason (R6).
@@ -110,7 +111,7 @@ impl Proxy {
     async fn end(self) {
         self.ending.send_replace(true);
         if self.connections.is_any() {
-            info!(grace = ?GRACE, "Waiting for the open connections to localhost node ports");
+            info!(grace = %duration(GRACE), "Waiting for the open connections to localhost node ports");
             if timeout(GRACE, self.connections.end()).await.is_err() {
                 info!("Open connections to localhost node ports are closed");
             }
@@ -164,7 +165,7 @@ impl Proxy {
                 Err(_) if listener.has_failed => {}
                 Err(error) => {
                     let name = &listener.label;
-                    warn!(%address, portName = %name, err = %error, retry = ?RETRY, "Cannot listen on a localhost node port");
+                    warn!(%address, portName = %name, err = %error, retry = %duration(RETRY), "Cannot listen on a localhost node port");
                     self.metrics.localhost_listen_failed(*family);
                     listener.has_failed = true;
                 }

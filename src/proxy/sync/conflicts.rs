@@ -14,9 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldhash::HashMap;
-
-use super::rates::{Budget, Rate};
+use component::rates::{Budget, Budgets, Rate};
 use rules::model::{Conflict, Contest, Frontend, ObjectName};
 
 /// The most Services that are named for one lost frontend.
@@ -29,8 +27,6 @@ const NAMESPACES: usize = 64;
 const TOLD: Rate = Rate { at_once: 3, then_every: Duration::from_secs(60) };
 /// How often at most a line gives the number of frontends that were not reported.
 const SUMMARIES: Rate = Rate { at_once: 1, then_every: Duration::from_secs(60) };
-/// The most pairs of frontend and namespace whose rate is remembered.
-const REMEMBERED: usize = 4096;
 
 /// A Service that does not get all the frontends that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +101,7 @@ fn chosen(by_frontend: &BTreeMap<Frontend, Vec<(&Conflict, usize)>>) -> BTreeSet
 /// Remembers what was reported lately, so that changes in quick succession at the same frontends are not reported one by one.
 #[derive(Debug)]
 pub(super) struct RecentReports {
-    by_frontend: HashMap<(Frontend, Arc<str>), Budget>,
+    by_frontend: Budgets<(Frontend, Arc<str>)>,
     summaries: Budget,
     /// The number of lost frontends that were left out of reports since the last summary.
     left_out: usize,
@@ -113,7 +109,7 @@ pub(super) struct RecentReports {
 
 impl Default for RecentReports {
     fn default() -> Self {
-        Self { by_frontend: HashMap::default(), summaries: Budget::new(SUMMARIES), left_out: 0 }
+        Self { by_frontend: Budgets::new(TOLD), summaries: Budget::new(SUMMARIES), left_out: 0 }
     }
 }
 
@@ -125,7 +121,7 @@ impl RecentReports {
         for mut lost in report.frontends {
             let mut asked: BTreeMap<Arc<str>, bool> = BTreeMap::new();
             lost.services.retain(|LostClaims { service, .. }| {
-                let ask = || self.is_to_be_told(lost.frontend, &service.namespace, now);
+                let ask = || self.by_frontend.try_take((lost.frontend, Arc::clone(&service.namespace)), now);
                 *asked.entry(Arc::clone(&service.namespace)).or_insert_with(ask)
             });
             if lost.services.is_empty() {
@@ -136,17 +132,6 @@ impl RecentReports {
         }
         let is_summed_up = self.left_out > 0 && self.summaries.try_take(now);
         LostReport { frontends, left_out: if is_summed_up { std::mem::take(&mut self.left_out) } else { 0 } }
-    }
-
-    fn is_to_be_told(&mut self, frontend: Frontend, namespace: &Arc<str>, now: Instant) -> bool {
-        if self.by_frontend.len() >= REMEMBERED {
-            self.by_frontend.retain(|_, told| !told.is_unused(now));
-        }
-        if self.by_frontend.len() >= REMEMBERED {
-            self.by_frontend.clear();
-        }
-        let told = self.by_frontend.entry((frontend, Arc::clone(namespace))).or_insert_with(|| Budget::new(TOLD));
-        told.try_take(now)
     }
 }
 
@@ -262,18 +247,5 @@ mod tests {
         let said = told.limited(report(&state.take_conflicts(NAMED)), now);
         assert_eq!(namespaces(&said), ["tenant"]);
         assert!(said.left_out > 100, "{}", said.left_out);
-    }
-
-    #[test]
-    fn what_is_remembered_is_bounded() {
-        let (mut told, now) = (RecentReports::default(), Instant::now());
-        for port in 0..u16::try_from(3 * REMEMBERED).unwrap() {
-            let destination = rules::model::Destination::NodePort(rules::model::Family::V4);
-            let frontend = Frontend { destination, protocol: rules::model::Protocol::Tcp, port };
-            let services = vec![LostClaims { service: name("tenant/web"), reason: String::new() }];
-            let lost = LostFrontend { frontend, services, reason: String::new() };
-            told.limited(LostReport { frontends: vec![lost], left_out: 0 }, now);
-            assert!(told.by_frontend.len() <= REMEMBERED);
-        }
     }
 }

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::rates::{Budget, Rate};
 use component::config::{DEFAULT_NODE_PORTS, PortRanges};
+use component::rates::{Budget, Rate};
 use node::kernel::local_ports::LocalPorts;
 use rules::model::{ObjectName, Service};
 

@@ -27,7 +27,6 @@ mod pending;
 mod planned;
 mod problems;
 mod quarantine;
-mod rates;
 mod repairs;
 mod reports;
 mod schedule;

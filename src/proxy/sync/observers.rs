@@ -6,6 +6,7 @@
 //! the effects of its old rules, if it has old rules.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::effects::{Committed, Effects};
 use super::flows::Flows;
@@ -13,7 +14,7 @@ use super::health::HealthChecks;
 use super::no_local_endpoints::NoLocalEndpoints;
 use super::tables::Tables;
 use crate::localhost::Feed;
-use rules::model::{Family, ObjectName};
+use rules::model::{Family, ObjectName, State};
 
 /// All observers of commits; `open` holds the effects that are planned and not committed yet.
 #[derive(Default)]
@@ -48,11 +49,11 @@ impl Observers {
 
     /// Notes that the kernel committed a transaction of this sync. To be called before [`Tables::committed`], while `tables` still has the
     /// old records beside the new ones. `deletes_clients`: whether the transaction deleted clients that session affinity remembered.
-    pub(super) fn transaction(&mut self, tables: &Tables, deletes_clients: bool) {
+    pub(super) fn transaction(&mut self, state: &State, tables: &Tables, deletes_clients: bool, now: Instant) {
         for (name, effects) in &self.open {
             self.flows.service_changed(name, effects.has_udp_endpoints);
         }
-        self.flows.committed(tables);
+        self.flows.transaction(state, tables, now);
         if deletes_clients {
             // Until now, session affinity could send a client to an endpoint that is gone, which makes a flow to that endpoint.
             self.flows.all_changed();
@@ -61,7 +62,8 @@ impl Observers {
 
     /// Notes that the sync succeeded, except for the Services in `held_back`, which the kernel refuses. The value says whether the Service
     /// has older rules, which then stay in force with all their effects.
-    pub(super) fn committed(&mut self, held_back: &BTreeMap<&ObjectName, bool>, families: &[Family]) {
+    pub(super) fn committed(&mut self, held_back: &BTreeMap<&ObjectName, bool>, families: &[Family], now: Instant) {
+        self.flows.committed(now);
         self.health_checks.forget_adopted();
         let mut localhost = Vec::new();
         for (name, effects) in std::mem::take(&mut self.open) {
@@ -139,12 +141,12 @@ mod tests {
         let mut observers = observers();
         observers.planned(&web, effects(30000, 1, 0), &FAMILIES);
         assert_eq!(told(&observers), (vec![], 0, vec![]), "not committed yet");
-        observers.committed(&BTreeMap::new(), &FAMILIES);
+        observers.committed(&BTreeMap::new(), &FAMILIES, Instant::now());
         assert_eq!(told(&observers), (vec![(30000, 1)], 0, vec![1]));
 
         observers.planned(&web, effects(30001, 0, 1), &FAMILIES);
         observers.planned(&late, effects(30002, 3, 0), &FAMILIES);
-        observers.committed(&BTreeMap::from([(&web, true), (&late, false)]), &FAMILIES);
+        observers.committed(&BTreeMap::from([(&web, true), (&late, false)]), &FAMILIES, Instant::now());
         assert_eq!(
             told(&observers),
             (vec![(30002, 0), (30000, 1)], 0, vec![0]),
@@ -152,12 +154,12 @@ mod tests {
         );
 
         observers.planned(&web, effects(30001, 0, 1), &FAMILIES);
-        observers.committed(&BTreeMap::from([(&web, false)]), &FAMILIES);
+        observers.committed(&BTreeMap::from([(&web, false)]), &FAMILIES, Instant::now());
         assert_eq!(told(&observers), (vec![(30002, 0), (30000, 0)], 0, vec![0]), "its rules are gone");
 
         observers.planned(&web, effects(30001, 0, 1), &FAMILIES);
         observers.planned(&late, Effects::default(), &FAMILIES);
-        observers.committed(&BTreeMap::new(), &FAMILIES);
+        observers.committed(&BTreeMap::new(), &FAMILIES, Instant::now());
         assert_eq!(told(&observers), (vec![(30001, 0)], 1, vec![0, 0]));
     }
 
@@ -169,9 +171,9 @@ mod tests {
         observers.planned(&web, nothing.clone(), &FAMILIES);
         assert!(observers.open.is_empty());
         observers.planned(&web, effects(30000, 1, 0), &FAMILIES);
-        observers.committed(&BTreeMap::new(), &FAMILIES);
+        observers.committed(&BTreeMap::new(), &FAMILIES, Instant::now());
         observers.planned(&web, nothing, &FAMILIES);
-        observers.committed(&BTreeMap::new(), &FAMILIES);
+        observers.committed(&BTreeMap::new(), &FAMILIES, Instant::now());
         assert_eq!(observers.health_checks.snapshot().checks.len(), 0, "what it meant before is taken back");
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::rates::{Budget, Rate};
+use component::rates::{Budget, Rate};
 use inspect::history::{Program, Repair};
 
 /// How many repairs are made at once, and the least time between two repairs after them.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
 use crate::support::layout::{Layout, test_in_each_layout};
+use crate::support::manifests::Manifests;
 use crate::support::netns::{Namespace, run, run_with_input};
 use crate::support::nft;
 use crate::support::objects::{ServiceBuilder, node, service, service_cidr, slices};
@@ -23,6 +24,8 @@ const PORTS: [(&str, Proto, u16); 3] =
     [("http", Proto::Tcp, 8080), ("dns", Proto::Udp, 8080), ("sig", Proto::Sctp, 8080)];
 /// Longer than the pauses before the first four repetitions of a SYN.
 const REPEATED: Duration = Duration::from_secs(20);
+/// The longest rest between two lists of connections.
+const RESTED: Duration = Duration::from_secs(10);
 /// Within this time a change is in force, even on a busy machine.
 const IN_FORCE: Duration = Duration::from_secs(10);
 
@@ -189,6 +192,41 @@ fn first_packets_that_nobody_answered_find_another_endpoint(layout: Layout) {
     assert!(id_of(&open).iter().all(|id| id_of(&now).contains(id)), "an open connection was cut: {open:?}, {now:?}");
 }
 
+/// Begins connections to port 80 of a cluster IP, one a millisecond.
+fn begin(world: &World, n: u8, count: usize) -> Vec<Socket> {
+    let connect = || {
+        thread::sleep(Duration::from_millis(1));
+        let stream = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        stream.set_nonblocking(true).expect("it cannot block");
+        let _in_progress = stream.connect(&SocketAddr::new(Family::V4.cluster_ip(n), 80).into());
+        stream
+    };
+    world.shell.enter(|| std::iter::repeat_with(connect).take(count).collect())
+}
+
+test_in_each_layout!(no_first_packet_stays_with_an_endpoint_that_leaves_while_connections_begin);
+fn no_first_packet_stays_with_an_endpoint_that_leaves_while_connections_begin(layout: Layout) {
+    // Flows are listed after the commit, so those that the old rules made until then are among them (J12).
+    let world = World::new();
+    let objects = [vec![node(), service_cidr(), web("web", 1).json()], slices("shop", "web", &[0, 2], &PORTS)].concat();
+    let proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    silence(&world);
+    // Then flows may be listed as soon as the endpoint is gone.
+    thread::sleep(RESTED);
+    let mut open = thread::scope(|scope| {
+        let begun = scope.spawn(|| begin(&world, 1, 700));
+        thread::sleep(Duration::from_millis(350));
+        slices("shop", "web", &[2], &PORTS).iter().for_each(|slice| proxy.manifests().apply(slice));
+        begun.join().expect("no panic")
+    });
+    let end = Instant::now() + REPEATED;
+    while !open.is_empty() {
+        assert!(Instant::now() < end, "{} of 700 connections hang", open.len());
+        open.retain(|stream| stream.peer_addr().is_err());
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// The conntrack ids of flows.
 fn id_of(lines: &[String]) -> Vec<&str> {
     lines.iter().filter_map(|line| line.split(' ').find(|word| word.starts_with("id="))).collect()
@@ -206,7 +244,8 @@ fn load_association(node: &Namespace, n: u8) {
 
 test_in_each_layout!(connections_to_an_endpoint_that_is_gone_are_closed_where_that_is_asked_for);
 fn connections_to_an_endpoint_that_is_gone_are_closed_where_that_is_asked_for(layout: Layout) {
-    // The client gets a reset once the endpoint is in no slice, whether another one is ready or none; not while it terminates (J13).
+    // The client gets a reset once the endpoint has been in no slice for a while, whether another one is ready or none; not while it
+    // terminates (J13).
     let world = World::new();
     let closing = annotated(web("web", 1), "close-connections", "endpoint-gone");
     let mut objects = vec![node(), service_cidr(), closing.clone(), web("kept", 2).json()];
@@ -238,6 +277,12 @@ fn connections_to_an_endpoint_that_is_gone_are_closed_where_that_is_asked_for(la
     proxy.apply(&slices_of("kept", &[2]));
     kept.iter().for_each(Client::assert_open);
     proxy.apply(&[annotated(web("kept", 2), "close-connections", "endpoint-gone")]);
+    kept.iter().for_each(Client::assert_reset);
+    // A restarted process finds the endpoints that left meanwhile in the rules of the former one.
+    let kept = Client::all(&world, 2);
+    proxy.stop();
+    slices_of("kept", &[0]).iter().for_each(|slice| proxy.manifests().apply(slice));
+    proxy.launch();
     kept.iter().for_each(Client::assert_reset);
 }
 
@@ -298,6 +343,84 @@ fn connections_to_a_service_that_is_gone_are_closed_where_that_is_asked_for(layo
     proxy.apply(&[annotated(web("kept", 2), "close-connections", "always")]);
     let news = proxy.log()[log.len()..].to_owned();
     assert!(news.contains("is unknown, known are: endpoint-gone, endpoint-or-service-gone; ignored"), "{news}");
+}
+
+/// Has another program translate connections to endpoint 1: those to an external IP of Service `n`, and those with the number of its node
+/// port to the node's second address, at which there are no node ports.
+fn translate_before_us(world: &World, n: u8) {
+    let rule = |family: Family, to: IpAddr, port: u16| {
+        let ip = if family == Family::V4 { "ip" } else { "ip6" };
+        let at = SocketAddr::new(family.endpoint(1), 8080);
+        format!("{ip} daddr {to} tcp dport {port} dnat {ip} to {at}\n")
+    };
+    let of_family = |family: Family| {
+        [rule(family, family.external_ip(n), 80), rule(family, family.node_second(), 30080 + u16::from(n))].concat()
+    };
+    let rules = Family::ALL.map(of_family).concat();
+    let chain = format!("chain hostports {{ type nat hook prerouting priority dstnat - 10; {rules} }}");
+    nft::load(&world.node, &format!("table inet portmap {{\n{chain}\n}}"));
+}
+
+test_in_each_layout!(connections_that_another_program_translated_are_left_alone);
+fn connections_that_another_program_translated_are_left_alone(layout: Layout) {
+    // A connection ends only if its endpoint was one of the Service (J13).
+    let world = World::new();
+    translate_before_us(&world, 1);
+    let closing = annotated(web("web", 1), "close-connections", "endpoint-or-service-gone");
+    let objects = [vec![node(), service_cidr(), closing.clone()], slices("shop", "web", &[0], &PORTS)].concat();
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    let connect = |target: SocketAddr| {
+        let source = SocketAddr::new(Family::of(target.ip()).client(), 0);
+        Client::connect(&world.client, source, target, REPEATED).unwrap_or_else(|error| panic!("{target}: {error}"))
+    };
+    let to =
+        |address: fn(Family) -> IpAddr, port| Family::ALL.map(|family| connect(SocketAddr::new(address(family), port)));
+    let others: Vec<Client> =
+        [to(|family| family.external_ip(1), 80), to(Family::node_second, 30081)].into_iter().flatten().collect();
+    for client in &others {
+        assert_eq!(client.ask().expect("an answer").endpoint, Family::of(client.target.ip()).endpoint(1));
+    }
+    let own = to(Family::node, 30081);
+    proxy.apply(&slices("shop", "web", &[2], &PORTS));
+    own.iter().for_each(Client::assert_reset);
+    others.iter().for_each(Client::assert_open);
+    let own = to(Family::node, 30081);
+    proxy.delete(&[closing]);
+    own.iter().for_each(Client::assert_reset);
+    others.iter().for_each(Client::assert_open);
+}
+
+/// The slices of a Service with endpoint 0, as a controller names them when it creates them again.
+fn created_again(service: &str) -> Vec<Value> {
+    let mut slices = slices("shop", service, &[0], &PORTS);
+    for slice in &mut slices {
+        slice["metadata"]["name"] = format!("{}-again", slice["metadata"]["name"].as_str().expect("a name")).into();
+    }
+    slices
+}
+
+test_in_each_layout!(an_endpoint_that_comes_back_at_once_keeps_its_connections);
+fn an_endpoint_that_comes_back_at_once_keeps_its_connections(layout: Layout) {
+    // A connection ends once its endpoint, or the Service, has been gone for two seconds (J13).
+    let world = World::new();
+    let closing = |name, n| annotated(web(name, n), "close-connections", "endpoint-or-service-gone");
+    let mut objects = vec![node(), service_cidr(), closing("web", 1), closing("moved", 2), closing("replaced", 3)];
+    objects.extend(["web", "moved", "replaced"].iter().flat_map(|name| slices("shop", name, &[0], &PORTS)));
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects);
+    let [clients, moved, of_replaced] = [1, 2, 3].map(|n| Client::all(&world, n));
+    // Later, connections may be listed as soon as an endpoint is gone.
+    thread::sleep(RESTED);
+    let each = |change: fn(&Manifests, &Value), slices: fn(&str) -> Vec<Value>| {
+        let objects = ["web", "replaced"].into_iter().flat_map(slices).chain([closing("replaced", 3)]);
+        objects.for_each(|object| change(proxy.manifests(), &object));
+    };
+    each(Manifests::delete, |name| slices("shop", name, &[0], &PORTS));
+    thread::sleep(Duration::from_millis(300));
+    each(Manifests::apply, created_again);
+    proxy.apply(&slices_of("moved", &[2]));
+    // This endpoint left last, so the others have been looked at.
+    moved.iter().for_each(Client::assert_reset);
+    clients.iter().chain(&of_replaced).for_each(Client::assert_open);
 }
 
 test_in_each_layout!(udp_flows_of_endpoints_that_are_not_ready_are_kept_where_that_is_asked_for);

@@ -10,6 +10,7 @@ mod following;
 mod hangs;
 mod kubeadm;
 mod listings;
+mod long_texts;
 mod mistakes;
 mod node;
 mod outages;

@@ -20,6 +20,7 @@ use super::decode::Status;
 use super::error::{Error, chain};
 use super::format::{Format, JSON, PROTOBUF};
 use super::retry::Paced;
+use component::excerpt::quoted;
 
 /// How long the body of an error response may take to arrive.
 const FAILURE_BODY: Duration = Duration::from_secs(5);
@@ -192,7 +193,10 @@ impl Connection {
         let mut response = Response { body: response.into_body(), format: Format::Json };
         if matches!(code, 200 | 201) {
             response.format = format.map_err(|other| {
-                Error::Malformed(format!("an answer of content type {other:?}, which is neither {PROTOBUF} nor {JSON}"))
+                Error::Malformed(format!(
+                    "an answer of content type {}, which is neither {PROTOBUF} nor {JSON}",
+                    quoted(&other)
+                ))
             })?;
             return Ok(response);
         }

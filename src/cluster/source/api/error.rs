@@ -13,12 +13,13 @@ use std::time::Duration;
 use rustls::{AlertDescription, CertificateError};
 
 use super::decode::Status;
+use super::proxy;
+use super::tls::WeakKey;
+use component::excerpt::{MESSAGE, excerpt};
 
 /// A part of the message that a server sends with status 504 if it does not have the requested version yet
 /// (`NewTooLargeResourceVersionError` of k8s.io/apiserver).
 const TOO_LARGE: &str = "Too large resource version";
-use super::proxy;
-use super::tls::WeakKey;
 
 /// Why a list or a watch failed or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +64,7 @@ pub(crate) enum Error {
     #[error("the server ended the watch at once")]
     VeryShortWatch,
     /// The answer is not one of the Kubernetes API, or is too long.
-    #[error("the answer cannot be read: {0}; is this the URL of an API server?")]
+    #[error("the answer cannot be read: {}; is this the URL of an API server?", excerpt(.0, MESSAGE))]
     Malformed(String),
     /// A complete list lacks this number of objects (first field), which is more than this share in percent (second field). That may be a
     /// mistake of the server.
@@ -132,6 +133,7 @@ impl Error {
             return Self::VersionLost;
         }
         let message = status.message.or(status.reason).filter(|text| !text.is_empty());
+        let message = message.map(|text| excerpt(&text, MESSAGE).into_owned());
         Self::Refused { code: status.code, message, retry_after }
     }
 
@@ -206,7 +208,7 @@ fn after(separator: &str, text: Option<&str>) -> String {
 
 /// Returns why a request failed: the error with its causes, and what to check where that is known.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
-    let text = chain(error);
+    let text = excerpt(&chain(error), MESSAGE).into_owned();
     match causes(error).find_map(remedy) {
         Some(remedy) => format!("{text}; {remedy}"),
         None => text,

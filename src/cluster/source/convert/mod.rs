@@ -25,6 +25,7 @@ use super::objects::{EndpointSlice, Message, Metadata, Node, Service, ServiceCid
 use component::addresses::{parse_cidr, parse_ip};
 use component::config::NodeMark;
 use component::dns_names::{is_dns_label, is_dns_subdomain};
+use component::excerpt::quoted;
 use intern::Interner;
 use rules::model::{ClusterIps, Event, MOST_WEIGHT, ObjectName, Protocol};
 
@@ -132,7 +133,7 @@ impl Converter {
         let name = valid_name(meta, fields)?;
         let namespace = &*meta.namespace;
         if !is_dns_label(namespace) {
-            fields.problem("metadata.namespace", format!("{namespace:?} is not a DNS label; object ignored"));
+            fields.problem("metadata.namespace", format!("{} is not a DNS label; object ignored", quoted(namespace)));
             return None;
         }
         Some(ObjectName::new(self.names.share(namespace), name))
@@ -148,7 +149,7 @@ impl Converter {
         if name.is_empty() || is_dns_label(name) {
             return Some(self.names.share(name));
         }
-        fields.problem(format_args!("{field}.name"), format!("{name:?} is not a DNS label; port ignored"));
+        fields.problem(format_args!("{field}.name"), format!("{} is not a DNS label; port ignored", quoted(name)));
         None
     }
 }
@@ -163,30 +164,46 @@ fn valid_name<'a>(meta: &'a Metadata<'_>, fields: &mut Fields<'_>) -> Option<&'a
     if is_dns_subdomain(name) {
         return Some(name);
     }
-    fields
-        .problem("metadata.name", format!("{name:?} is not a DNS subdomain of at most 253 characters; object ignored"));
+    fields.problem(
+        "metadata.name",
+        format!("{} is not a DNS subdomain of at most 253 characters; object ignored", quoted(name)),
+    );
     None
 }
+
+/// The most problems of an object that are kept, because the source remembers them as long as the object exists.
+const MOST_PROBLEMS: usize = 10;
 
 /// Reads the fields of one object and collects its problems.
 struct Fields<'a> {
     kind: &'static str,
     meta: &'a Metadata<'a>,
+    /// The first problems of the object.
     problems: Vec<Problem>,
+    /// The number of further problems.
+    more: usize,
 }
 
 impl<'a> Fields<'a> {
     fn of(kind: &'static str, meta: &'a Metadata<'_>) -> Self {
-        Self { kind, meta, problems: Vec::new() }
+        Self { kind, meta, problems: Vec::new(), more: 0 }
     }
 
     fn problem(&mut self, field: impl Display, text: impl Into<String>) {
-        let (object, field, text) = (self.meta.full_name(), field.to_string(), text.into());
-        self.problems.push(Problem { kind: self.kind, object, field, text });
+        if self.problems.len() < MOST_PROBLEMS {
+            let object = self.meta.full_name();
+            self.problems.push(Problem::new(self.kind, &object, &field.to_string(), &text.into()));
+        } else {
+            self.more += 1;
+        }
     }
 
     /// Returns the event, with the problems that were found in the object.
-    fn finish(self, event: Option<Event>) -> Converted {
+    fn finish(mut self, event: Option<Event>) -> Converted {
+        if self.more > 0 {
+            let (object, field) = (self.meta.full_name(), format!("{} more fields", self.more));
+            self.problems.push(Problem::new(self.kind, &object, &field, "cannot be used either"));
+        }
         Converted { event, problems: self.problems }
     }
 
@@ -194,7 +211,7 @@ impl<'a> Fields<'a> {
     fn ip(&mut self, field: impl Display, value: &str) -> Option<IpAddr> {
         let ip = parse_ip(value);
         if ip.is_none() {
-            self.problem(field, format!("{value:?} is not an IP address; ignored"));
+            self.problem(field, format!("{} is not an IP address; ignored", quoted(value)));
         }
         ip
     }
@@ -207,7 +224,7 @@ impl<'a> Fields<'a> {
                 Some(cidr) => cidrs.push(cidr),
                 None if value.trim().is_empty() => {}
                 None => {
-                    self.problem(format_args!("{field}[{index}]"), format!("{:?} is not a CIDR; ignored", &**value))
+                    self.problem(format_args!("{field}[{index}]"), format!("{} is not a CIDR; ignored", quoted(value)))
                 }
             }
         }
@@ -223,7 +240,7 @@ impl<'a> Fields<'a> {
             other => {
                 self.problem(
                     format_args!("{field}.protocol"),
-                    format!("{other:?} is not TCP, UDP or SCTP; port ignored"),
+                    format!("{} is not TCP, UDP or SCTP; port ignored", quoted(other)),
                 );
                 None
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::parse_weight;
 use super::{ASSIGN, ASSIGN_PORT, Converted, Converter, Fields, WithoutClusterIp};
 use crate::source::objects;
+use component::excerpt::quoted;
 use foldhash::HashSet;
 use ipnet::IpNet;
 use rules::model::{
@@ -106,7 +107,8 @@ impl Converter {
             if spec.ports.len() == 1 || known.insert((Arc::clone(&port.name), port.protocol)) {
                 ports.push(port);
             } else {
-                let text = format!("a port named {:?} with protocol {} came before; ignored", port.name, port.protocol);
+                let text =
+                    format!("a port named {} with protocol {} came before; ignored", quoted(&port.name), port.protocol);
                 fields.problem(format_args!("spec.ports[{index}]"), text);
             }
         }
@@ -186,7 +188,7 @@ fn cluster_ips(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> Opti
         if Family::of(ip) == family {
             set_cluster_ip(&mut found, ip);
         } else {
-            let text = format!("{:?} is not an {family} address; ignored", &**text);
+            let text = format!("{} is not an {family} address; ignored", quoted(text));
             fields.problem(format_args!("spec.clusterIPs[{index}]"), text);
         }
     }
@@ -209,7 +211,10 @@ fn parse_family(word: &str, index: usize, fields: &mut Fields<'_>) -> Option<Fam
         "IPv4" => Some(Family::V4),
         "IPv6" => Some(Family::V6),
         other => {
-            fields.problem(format_args!("spec.ipFamilies[{index}]"), format!("{other:?} is not IPv4 or IPv6; ignored"));
+            fields.problem(
+                format_args!("spec.ipFamilies[{index}]"),
+                format!("{} is not IPv4 or IPv6; ignored", quoted(other)),
+            );
             None
         }
     }
@@ -241,8 +246,10 @@ fn load_balancer_ips(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> 
                 ips.extend(ip.filter(|ip| known.insert(*ip)));
             }
             "Proxy" => {}
-            other => fields
-                .problem(format_args!("{field}.ipMode"), format!("{other:?} is not VIP or Proxy; ingress ignored")),
+            other => fields.problem(
+                format_args!("{field}.ipMode"),
+                format!("{} is not VIP or Proxy; ingress ignored", quoted(other)),
+            ),
         }
     }
     ips
@@ -263,7 +270,7 @@ fn reachable_ip(field: impl Display, text: &str, fields: &mut Fields<'_>) -> Opt
         IpAddr::V4(ip) if ip.is_broadcast() => "the broadcast address",
         _ => return Some(ip),
     };
-    fields.problem(field, format!("{text:?} is {special}; ignored"));
+    fields.problem(field, format!("{} is {special}; ignored", quoted(text)));
     None
 }
 
@@ -273,7 +280,7 @@ fn policy(word: &str, field: &str, fields: &mut Fields<'_>) -> TrafficPolicy {
         "" | "Cluster" => TrafficPolicy::Cluster,
         "Local" => TrafficPolicy::Local,
         other => {
-            fields.problem(field, format!("{other:?} is not Cluster or Local; Cluster is used"));
+            fields.problem(field, format!("{} is not Cluster or Local; Cluster is used", quoted(other)));
             TrafficPolicy::Cluster
         }
     }
@@ -288,7 +295,7 @@ fn external_policy(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) -> 
         "LoadBalancer" | "NodePort" => true,
         "" | "ClusterIP" => has_external_ips,
         other => {
-            fields.problem("spec.type", format!("{other:?} is not a Service type; ClusterIP is used"));
+            fields.problem("spec.type", format!("{} is not a Service type; ClusterIP is used", quoted(other)));
             has_external_ips
         }
     };
@@ -301,7 +308,7 @@ fn affinity_seconds(spec: &objects::ServiceSpec<'_>, fields: &mut Fields<'_>) ->
         "" | "None" => return None,
         "ClientIP" => {}
         other => {
-            fields.problem("spec.sessionAffinity", format!("{other:?} is not None or ClientIP; None is used"));
+            fields.problem("spec.sessionAffinity", format!("{} is not None or ClientIP; None is used", quoted(other)));
             return None;
         }
     }
@@ -343,7 +350,7 @@ fn choice<T: Copy>(
     let chosen = words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning);
     if chosen.is_none() {
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let text = format!("{given:?} is unknown, known are: {}; ignored", words.join(", "));
+        let text = format!("{} is unknown, known are: {}; ignored", quoted(given), words.join(", "));
         fields.problem(format_args!("metadata.annotations[{annotation}]"), text);
     }
     chosen
@@ -355,7 +362,7 @@ fn weights(object: &objects::Service<'_>, fields: &mut Fields<'_>) -> Weights {
     parse_weights(text).unwrap_or_else(|| {
         let field = format_args!("metadata.annotations[{}]", objects::WEIGHTS);
         let valid = format!("local=N or zone=N, or both with a comma between them, with N from 1 to {MOST_WEIGHT}");
-        fields.problem(field, format!("{text:?} is not {valid}; ignored"));
+        fields.problem(field, format!("{} is not {valid}; ignored", quoted(text)));
         Weights::default()
     })
 }

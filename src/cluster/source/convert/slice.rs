@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::{Converted, Converter, Fields, parse_weight};
 use crate::source::objects;
 use component::dns_names::is_dns_subdomain;
+use component::excerpt::quoted;
 use rules::model::{
     Conditions, Endpoint, EndpointSlice, Event, Family, Hints, MOST_WEIGHT, ObjectName, SlicePort, TriggerTime,
 };
@@ -39,7 +40,7 @@ impl Converter {
         // The label names the Service (B2).
         let service = object.metadata.label(objects::SERVICE_NAME).unwrap_or_default();
         if !is_dns_subdomain(service) {
-            let text = format!("{service:?} is not the name of a Service; slice ignored");
+            let text = format!("{} is not the name of a Service; slice ignored", quoted(service));
             fields.problem(format_args!("metadata.labels[{}]", objects::SERVICE_NAME), text);
             return None;
         }
@@ -108,7 +109,7 @@ impl Converter {
         let address = fields.ip(format_args!("endpoints[{index}].addresses[0]"), text)?;
         // All addresses of a slice have to be of the slice's address type (B3).
         if Family::of(address) != family {
-            let text = format!("{:?} is not an {family} address; ignored", &**text);
+            let text = format!("{} is not an {family} address; ignored", quoted(text));
             fields.problem(format_args!("endpoints[{index}].addresses[0]"), text);
             return None;
         }
@@ -147,7 +148,7 @@ fn weight(text: Option<&str>, fields: &mut Fields<'_>) -> u8 {
     let Some(text) = text else { return 1 };
     parse_weight(text).unwrap_or_else(|| {
         let field = format_args!("metadata.annotations[{}]", objects::WEIGHT);
-        fields.problem(field, format!("{text:?} is not a weight (1 to {MOST_WEIGHT}); 1 is used"));
+        fields.problem(field, format!("{} is not a weight (1 to {MOST_WEIGHT}); 1 is used", quoted(text)));
         1
     })
 }
@@ -158,7 +159,7 @@ fn slice_family(address_type: &str, fields: &mut Fields<'_>) -> Option<Family> {
         "IPv4" => Some(Family::V4),
         "IPv6" => Some(Family::V6),
         other => {
-            fields.problem("addressType", format!("{other:?} is not IPv4 or IPv6; slice ignored"));
+            fields.problem("addressType", format!("{} is not IPv4 or IPv6; slice ignored", quoted(other)));
             None
         }
     }

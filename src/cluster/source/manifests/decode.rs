@@ -28,6 +28,7 @@ use super::{ManifestProblem, Severity};
 use crate::source::Key;
 use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError, SlicePods};
+use component::excerpt::excerpt;
 use rules::model::Event;
 
 /// The number of decoded chunks of the second thread that may wait for the first thread.
@@ -152,6 +153,7 @@ impl<'a> Decoder<'a> {
 
     fn problem(&mut self, severity: Severity, text: String) {
         let (file, kind) = (Arc::clone(self.file), Some(self.kind));
+        let text = excerpt(&text, ManifestProblem::TEXT).into_owned();
         let problem = ManifestProblem { severity, file, document: self.document, text, kind };
         self.outcome.problems.push(problem);
     }

@@ -67,6 +67,8 @@ pub struct ManifestProblem {
 impl ManifestProblem {
     /// The value of `kind` for a document whose kind cannot be read.
     const NO_KIND: &'static str = "unknown";
+    /// The most characters of a problem: an object's name, a field's path and a message.
+    const TEXT: usize = 1_200;
 
     /// Returns a problem of a whole file or directory.
     fn of_file(file: &Arc<Path>, text: impl Into<String>) -> Self {

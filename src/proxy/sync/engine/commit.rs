@@ -74,8 +74,9 @@ impl<K: Kernel> Engine<K> {
         let commands = if parts.is_empty() { commands } else { parts.into_iter().flatten().chain(commands).collect() };
         report.kernel_time = if report.committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.journal.committed(&self.tables, &commands, repaired);
-        self.observers.transaction(&self.tables, commands.iter().any(deletes_clients));
-        self.tables.committed(&commands, Instant::now());
+        let now = Instant::now();
+        self.observers.transaction(&self.state, &self.tables, commands.iter().any(deletes_clients), now);
+        self.tables.committed(&commands, now);
         report.programmed = self.pending.succeeded(SystemTime::now());
         (report.added, report.removed) = count(&commands);
         self.finish(&left, &mut report);

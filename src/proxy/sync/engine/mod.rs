@@ -219,14 +219,14 @@ impl<K: Kernel> Engine<K> {
         let mut report = outcome?;
         let has_rules = |name: &ObjectName| self.tables.presence(&Owner::Service(name.clone())).0;
         let held_back = self.quarantine.names().map(|name| (name, has_rules(name))).collect();
-        self.observers.committed(&held_back, &families);
+        let start = Instant::now();
+        self.observers.committed(&held_back, &families, start);
         self.observers.health_checks.set_unserved(self.tables.foreign().map(|(family, ..)| family));
         report.programmed.retain(|(family, _)| self.tables.own_families().any(|own| own == *family));
         // The flag stays set after a failure, because the retry also repairs what another program changed before it.
         if std::mem::take(&mut self.may_have_changed) && report.committed.is_some() {
             self.observers.flows.all_changed();
         }
-        let start = Instant::now();
         report.flows = self.reconcile_flows(Moment::Sync, start);
         report.timing.flows = start.elapsed();
         self.split_maps(&mut report);

@@ -122,11 +122,7 @@ impl<K: Kernel> Engine<K> {
         refusals: &[Refusal],
     ) -> Forgetting {
         let Forgetting { mut stale, mode } = before;
-        debug!(
-            ?mode,
-            refused = refusals.len(),
-            "Kernel refused to delete session affinity entries; retrying without them"
-        );
+        debug!(refused = refusals.len(), "Kernel refused to delete session affinity entries; retrying without them");
         if mode == ForgetMode::Delete || mode == ForgetMode::OneByOne {
             remove_named(&mut stale, commands, own, refusals);
         }

@@ -13,6 +13,7 @@ use super::{
     Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, Undecodable, WatchEvent, bookmark,
 };
 use crate::source::objects::{self, Metadata};
+use component::excerpt::quoted;
 
 impl Decoder {
     /// Reads a line of a watch.
@@ -36,7 +37,7 @@ impl Decoder {
                 bookmark(&object.metadata)
             }
             "ERROR" => Ok(WatchEvent::Error(Status::of_body(line.object.get().as_bytes()))),
-            other => Err(format!("unknown event type {other:?}")),
+            other => Err(format!("unknown event type {}", quoted(other))),
         }
     }
 
@@ -76,7 +77,7 @@ impl Decoder {
             Ok(None) => (".".into(), "a field is there twice".into()),
             Err(error) => (".".into(), error.to_string()),
         };
-        self.undecodable(&identity, field, &reason)
+        self.undecodable(&identity, &field, &reason)
     }
 }
 

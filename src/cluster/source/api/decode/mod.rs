@@ -17,6 +17,7 @@ use super::resource::Resource;
 use crate::source::convert::{ConvertOptions, Converted, Converter, ObjectKind};
 use crate::source::objects::{self, EndpointSlice, Metadata, Node, Service, ServiceCidr, Text, message};
 use crate::source::{Key, Problem};
+use component::excerpt::{MESSAGE, excerpt, quoted};
 use rules::model::Event;
 
 /// How many characters are kept of the body of an error response that is not a Status.
@@ -153,7 +154,7 @@ impl Decoder {
         };
         if kind.strip_suffix("List") != Some(self.resource.name()) || page.version.is_empty() {
             let (wanted, version) = (self.resource.name(), page.version);
-            return Err(format!("a {kind:?} of version {version:?} is no list of {wanted}s"));
+            return Err(format!("a {} of version {} is no list of {wanted}s", quoted(&kind), quoted(&version)));
         }
         Ok(page)
     }
@@ -186,26 +187,26 @@ impl Decoder {
     /// Returns the result for an object of another kind. The result has no key, so that it does not affect an object of the decoder's kind
     /// with the same name.
     fn of_other_kind(&self, kind: &str, metadata: &Metadata<'_>) -> Undecodable {
-        let text = format!("the server sent a {kind:?}; it is not used");
+        let text = format!("the server sent a {}; it is not used", quoted(kind));
         Undecodable {
             key: None,
             version: version(&metadata.resource_version),
-            problem: Problem { kind: self.resource.name(), object: metadata.full_name(), field: "kind".into(), text },
+            problem: Problem::new(self.resource.name(), &metadata.full_name(), "kind", &text),
         }
     }
 
     /// Returns the result for an object that does not decode, with the field and the reason.
-    fn undecodable(&self, identity: &Identity<'_>, field: String, reason: &str) -> Undecodable {
+    fn undecodable(&self, identity: &Identity<'_>, field: &str, reason: &str) -> Undecodable {
         let object = match (&*identity.namespace, &*identity.name) {
             (_, "") => "without a name".into(),
             ("", name) => name.into(),
             (namespace, name) => format!("{namespace}/{name}"),
         };
-        let text = format!("{reason}; the object stays as it was");
+        let text = format!("{}; the object stays as it was", excerpt(reason, MESSAGE));
         Undecodable {
             key: self.key(identity),
             version: identity.version(),
-            problem: Problem { kind: self.resource.name(), object, field, text },
+            problem: Problem::new(self.resource.name(), &object, field, &text),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::{Decoder, Identity, ObjectKind, Page, ReadObject, Status, UNUSABLE_DELETION, WatchEvent, bookmark};
 use crate::source::objects::{Malformed, Message, Metadata, Text, Value, message};
+use component::excerpt::quoted;
 
 /// The first bytes of an envelope.
 const MAGIC: &[u8] = b"k8s\0";
@@ -24,7 +25,7 @@ impl Decoder {
                 bookmark(&object.metadata)
             }
             "ERROR" => Ok(WatchEvent::Error(StatusMessage::read(raw).map(Into::into).unwrap_or_default())),
-            other => Err(format!("unknown event type {other:?}")),
+            other => Err(format!("unknown event type {}", quoted(other))),
         }
     }
 
@@ -42,7 +43,7 @@ impl Decoder {
             Ok(object) => self.read::<T>(kind, &object),
             Err(error) => {
                 let Malformed { field, reason } = *error;
-                let field = if field.is_empty() { ".".to_owned() } else { field };
+                let field = if field.is_empty() { "." } else { &field };
                 Err(Box::new(self.undecodable(&identity(object), field, &reason)))
             }
         }
@@ -61,7 +62,8 @@ fn open(bytes: &[u8]) -> Result<Envelope<'_>, String> {
     match (&*envelope.content_encoding, &*envelope.content_type) {
         ("", "" | super::super::format::PROTOBUF) => Ok(envelope),
         (encoding, content) => {
-            Err(format!("an object in protobuf with content type {content:?} and encoding {encoding:?}"))
+            let (content, encoding) = (quoted(content), quoted(encoding));
+            Err(format!("an object in protobuf with content type {content} and encoding {encoding}"))
         }
     }
 }

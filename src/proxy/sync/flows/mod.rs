@@ -3,15 +3,20 @@
 //!
 //! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), which removed a UDP frontend (J10), or
 //! which repaired what another program changed; and after clients of session affinity were deleted, also between two syncs (J1).
-//! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after a Service lost an
-//! endpoint, and after the start; open connections are included only if an annotation of a Service asks to close connections (J12, J13). No
+//! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after the commit that removes
+//! an endpoint, and again until a list finds none; open connections are included only if an annotation of a Service asks to close connections (J12, J13), and
+//! only once what they lead to has been gone for two seconds ([`losses`]). No
 //! sync waits for the list of TCP and SCTP flows, because the kernel walks its whole table for it, even if the table is empty
 //! (`src/decisions/0008-flows.md`).
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. UDP frontends are also looked for in tables that were read, so a process that takes over another
 //! one's tables finds those that were removed between the two processes. It does not find such frontends of TCP and SCTP, because only the
-//! process before knew that their Service asked to close connections (J13).
+//! process before knew that their Service asked to close connections (J13); but it finds the endpoints that left meanwhile.
+
+mod losses;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -22,9 +27,10 @@ use tracing::{debug, warn};
 
 use super::tables::{ChangedIn, Tables};
 use component::logging::duration;
+use losses::Losses;
 use nft::packed::ValueRef;
 use node::kernel::Kernel;
-use rules::conntrack::{Examiner, Flow, Gone, Listing, loses_endpoints, may_answer};
+use rules::conntrack::{Examiner, Flow, Gone, Listing, Lost, loses_endpoints, lost_addresses};
 use rules::diff::{Content, Entry};
 use rules::model::{Change, CloseConnections, Family, Frontend, ObjectName, Protocol, Service, State};
 use rules::ruleset::reading;
@@ -57,8 +63,10 @@ pub(super) struct Flows {
     gone: Gone,
     /// Whether flows may lead to an endpoint that does not answer the first packet (J12).
     unanswered: bool,
-    /// Whether connections may be open to endpoints that are gone from Services that ask to close them (J13).
-    open: bool,
+    /// The same, because of changes that are not committed yet: until then the rules make such flows.
+    uncommitted: bool,
+    /// What open connections may lead to although it is gone (J13).
+    losses: Losses,
     /// The changed Services that asked to close connections to frontends that they no longer have.
     closing: BTreeSet<ObjectName>,
     /// When to try again after a failure, and the pause until then.
@@ -77,11 +85,11 @@ pub(super) enum Moment {
 }
 
 impl Default for Flows {
-    /// `unanswered` is set, because an earlier process may have left flows.
+    /// `uncommitted` is set, because an earlier process may have left flows.
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
-        let (gone, listed) = (Gone::default(), (Instant::now(), Duration::ZERO));
-        Self { known, changed, gone, unanswered: true, open: false, closing, retry: None, listed }
+        let (gone, losses, listed) = (Gone::default(), Losses::default(), (Instant::now(), Duration::ZERO));
+        Self { known, changed, gone, unanswered: false, uncommitted: true, losses, closing, retry: None, listed }
     }
 }
 
@@ -104,16 +112,14 @@ impl Flows {
                 if self.gone.endpoints.len() < MOST {
                     self.gone.add_endpoints(before);
                 }
-                let Some(service) = state.service(&before.service) else { return };
                 let after = state.slice(name);
-                self.unanswered |= loses_endpoints(before, after, may_answer);
-                self.open |= service.close_connections.is_some() && loses_endpoints(before, after, |_| true);
+                self.losses.endpoints(&before.service, lost_addresses(before, after));
+                self.uncommitted |= state.service(&before.service).is_some() && loses_endpoints(before, after);
             }
             Change::Service { name, before } => {
                 let wish = |service: &Service| service.close_connections;
-                let (before, now) = (before.as_deref().and_then(wish), state.service(name).and_then(wish));
-                self.open |= now.is_some() && before.is_none();
-                if before == Some(CloseConnections::EndpointOrServiceGone) {
+                self.losses.service(name, state.service(name).and_then(wish).is_some());
+                if before.as_deref().and_then(wish) == Some(CloseConnections::EndpointOrServiceGone) {
                     self.closing.insert(name.clone());
                 }
             }
@@ -148,24 +154,32 @@ impl Flows {
 
     /// Notes which frontends a transaction removed, as far as their flows are examined. Called after the kernel committed it, and before
     /// `tables` takes it over.
-    pub(super) fn committed(&mut self, tables: &Tables) {
-        let Self { changed, gone, closing, .. } = self;
+    pub(super) fn transaction(&mut self, state: &State, tables: &Tables, now: Instant) {
+        let Self { changed, gone, closing, losses, .. } = self;
         let mut wanted = Vec::new();
         if !changed.is_empty() || !closing.is_empty() {
             tables.each_changed(|_, name, table, _| {
-                let is_examined = |frontend: &Frontend| match frontend.protocol {
-                    Protocol::Udp => changed.contains_key(name),
-                    Protocol::Tcp | Protocol::Sctp => closing.contains(name),
-                };
                 let frontend = |entry| changed_frontend(table, entry);
-                gone.frontends.extend(table.changed.before_entries().filter_map(frontend).filter(is_examined));
+                for frontend in table.changed.before_entries().filter_map(frontend) {
+                    match frontend.protocol {
+                        Protocol::Udp if changed.contains_key(name) => _ = gone.frontends.insert(frontend),
+                        Protocol::Tcp | Protocol::Sctp if closing.contains(name) => {
+                            losses.frontend(frontend, name, now)
+                        }
+                        _ => {}
+                    }
+                }
                 wanted.extend(table.changed.entries().filter_map(frontend));
             });
         }
         closing.clear();
-        wanted.iter().for_each(|frontend| {
+        for frontend in &wanted {
             gone.frontends.remove(frontend);
-        });
+            losses.has_frontend(frontend);
+        }
+        if losses.is_asked() {
+            losses.read(read_addresses(state, tables), now);
+        }
         add_read(tables, gone);
         if gone.frontends.len() > MOST {
             let more = gone.frontends.len() - MOST;
@@ -177,10 +191,16 @@ impl Flows {
         }
     }
 
+    /// Notes that the kernel has committed all changes so far.
+    pub(super) fn committed(&mut self, now: Instant) {
+        self.unanswered |= std::mem::take(&mut self.uncommitted);
+        self.losses.committed(now);
+    }
+
     /// Returns when to examine flows between two syncs: after a failure, or because TCP and SCTP flows are to be listed; `None` if there is
     /// no need.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|next| self.rested(next)))
+        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|(_, at)| at).min())
     }
 
     /// Ends the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10, J12, J13). A failure is logged
@@ -196,19 +216,21 @@ impl Flows {
         if self.retry.is_some_and(|(at, _)| now < at) {
             return Vec::new();
         }
-        let others = self.others().filter(|next| moment == Moment::Idle && now >= self.rested(*next));
+        let others = self.others().find(|(_, at)| moment == Moment::Idle && *at <= now).map(|(listing, _)| listing);
         let listings: Vec<Listing> = self.udp().into_iter().chain(others).collect();
         if listings.is_empty() {
-            self.done(false);
+            self.done(None, now);
             return Vec::new();
         }
         let examined = self.changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
-        let mut examiner = Examiner::new(state, examined, &mut self.gone, node_addresses);
-        let (mut results, mut failure) = (Vec::new(), None);
+        let lost = if others == Some(Listing::Translated) { self.losses.due(now) } else { Lost::default() };
+        let mut examiner = Examiner::new(state, examined, &mut self.gone, &lost, node_addresses);
+        let (mut results, mut failure, mut found) = (Vec::new(), None, false);
         for family in families {
             let start = Instant::now();
             let examine = |listing: &Listing| {
                 let stale = kernel.flows(*family, *listing, &mut |flow| examiner.is_stale(flow))?;
+                found |= *listing != Listing::Udp && !stale.is_empty();
                 end(kernel, &stale, *family, node_addresses)
             };
             let outcome = listings.iter().map(examine).sum::<io::Result<usize>>();
@@ -229,9 +251,16 @@ impl Flows {
             if others.is_some() {
                 self.listed = (now, results.iter().map(|done| done.took).sum());
             }
-            self.done(others.is_some());
+            // A packet that was on its way during the commit may have made a flow behind the list.
+            self.done(others.filter(|_| !found), now);
             return results;
         };
+        self.failed(family, &error, now);
+        results
+    }
+
+    /// Notes that the flows of a family could not be examined.
+    fn failed(&mut self, family: Family, error: &io::Error, now: Instant) {
         let (first, most) = PAUSES;
         let pause = self.retry.map_or(first, |(_, pause)| (pause * 2).min(most));
         self.retry = Some((now + pause, pause));
@@ -239,19 +268,19 @@ impl Flows {
             err = %error, ipFamily = %family, retryAfter = %duration(pause),
             "Cannot examine flows; some may lead to endpoints that are gone until that works"
         );
-        results
     }
 
     /// Returns [`Listing::Udp`] if UDP flows have to be listed.
     fn udp(&self) -> Option<Listing> {
-        let is_needed = self.changed.values().any(|is_looked_at| *is_looked_at) || self.gone.has_frontends(true);
+        let is_needed = self.changed.values().any(|is_looked_at| *is_looked_at) || !self.gone.frontends.is_empty();
         is_needed.then_some(Listing::Udp)
     }
 
-    /// Returns which flows of TCP and SCTP have to be listed; `None` if none.
-    fn others(&self) -> Option<Listing> {
-        let open = self.open || self.gone.has_frontends(false);
-        if open { Some(Listing::Translated) } else { self.unanswered.then_some(Listing::Unanswered) }
+    /// Returns which flows of TCP and SCTP have to be listed, and from when on. The first listing includes the second one's.
+    fn others(&self) -> impl Iterator<Item = (Listing, Instant)> {
+        let open = self.losses.next().map(|at| (Listing::Translated, at.max(self.rested(Listing::Translated))));
+        let unanswered = self.unanswered.then(|| (Listing::Unanswered, self.rested(Listing::Unanswered)));
+        open.into_iter().chain(unanswered)
     }
 
     /// Returns from when on TCP and SCTP flows may be listed with `next`.
@@ -260,14 +289,14 @@ impl Flows {
         listed + rest(took, next)
     }
 
-    /// Forgets the changes for which flows were examined: those of UDP, and with `others` those of TCP and SCTP.
-    fn done(&mut self, others: bool) {
+    /// Forgets the changes for which flows were examined: those of UDP, and those of the flows of TCP and SCTP that were listed at `now`.
+    fn done(&mut self, others: Option<Listing>, now: Instant) {
         self.retry = None;
         self.changed.clear();
-        self.gone.endpoints.clear();
-        self.gone.frontends.retain(|frontend| frontend.protocol != Protocol::Udp && !others);
-        if others {
-            (self.unanswered, self.open) = (false, false);
+        self.gone = Gone::default();
+        self.unanswered &= others.is_none();
+        if others == Some(Listing::Translated) {
+            self.losses.done(now);
         }
     }
 }
@@ -301,6 +330,28 @@ fn udp_frontend(set: reading::FrontendSet, family: Family, key: &[u8]) -> Option
 fn changed_frontend(table: ChangedIn<'_>, entry: Entry<'_>) -> Option<Frontend> {
     let Content::Element(element) = entry.content else { return None };
     reading::frontend_set(table.set_name(entry))?.frontend(table.family, element.key())
+}
+
+/// Returns the addresses to which the rules that were read send packets, and that are in no slice.
+fn read_addresses(state: &State, tables: &Tables) -> HashSet<IpAddr> {
+    let mut read: HashSet<IpAddr> = HashSet::new();
+    for (family, dump, _) in tables.each_read() {
+        let maps = dump.sets.iter().filter(|(name, _)| reading::is_endpoint_map(name));
+        let endpoints =
+            maps.flat_map(|(_, (_, elements))| elements).filter_map(|element| match element.parts().value {
+                ValueRef::Data(value) => reading::slot_endpoint(family, value),
+                _ => None,
+            });
+        let rules = dump.chains.values().flat_map(|(_, rules)| rules);
+        read.extend(endpoints.chain(rules.filter_map(reading::rule_endpoint)).map(|endpoint| endpoint.ip()));
+    }
+    if !read.is_empty() {
+        let slices = state.services_unordered().flat_map(|service| state.slices_of(&service.name));
+        for endpoint in slices.flat_map(|slice| &slice.endpoints) {
+            read.remove(&endpoint.address);
+        }
+    }
+    read
 }
 
 /// Adds the UDP frontends that the tables held when they were read and no longer should hold, and the endpoints to which the rules in those
@@ -342,202 +393,5 @@ fn add_read(tables: &Tables, gone: &mut Gone) {
         let rules = dump.chains.values().flat_map(|(_, rules)| rules);
         gone.endpoints.extend(rules.filter_map(reading::rule_endpoint).take(MOST));
         gone.frontends.extend(frontends);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use nft::{Command, CommitError, Committed, Element, ReadError, Set, TableDump, TableName};
-
-    use super::*;
-    use node::kernel::ForeignWrites;
-    use rules::endpoints::Gathered;
-    use rules::model::Event;
-    use rules::model::testing::{self, name, port, slice, slice_port};
-
-    /// A fake kernel that has one UDP flow in each family, which leads to no endpoint. Records the listings and the number of deleted
-    /// flows.
-    #[derive(Default)]
-    struct Tracker {
-        listed: Vec<Family>,
-        deleted: usize,
-        fails: bool,
-    }
-
-    impl Kernel for Tracker {
-        fn commit(&mut self, _: &[Command]) -> Result<Committed, CommitError> {
-            unreachable!("flows are no business of nf_tables")
-        }
-
-        fn read(&mut self, _: &TableName) -> Result<Option<TableDump>, ReadError> {
-            unreachable!("flows are no business of nf_tables")
-        }
-
-        fn elements(&mut self, _: &TableName, _: &Set) -> Result<Vec<Element>, ReadError> {
-            unreachable!("flows are no business of nf_tables")
-        }
-
-        fn foreign_writes(&mut self, _: &[TableName], _: Instant) -> Result<ForeignWrites, ReadError> {
-            unreachable!("flows are no business of nf_tables")
-        }
-
-        fn flows(
-            &mut self,
-            family: Family,
-            listing: Listing,
-            is_wanted: &mut dyn FnMut(&Flow) -> bool,
-        ) -> io::Result<Vec<Flow>> {
-            if listing != Listing::Udp {
-                return Ok(Vec::new());
-            }
-            self.listed.push(family);
-            if self.fails {
-                return Err(io::Error::from_raw_os_error(1));
-            }
-            let to = if family == Family::V4 { "10.96.0.10:53" } else { "[fd00::10]:53" };
-            let to: SocketAddr = to.parse().unwrap();
-            let (protocol, handle) = (Protocol::Udp, Vec::new());
-            let flow = Flow {
-                protocol,
-                client: to,
-                original_destination: to,
-                reply_source: to,
-                is_unanswered: false,
-                timeout: 30,
-                handle,
-            };
-            Ok([flow].into_iter().filter(is_wanted).collect())
-        }
-
-        fn delete_flows(&mut self, flows: &[Flow], _: Option<IpAddr>) -> io::Result<usize> {
-            self.deleted += flows.len();
-            Ok(flows.len())
-        }
-
-        fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
-            unreachable!("given by the caller")
-        }
-    }
-
-    /// Returns a cluster with a DNS Service that has a UDP endpoint, and a Service that only has TCP.
-    fn cluster() -> State {
-        let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
-        dns.ports = vec![port("dns/udp", 53)];
-        let web = testing::service("shop/web", &["10.96.0.11"]);
-        testing::state([
-            Event::ServiceApplied(dns),
-            Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 5353)], &["10.244.0.1"])),
-            Event::ServiceApplied(web),
-            Event::SliceApplied(slice("shop/web-1", "shop/web", &[slice_port("http", 80)], &["10.244.0.2"])),
-        ])
-    }
-
-    /// The [`Flows`] of a process that has already examined the flows that an earlier process left.
-    fn flows() -> Flows {
-        Flows { unanswered: false, ..Flows::default() }
-    }
-
-    /// Notes a change of a Service; `fits` says whether the Service is within the limit of elements.
-    fn changed(flows: &mut Flows, state: &State, service: &str, fits: bool) {
-        let service = name(service);
-        flows.service_changed(&service, fits.then(|| Gathered::of(state, &service).has_udp_endpoints()));
-    }
-
-    fn reconcile(flows: &mut Flows, state: &State, kernel: &mut Tracker) -> Vec<usize> {
-        let now = flows.rested(Listing::Unanswered).max(Instant::now());
-        flows
-            .reconcile(state, kernel, &Family::BOTH, &[], (Moment::Idle, now))
-            .iter()
-            .map(|done| done.deleted)
-            .collect()
-    }
-
-    // UDP flows are listed once for each family, after a sync that changed a Service with a UDP port (B15, J1).
-    #[test]
-    fn flows_are_listed_once_a_family_and_only_when_a_service_with_udp_changed() {
-        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
-        changed(&mut flows, &state, "shop/web", true);
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0]);
-        assert_eq!(kernel.listed, [], "no UDP in it");
-        changed(&mut flows, &state, "shop/dns", true);
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "the flow to the cluster IP");
-        assert_eq!(kernel.listed, Family::BOTH);
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "not again before the next change");
-        assert_eq!((kernel.listed.len(), kernel.deleted), (2, 1));
-    }
-
-    #[test]
-    fn a_service_that_is_left_out_is_not_looked_at() {
-        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
-        changed(&mut flows, &state, "shop/dns", true);
-        changed(&mut flows, &state, "shop/dns", false);
-        flows.all_changed();
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0, 0], "the flows that nobody answered");
-        assert_eq!(kernel.listed, []);
-        changed(&mut flows, &state, "shop/dns", true);
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0], "it is small enough again");
-    }
-
-    // A flow that was made while other rules were in force may lead nowhere, so UDP flows are examined after a repair (G10, J1, J7).
-    #[test]
-    fn flows_made_under_the_rules_of_others_are_looked_through() {
-        let (state, mut flows, mut kernel) = (cluster(), flows(), Tracker::default());
-        changed(&mut flows, &state, "shop/dns", true);
-        changed(&mut flows, &state, "shop/web", true);
-        reconcile(&mut flows, &state, &mut kernel);
-        flows.all_changed();
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [1, 0]);
-        assert_eq!(reconcile(&mut flows, &state, &mut kernel), [0; 0], "once");
-    }
-
-    // The list of TCP and SCTP flows takes the kernel milliseconds even when there are none, so no sync waits for it, and a pause follows
-    // each list (J12).
-    #[test]
-    fn no_sync_waits_for_lists_of_connections_and_they_take_a_hundredth_of_the_time_or_less() {
-        let (state, mut flows, mut kernel) = (cluster(), Flows::default(), Tracker::default());
-        let examine = |flows: &mut Flows, kernel: &mut Tracker, moment, now| {
-            flows.reconcile(&state, kernel, &Family::BOTH, &[], (moment, now)).len()
-        };
-        let now = flows.listed.0;
-        assert_eq!(examine(&mut flows, &mut kernel, Moment::Sync, now), 0);
-        assert_eq!(flows.next_try(), Some(now), "at once, and after the sync");
-        assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 2, "both families");
-        assert_eq!(flows.next_try(), None);
-        let next = [Listing::Translated, Listing::Unanswered].map(|next| flows.rested(next));
-        assert!(now < next[0] && next[0] < next[1] && next[1] <= now + LONGEST_REST, "{next:?}");
-        flows.unanswered = true;
-        assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, now), 0, "not so soon again");
-        let next = flows.next_try().expect("later");
-        assert_eq!(examine(&mut flows, &mut kernel, Moment::Idle, next), 2);
-        assert_eq!(rest(Duration::from_millis(9), Listing::Unanswered), Duration::from_millis(2_700));
-        assert_eq!(rest(Duration::from_millis(9), Listing::Translated), Duration::from_millis(900));
-        assert_eq!(rest(Duration::from_secs(9), Listing::Translated), LONGEST_REST);
-    }
-
-    // A failed listing is repeated after growing pauses until it works, without any further change of the cluster (J8).
-    #[test]
-    fn a_list_that_fails_is_repeated_until_it_works() {
-        let (state, mut flows) = (cluster(), flows());
-        let mut kernel = Tracker { fails: true, ..Tracker::default() };
-        changed(&mut flows, &state, "shop/dns", true);
-        let mut now = Instant::now();
-        let mut pauses = Vec::new();
-        for _ in 0..12 {
-            assert_eq!(flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], (Moment::Idle, now)), []);
-            let next = flows.next_try().expect("it is tried again");
-            pauses.push((next - now).as_millis());
-            let tries = kernel.listed.len();
-            flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], (Moment::Idle, next - Duration::from_millis(1)));
-            assert_eq!(kernel.listed.len(), tries, "not before its time, whatever changes");
-            now = next;
-        }
-        assert_eq!(pauses[..3], [100, 200, 400]);
-        assert_eq!(pauses[10..], [60_000, 60_000]);
-        kernel.fails = false;
-        let done = flows.reconcile(&state, &mut kernel, &Family::BOTH, &[], (Moment::Idle, now));
-        assert_eq!(done.iter().map(|done| done.deleted).collect::<Vec<_>>(), [1, 0]);
-        assert_eq!((flows.next_try(), kernel.deleted), (None, 1));
     }
 }
