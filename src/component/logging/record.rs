@@ -15,6 +15,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
 
 use crate::config::GoDuration;
+use crate::redact::redact;
 
 /// The target of an `info!` that is logged from verbosity 1 on.
 pub const V1: &str = "v1";
@@ -82,6 +83,11 @@ impl<'a> Record<'a> {
         Self { severity: Severity::Error, verbosity: 0, time, place, message, fields: Vec::new() }
     }
 
+    /// Adds a field, without secrets: libraries log URLs, and errors quote text from outside.
+    pub(super) fn add(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.fields.push((name, without_secrets(value.into())));
+    }
+
     pub(super) fn of(event: &Event<'_>, time: Timestamp) -> Record<'static> {
         let metadata = event.metadata();
         let (severity, verbosity) = rank(metadata);
@@ -93,14 +99,22 @@ impl<'a> Record<'a> {
     }
 }
 
+fn without_secrets(value: Value) -> Value {
+    match value {
+        Value::String(text) => redact(&text).into(),
+        Value::Array(members) => members.into_iter().map(without_secrets).collect(),
+        other => other,
+    }
+}
+
 /// Copies the fields of an event into a record.
 struct Fields<'a>(&'a mut Record<'static>);
 
 impl Fields<'_> {
     fn put(&mut self, field: &Field, value: impl Into<Value>) {
         match (field.name(), value.into()) {
-            ("message", Value::String(text)) => self.0.message = text,
-            (name, value) => self.0.fields.push((name, value)),
+            ("message", Value::String(text)) => self.0.message = redact(&text),
+            (name, value) => self.0.add(name, value),
         }
     }
 }

@@ -13,10 +13,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use data_encoding::BASE64;
+use hyper::header::HeaderValue;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use secrecy::ExposeSecret as _;
 use tokio::net::lookup_host;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
@@ -26,7 +28,7 @@ use tracing::{debug, info, warn};
 use super::connector::{Connector, USER_AGENT};
 use super::error::chain;
 use super::format::{JSON, PROTOBUF};
-use super::proxy::{self, Kind, Proxy, Route, host_and_port, without_brackets};
+use super::proxy::{self, Kind, Proxy, Route, host_and_port, user_and_password, without_brackets};
 use super::tls::Authorities;
 use super::{EventSender, plugin};
 use rules::model::Event;
@@ -210,6 +212,8 @@ impl Server {
 
 fn build(Configuration { mut config, route, .. }: Configuration, url: &str) -> Result<kube::Client> {
     trim_token(&mut config)?;
+    let token = config.auth_info.token.as_ref().map(|token| HeaderValue::from_str(token.expose_secret()));
+    token.transpose().ok().context("the token has a character that no HTTP header may have, such as a line break")?;
     config.headers.push(("user-agent".parse()?, USER_AGENT.parse()?));
     if let (Route::Through(proxy), Some("http")) = (&route, config.cluster_url.scheme_str())
         && proxy.kind != Kind::Socks5
@@ -276,10 +280,34 @@ pub(super) async fn configuration(options: &ClientOptions) -> Result<Configurati
              (--master) or a directory (--manifests), or run in a pod with a ServiceAccount",
         )?,
     };
+    take_user(&mut config)?;
     let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let route = proxy.map_or_else(|| proxy::by_environment(&config.cluster_url, variable), Route::Through);
     let withheld = withhold_credentials(&mut config);
     Ok(Configuration { config, route, skipped, withheld })
+}
+
+/// Moves user and password from the server's URL to the credentials, because libraries log the URL. As in Go, they replace all other
+/// credentials except a certificate.
+fn take_user(config: &mut Config) -> Result<()> {
+    let authority = config.cluster_url.authority().map_or("", |authority| authority.as_str());
+    let Some((user, host)) = authority.rsplit_once('@') else { return Ok(()) };
+    let (user, password) =
+        user_and_password(user).context("user or password in the URL of the API server is not UTF-8")?;
+    let mut parts = config.cluster_url.clone().into_parts();
+    parts.authority = Some(host.parse()?);
+    config.cluster_url = parts.try_into()?;
+    let certificate = std::mem::take(&mut config.auth_info);
+    config.auth_info = AuthInfo {
+        username: Some(user),
+        password: Some(password.into()),
+        token: None,
+        token_file: None,
+        auth_provider: None,
+        exec: None,
+        ..certificate
+    };
+    Ok(())
 }
 
 /// Removes the user from a configuration whose URL is not encrypted, so that nobody on the way reads a token or password. Returns whether
@@ -466,6 +494,51 @@ mod tests {
         assert_eq!(found("192.0.2.7").await, ["192.0.2.7:80"]);
         assert_eq!(found("https://[2001:db8::7]:6443").await, ["[2001:db8::7]:6443"]);
         assert_eq!(found("https://127.0.0.1:6443").await, [""; 0]);
+    }
+
+    // As Go's client does with the user of a URL; libraries log the URL.
+    #[tokio::test]
+    async fn the_user_of_a_url_is_sent_in_place_of_other_credentials_and_is_no_part_of_the_url() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://me:p%40ss@192.0.2.7:6443/api?a=b"}}],
+            "users": [{"name": "u", "user": {"token": "t", "client-certificate": "/x"}}],
+        });
+        fs::write(file.path(), config.to_string()).unwrap();
+        let options = ClientOptions { kubeconfig: Some(file.path().to_owned()), ..ClientOptions::default() };
+        let Configuration { config: Config { cluster_url, auth_info, .. }, .. } =
+            configuration(&options).await.unwrap();
+        assert_eq!(cluster_url, "https://192.0.2.7:6443/api?a=b");
+        assert_eq!((auth_info.username.as_deref(), auth_info.client_certificate.as_deref()), (Some("me"), Some("/x")));
+        assert_eq!(auth_info.password.unwrap().expose_secret(), "p@ss");
+        assert!(auth_info.token.is_none());
+
+        let options = ClientOptions { master: Some("https://me@192.0.2.7".to_owned()), ..ClientOptions::default() };
+        let Configuration { config: Config { cluster_url, auth_info, .. }, .. } =
+            configuration(&options).await.unwrap();
+        assert_eq!(
+            (cluster_url.to_string(), auth_info.username.unwrap()),
+            ("https://192.0.2.7/".to_owned(), "me".to_owned())
+        );
+        assert!(auth_info.password.unwrap().expose_secret().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_token_that_no_header_may_have_is_an_error_that_does_not_show_it() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.7:6443"}}],
+            "users": [{"name": "u", "user": {"token": "secret\nline"}}],
+        });
+        fs::write(&file, config.to_string()).unwrap();
+        let options = ClientOptions { kubeconfig: Some(file), ..ClientOptions::default() };
+        let error = format!("{:#}", client(&options).await.err().unwrap());
+        assert!(error.contains("no HTTP header may have") && !error.contains("secret"), "{error}");
     }
 
     #[tokio::test]
