@@ -13,6 +13,7 @@ pub mod addresses;
 pub mod config;
 pub mod dns_names;
 pub mod http;
+pub mod log_runner;
 pub mod logging;
 #[cfg(any(test, feature = "testing"))]
 pub mod pages;

@@ -110,11 +110,15 @@ impl Quantity {
     #[must_use]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole and from 0 to 2 GiB")]
     pub(crate) fn bytes(&self) -> usize {
+        self.amount().clamp(0.0, Self::MOST_BYTES) as usize
+    }
+
+    /// Returns the amount as a whole number, rounded up.
+    pub(in crate::config) fn amount(&self) -> f64 {
         let end = self.0.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(self.0.len());
         let (number, suffix) = self.0.split_at(end);
         let unit = Self::SUFFIXES.iter().find(|(name, _)| *name == suffix).map_or(1.0, |(_, unit)| *unit);
-        let amount = number.parse().unwrap_or(0.0) * unit;
-        amount.ceil().clamp(0.0, Self::MOST_BYTES) as usize
+        (number.parse().unwrap_or(0.0) * unit).ceil()
     }
 
     pub(in crate::config) fn parse(text: &str) -> Option<Self> {
