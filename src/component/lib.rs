@@ -14,6 +14,7 @@ pub mod config;
 pub mod dns_names;
 pub mod excerpt;
 pub mod http;
+pub mod log_runner;
 pub mod logging;
 #[cfg(any(test, feature = "testing"))]
 pub mod pages;

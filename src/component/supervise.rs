@@ -1,25 +1,31 @@
-//! Runs the tasks and threads that must not fail while the process runs.
+//! Starts the threads and tasks of the program, and reports their failures.
 //!
-//! The module starts each task or thread with a name and reports its failure, at which the caller ends the process. A panic is a failure as
-//! well, and its text begins with the name of the task or thread. A task or thread that ends without an error is not reported.
+//! Errors: a [`Supervisor`] starts threads and tasks that must not fail while the process runs, and reports the error of one, at which the
+//! caller ends the process. A thread or task that ends without an error is not reported.
+//!
+//! Panics: a process with a log ends when any of its threads or tasks panics, including those of libraries (`logging`). Otherwise a process
+//! could look alive without doing all of its work. [`contained`] work is the exception: it serves one client, and a client must not be able
+//! to end the process.
 
 use std::any::Any;
+use std::env;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Scope, ScopedJoinHandle};
 
 use anyhow::Result;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The error that a task or a thread panicked, which is a defect of the program.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Panicked(String);
+/// The exit code after a panic, which is also that of a Go program, and so of upstream.
+pub const PANIC_EXIT_CODE: u8 = 2;
 
-impl Panicked {
-    /// The exit code after a panic, which is also the exit code of a Go program, and so of upstream.
-    pub const EXIT_CODE: u8 = 2;
+/// An environment variable of debug builds: the thread with this name panics when it starts, so that tests can check the effect of a panic in
+/// each thread. Release builds ignore the variable, so that it cannot end a proxy.
+const PANIC: &str = "KUBE_PROXY_NFT_PANIC";
+
+tokio::task_local! {
+    /// Set while the work for one client is polled.
+    static CONTAINED: ();
 }
 
 /// Starts tasks and threads. Clones report to the same [`Failures`].
@@ -42,31 +48,23 @@ pub fn new() -> (Supervisor, Failures) {
 }
 
 impl Supervisor {
-    /// Starts a task on the current runtime. If the task panics, the text of the failure begins with `name`, such as "the metrics server's
-    /// task".
-    pub fn task(&self, name: &'static str, work: impl Future<Output = Result<()>> + Send + 'static) {
-        let (supervisor, task) = (self.clone(), tokio::spawn(work));
-        tokio::spawn(async move {
-            supervisor.report(match task.await {
-                Ok(outcome) => outcome,
-                // An error other than a panic means that the runtime aborted the task because the runtime ended, which is no failure.
-                Err(error) => error.try_into_panic().map_or(Ok(()), |panic| Err(panicked(name, &*panic))),
-            });
-        });
+    /// Starts a task on the current runtime.
+    pub fn task(&self, work: impl Future<Output = Result<()>> + Send + 'static) {
+        let supervisor = self.clone();
+        tokio::spawn(async move { supervisor.report(work.await) });
     }
 
-    /// Starts a thread. `short` is the thread's name in the kernel, at most 15 bytes; the text of a panic begins with `name`.
+    /// Starts a thread. `name` is the thread's name in the kernel, at most 15 bytes.
     ///
     /// # Errors
     /// Fails when the system cannot start another thread.
     pub fn thread(
         &self,
-        short: &str,
         name: &'static str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let supervisor = self.clone();
-        thread::Builder::new().name(short.into()).spawn(move || supervisor.report(guarded(name, work)))
+        thread(name, move || supervisor.report(work()))
     }
 
     fn report(&self, outcome: Result<()>) {
@@ -88,16 +86,44 @@ impl Failures {
     }
 }
 
-/// Runs `work` and turns a panic into an error whose text begins with `name`.
+/// Starts a thread that reports no error. `name` is the thread's name in the kernel, at most 15 bytes.
 ///
 /// # Errors
-/// Returns any error of `work`, or an error if `work` panics. After a panic, do not use values that `work` changes.
-pub fn guarded<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
+/// Fails when the system cannot start another thread.
+pub fn thread<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    thread::Builder::new().name(name.into()).spawn(move || begin(name, work))
 }
 
-fn panicked(name: &str, panic: &(dyn Any + Send)) -> anyhow::Error {
-    Panicked(format!("{name} panicked: {}", text_of(panic))).into()
+/// Starts a thread that ends with `scope`. `name` is the thread's name in the kernel, at most 15 bytes.
+///
+/// # Errors
+/// Fails when the system cannot start another thread.
+pub fn scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    thread::Builder::new().name(name.into()).spawn_scoped(scope, move || begin(name, work))
+}
+
+fn begin<T>(name: &str, work: impl FnOnce() -> T) -> T {
+    if cfg!(debug_assertions) {
+        assert!(env::var(PANIC).as_deref() != Ok(name), "{PANIC} names this thread");
+    }
+    work()
+}
+
+/// Returns a future that does the work for one client: a panic in it ends this work, but not the process.
+pub fn contained<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    CONTAINED.scope((), work)
+}
+
+/// Whether the caller does [`contained`] work.
+pub(crate) fn is_contained() -> bool {
+    CONTAINED.try_with(|()| ()).is_ok()
 }
 
 /// Returns the message of a panic.
@@ -120,33 +146,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_is_a_failure_with_its_name() {
-        let (supervisor, mut failures) = new();
-        supervisor.task("the metrics server's task", async { panic!("no {}", "metrics") });
-        assert_eq!(next(&mut failures).await, "the metrics server's task panicked: no metrics");
-        supervisor.task("the health servers' task", async { panic!("plain") });
-        assert_eq!(next(&mut failures).await, "the health servers' task panicked: plain");
-    }
-
-    #[tokio::test]
-    async fn a_thread_that_panics_is_a_failure_with_its_name() {
-        let (supervisor, mut failures) = new();
-        let thread = supervisor.thread("config-watch", "the configuration watcher's thread", || panic!("out of files"));
-        assert_eq!(next(&mut failures).await, "the configuration watcher's thread panicked: out of files");
-        assert!(thread.unwrap().join().is_ok(), "the panic ended there");
-        supervisor.thread("odd", "the odd thread", || std::panic::panic_any(7)).unwrap();
-        assert_eq!(next(&mut failures).await, "the odd thread panicked: without a message");
-    }
-
-    #[tokio::test]
     async fn errors_are_failures_as_they_are_and_a_good_end_is_none() {
         let (supervisor, mut failures) = new();
-        supervisor.task("a task", async { Ok(()) });
-        supervisor.thread("thread", "a thread", || Ok(())).unwrap().join().unwrap();
+        supervisor.task(async { Ok(()) });
+        supervisor.thread("thread", || Ok(())).unwrap().join().unwrap();
         tokio::task::yield_now().await;
-        supervisor.task("a task", async { Err(anyhow!("the address is in use")) });
+        supervisor.task(async { Err(anyhow!("the address is in use")) });
         assert_eq!(next(&mut failures).await, "the address is in use");
-        supervisor.thread("thread", "a thread", || Err(anyhow!("the file was updated"))).unwrap();
+        supervisor.thread("thread", || Err(anyhow!("the file was updated"))).unwrap();
         assert_eq!(next(&mut failures).await, "the file was updated");
+    }
+
+    #[test]
+    fn the_message_of_a_panic_is_its_text() {
+        let text = |panic: fn()| text_of(&*std::panic::catch_unwind(panic).unwrap_err()).to_owned();
+        assert_eq!(text(|| panic!("plain")), "plain");
+        assert_eq!(text(|| panic!("no {}", "metrics")), "no metrics");
+        assert_eq!(text(|| std::panic::panic_any(7)), "without a message");
+    }
+
+    #[tokio::test]
+    async fn only_work_for_a_client_is_contained_also_between_other_tasks() {
+        let (go, wait) = tokio::sync::oneshot::channel();
+        let client = tokio::spawn(contained(async move {
+            let before = is_contained();
+            wait.await.unwrap();
+            before && is_contained() && !tokio::spawn(async { is_contained() }).await.unwrap()
+        }));
+        tokio::task::yield_now().await;
+        assert!(!is_contained());
+        go.send(()).unwrap();
+        assert!(client.await.unwrap());
     }
 }

@@ -4,8 +4,7 @@
 
 use std::process::ExitCode;
 
-use component::logging;
-use component::supervise::Panicked;
+use component::{log_runner, logging};
 use inspect::output::ReaderGone;
 use kube_proxy::app;
 
@@ -15,6 +14,9 @@ static ALLOCATOR: nft::memory::Reporting = nft::memory::Reporting(logging::out_o
 fn main() -> ExitCode {
     nft::signals::unblock_all();
     nft::memory::give_back_large_blocks();
+    if let Some(code) = log_runner::run(std::env::args_os()) {
+        return code;
+    }
     // The log is flushed when `main` ends, also after a panic.
     let _flush = logging::FlushOnDrop;
     match app::start(std::env::args_os()) {
@@ -22,7 +24,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<ReaderGone>() => ExitCode::from(ReaderGone::EXIT_CODE),
         Err(error) => {
             logging::fatal(&error);
-            ExitCode::from(if error.is::<Panicked>() { Panicked::EXIT_CODE } else { 1 })
+            ExitCode::FAILURE
         }
     }
 }

@@ -60,7 +60,7 @@ fn move_to(proxy: &Proxy<'_>, world: &World, n: u8) {
 }
 
 /// A pipe of the smallest size that there is.
-fn narrow_pipe() -> (PipeReader, PipeWriter) {
+pub(super) fn narrow_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     fcntl_setpipe_size(&writer, 4096).unwrap();
     (reader, writer)
@@ -68,7 +68,7 @@ fn narrow_pipe() -> (PipeReader, PipeWriter) {
 
 /// Writes into a pipe until nothing more fits. The pipe is opened anew for that: a flag of the writer that is there would be the
 /// proxy's too.
-fn fill(pipe: &PipeWriter) {
+pub(super) fn fill(pipe: &PipeWriter) {
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap();
     let mut end = OpenOptions::new().write(true).custom_flags(flags).open(path).unwrap();

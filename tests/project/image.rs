@@ -55,7 +55,9 @@ fn the_image_holds_the_binary_its_libraries_and_their_licences() {
     for needed in ["libc.so.6", "libmnl.so.0", "libnftnl.so.11", "ld-linux"] {
         assert!(libraries.iter().any(|name| name.contains(needed)), "{needed} is not in {libraries:?}");
     }
-    assert_eq!(names.len(), 1 + libraries.len() + licences, "nothing else: {names:?}");
+    assert_eq!(names.len(), 2 + libraries.len() + licences, "nothing else: {names:?}");
+    // A link, so that the image has the binary once.
+    assert_eq!(fs::read_link(root.join("go-runner")).unwrap(), Path::new("usr/local/bin/kube-proxy"));
     for licence in
         ["doc/libnftnl11/copyright", "doc/kube-proxy-nft/LICENSE", "common-licenses/GPL-2", "common-licenses/GPL-3"]
     {
@@ -69,10 +71,8 @@ struct Container(Child);
 impl Container {
     /// Starts `kube-proxy ARGS` from the root, read-only, with CAP_NET_ADMIN only and no way to more, and a folder with its files.
     fn start(node: &Namespace, root: &Path, mounted: &Path, args: &[&str]) -> Self {
-        let mut command = node.command("bwrap");
-        command.args(["--die-with-parent", "--unshare-pid", "--as-pid-1", "--cap-drop", "ALL"]);
-        command.args(["--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(root).args(["/", "--proc", "/proc", "--ro-bind"]);
-        command.arg(mounted).args(["/var/lib/kube-proxy", "/usr/local/bin/kube-proxy"]).args(args);
+        let mut command = contained(node, root);
+        command.arg("--ro-bind").arg(mounted).args(["/var/lib/kube-proxy", "/usr/local/bin/kube-proxy"]).args(args);
         Self(command.spawn().unwrap())
     }
 
@@ -87,6 +87,14 @@ impl Container {
             }
         }
     }
+}
+
+/// The start of a command that runs a program from the root, read-only, as process 1 with CAP_NET_ADMIN only.
+fn contained(node: &Namespace, root: &Path) -> Command {
+    let mut command = node.command("bwrap");
+    command.args(["--die-with-parent", "--unshare-pid", "--as-pid-1", "--cap-drop", "ALL"]);
+    command.args(["--cap-add", "CAP_NET_ADMIN", "--ro-bind"]).arg(root).args(["/", "--proc", "/proc"]);
+    command
 }
 
 impl Drop for Container {
@@ -162,6 +170,25 @@ fn commands_that_look_at_a_node_run_from_the_image_root_with_one_capability() {
             assert!(found == Some(code) && output.contains(text), "{layout}: {arguments:?}: {found:?}, {output}");
         }
     }
+}
+
+// kops starts the proxy like this; the file is a mount of its own there.
+#[test]
+fn a_static_pod_of_kops_starts_from_the_image_root_and_its_log_is_in_the_file_and_on_standard_output() {
+    let (directory, root) = image_root();
+    let log = directory.path().join("kube-proxy.log");
+    fs::write(&log, "").unwrap();
+    // Mounts need places in a root that is read-only.
+    fs::create_dir_all(root.join("var/log")).unwrap();
+    fs::write(root.join("var/log/kube-proxy.log"), "").unwrap();
+    let node = Namespace::new("kops");
+    let mut command = contained(&node, &root);
+    command.arg("--bind").arg(&log).args(["/var/log/kube-proxy.log", "/go-runner"]);
+    command.args(["--log-file=/var/log/kube-proxy.log", "--also-stdout", "/usr/local/bin/kube-proxy", "--version"]);
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.starts_with("Kubernetes v"), "{output:?}");
+    assert_eq!(fs::read_to_string(&log).unwrap(), printed);
 }
 
 #[test]

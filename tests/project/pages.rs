@@ -200,6 +200,13 @@ fn flaw_of(words: &[String]) -> Option<String> {
             .find(|word| !known(word))
             .map(|word| format!("kube-proxy {word}"));
     }
+    // What the runner of the image starts is a command of its own.
+    if words.first().is_some_and(|word| word == "/go-runner")
+        && let Some(inner) = words.iter().position(|word| word.ends_with("/kube-proxy"))
+    {
+        let proxy = [&["kube-proxy".to_owned()], &words[inner + 1..]].concat();
+        return flaw_of(&words[..inner]).or_else(|| flaw_of(&proxy));
+    }
     if let Some(inner) = words.iter().position(|word| word == "--") {
         return flaw_of(&words[inner + 1..]).or_else(|| flaw_of(&words[..inner]));
     }

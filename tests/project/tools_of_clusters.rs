@@ -66,4 +66,15 @@ pub(super) const FLAGS: &[(&str, &[&str])] = &[
     ("ipset list", &["-n"]),
     ("ipset destroy", &[]),
     ("source", &[]),
+    ("sed", &["-i"]),
+    ("/bin/sh", &["-c"]),
+    // Our own binary under another name.
+    (
+        "/go-runner",
+        &["--log-file", "--also-stdout", "--redirect-stderr", "--log-file-size", "--log-file-age", "--flush-interval"],
+    ),
+    ("kops get assets", &["--copy"]),
+    ("kops edit cluster", &[]),
+    ("kops update cluster", &["--yes"]),
+    ("kops rolling-update cluster", &["--yes", "--force"]),
 ];

@@ -32,6 +32,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use file::DecodeError;
 
 pub use change::ConfigFile;
+pub(crate) use cli::go_bool;
 pub use cli::{ManifestArgs, ProxyArgs, RenderArgs};
 pub use command_line::{CommandLine, check_content, load, load_with};
 pub use duration::GoDuration;
@@ -43,6 +44,13 @@ pub use release::{KUBERNETES_MINOR, OLDEST_KUBERNETES_MINOR, major_and_minor, ou
 /// The upper limit of the minimum time between two syncs that the proxy derives from the processor time of a sync when
 /// `nftables.minSyncPeriod` is not set (G3). It is upstream's default for this field.
 pub const AUTOMATIC_LIMIT: Duration = Duration::from_secs(1);
+
+/// Returns a quantity of Kubernetes such as `10M` as a whole number, rounded up; `None` if the text is none. A larger amount than fits stands
+/// for the largest.
+#[allow(clippy::cast_possible_truncation, reason = "a float that does not fit becomes the nearest integer")]
+pub(crate) fn quantity(text: &str) -> Option<i64> {
+    file::Quantity::parse(text).map(|quantity| quantity.amount() as i64)
+}
 
 /// The action that the command line requests.
 #[derive(Debug)]

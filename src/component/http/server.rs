@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use tracing::debug;
 
 use super::limit::{ConnectionLimit, Permit};
 use super::{Request, Response};
+use crate::supervise::contained;
 
 /// The pause after a failure to accept a connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -91,28 +91,14 @@ impl Server {
     }
 
     /// Waits for ever. Use it for a server that runs as long as the process.
-    ///
-    /// # Panics
-    /// Panics when the task that accepts connections panicked.
     pub async fn forever(mut self) {
-        // The task ends when the server is closed, which cannot happen while this function owns it, or by a panic.
-        if let Err(ended) = (&mut self.accepting).await
-            && let Ok(panic) = ended.try_into_panic()
-        {
-            resume_unwind(panic);
-        }
-    }
-
-    /// Returns whether the server accepts connections: false after its accepting task panicked.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        !self.accepting.is_finished()
+        // The task ends when the server is closed, which cannot happen while this function owns it.
+        let _ended = (&mut self.accepting).await;
     }
 
     /// Stops listening and waits until the port is free. A separate task answers the requests that have already arrived.
     pub async fn close(self) {
         self.stop.send_replace(true);
-        // Ignore the result: the port is also free after a panic of the task.
         let _ended = self.accepting.await;
     }
 }
@@ -131,13 +117,13 @@ where
                 Ok((stream, _)) => {
                     let (permit, evicted) = limits.connections.acquire().await;
                     let (limits, respond, stopped) = (limits.clone(), respond.clone(), stopped.clone());
-                    connections.spawn(async move {
+                    connections.spawn(contained(async move {
                         tokio::select! {
                             () = connection(stream, &permit, limits, respond, stopped) => {}
                             _ = evicted => debug!("Closed a connection to serve a new one within the limit"),
                         }
                         drop(permit);
-                    });
+                    }));
                 }
                 Err(error) => {
                     debug!(err = %error, "Cannot accept a connection");

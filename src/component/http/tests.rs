@@ -222,39 +222,6 @@ async fn dropping_a_server_ends_it() {
     assert!(!is_open(address).await);
 }
 
-#[tokio::test]
-async fn a_panic_while_accepting_reaches_the_task_that_waits_for_the_server() {
-    struct Fragile;
-    impl Clone for Fragile {
-        fn clone(&self) -> Self {
-            panic!("out of memory")
-        }
-    }
-    let start = || {
-        let (listener, fragile) = (bind("127.0.0.1:0".parse().unwrap()).unwrap(), Fragile);
-        let address = listener.local_addr().unwrap();
-        let server = Server::start(listener, Limits::default(), move |_| {
-            let _captured = &fragile;
-            async { response(StatusCode::OK, PLAIN, "ok") }
-        });
-        (address, server)
-    };
-    let (address, server) = start();
-    assert!(server.is_running());
-    let waiting = tokio::spawn(server.forever());
-    let _dialled = TcpStream::connect(address).await;
-    let panic = timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap_err().into_panic();
-    assert_eq!(panic.downcast_ref(), Some(&"out of memory"));
-
-    let (address, server) = start();
-    let _dialled = TcpStream::connect(address).await;
-    let mut tries = 0..500;
-    while server.is_running() && tries.next().is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(!server.is_running());
-}
-
 // An unspecified IPv6 address does not include IPv4 (K5).
 #[tokio::test]
 async fn an_unspecified_ipv6_address_leaves_ipv4_alone() {

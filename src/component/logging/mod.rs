@@ -1,8 +1,8 @@
 //! The log: writes records to standard error, as klog's text or as component-base's JSON, with the verbosities of Kubernetes.
 //!
-//! The module logs the events of `tracing`, panics, and the error that ends the process. With `splitStream`, informational records go to
-//! standard output. `-v` and `--vmodule` decide which records of this program are logged (`filter`), and `RUST_LOG` decides about records
-//! of libraries.
+//! The module logs the events of `tracing`, panics, and the error that ends the process. A panic ends the process, too. With `splitStream`,
+//! informational records go to standard output. `-v` and `--vmodule` decide which records of this program are logged (`filter`), and
+//! `RUST_LOG` decides about records of libraries. No record has what looks like a secret ([`crate::redact`]).
 //!
 //! Invariants: a thread that logs never waits for the reader of the log (`queue`). A record has a bounded length (`record`), and how many
 //! records the objects of a user cause is bounded (`limit`). Only the first line of a record looks like the beginning
@@ -25,6 +25,7 @@ mod text;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::panic::{Location, PanicHookInfo};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
@@ -59,6 +60,8 @@ static FORM: OnceLock<Form> = OnceLock::new();
 
 /// How long a process that ends waits for a slow reader of one stream of the log, each time that it waits.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+/// The time from a panic to the end of the process, whatever hangs.
+const PANIC_ENDS: Duration = Duration::from_secs(10);
 
 /// The settings of the started log: the format of records, and the streams to which they are written.
 struct Form {
@@ -156,9 +159,28 @@ pub fn init(config: &LoggingConfig) -> Verbosity {
     let filter = Arc::new(RwLock::new(filter));
     if set_global_default(Log { filter: Arc::clone(&filter), limits: Mutex::default() }).is_ok() {
         FORM.get_or_init(|| Form::new(config));
-        panic::set_hook(Box::new(log_panic));
+        panic::set_hook(Box::new(end_by_panic));
     }
     Verbosity(filter)
+}
+
+/// Logs a panic and ends the process, because other threads may not notice the end of the thread or task that panics. A panic in
+/// [`supervise::contained`] work is only logged.
+fn end_by_panic(panic: &PanicHookInfo<'_>) {
+    if supervise::is_contained() {
+        return log_panic(panic);
+    }
+    let code = supervise::PANIC_EXIT_CODE.into();
+    // The process ends in time even if the panicking thread holds a lock that it needs below, or if the reader of the log hangs.
+    let _ = supervise::thread("panic", move || {
+        thread::sleep(PANIC_ENDS);
+        process::exit(code);
+    });
+    log_panic(panic);
+    flush();
+    // These lines are left if the thread that writes the log panicked.
+    let _ = io::stderr().write_all(ERRORS.take_all().as_bytes());
+    process::exit(code)
 }
 
 /// Logs a panic instead of printing it, with a backtrace if `RUST_BACKTRACE` asks for one.
@@ -169,7 +191,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     record.add("thread", thread::current().name().unwrap_or_default());
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        record.fields.push(("stacktrace", backtrace.to_string().into()));
+        record.add("stacktrace", backtrace.to_string());
     }
     Form::get().write(&record);
 }
@@ -194,10 +216,10 @@ pub fn start_writing() {
 }
 
 /// Starts a thread that writes the lines of a queue to `out`.
-fn write(name: &str, queue: &'static Queue, out: Buffer<File>) {
+fn write(name: &'static str, queue: &'static Queue, out: Buffer<File>) {
     let report = |lines| warn!(lines, "Dropped log lines because the reader of the log was too slow");
     // Ignore the error: it could not be logged without this thread, and a process that cannot start threads fails soon anyway.
-    let _ = thread::Builder::new().name(name.to_owned()).spawn(move || queue.write_to(out, report));
+    let _ = supervise::thread(name, move || queue.write_to(out, report));
 }
 
 /// Sets the function that counts dropped lines, and calls it with the number of lines dropped so far. `count` must neither block nor log.

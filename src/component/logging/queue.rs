@@ -128,6 +128,11 @@ impl Queue {
         }
     }
 
+    /// Removes the waiting lines from the queue and returns them.
+    pub(super) fn take_all(&self) -> String {
+        self.lock().lines.drain(..).collect()
+    }
+
     fn next(&self) -> Work {
         let mut state = self.lock();
         loop {

@@ -16,6 +16,7 @@ use tracing::{Event, Level, Metadata};
 
 use crate::config::GoDuration;
 use crate::excerpt::{MESSAGE, excerpt};
+use crate::redact::redact;
 
 /// The most characters of the message, and of each field. Code that logs a value from outside quotes only its beginning
 /// ([`crate::excerpt`]); this limit holds for all code.
@@ -92,9 +93,10 @@ impl<'a> Record<'a> {
         Self { severity: Severity::Warning, ..Self::error(time, place, message) }
     }
 
-    /// Adds a field. Cuts text that is longer than [`LONGEST`], and leaves out members of a list that are too many for it.
+    /// Adds a field, without the secrets that its texts may have: libraries log what they are given, and errors quote it. Cuts text that is
+    /// longer than [`LONGEST`], and leaves out members of a list that are too many for it.
     pub(super) fn add(&mut self, name: &'static str, value: impl Into<Value>) {
-        let value = match value.into() {
+        let value = match without_secrets(value.into()) {
             Value::String(text) => excerpt(&text, LONGEST).into(),
             Value::Array(members) => shortened(members),
             other => other,
@@ -110,6 +112,14 @@ impl<'a> Record<'a> {
         let mut record = Record { severity, verbosity, time, place, message: String::new(), fields: Vec::new() };
         event.record(&mut Fields(&mut record));
         record
+    }
+}
+
+fn without_secrets(value: Value) -> Value {
+    match value {
+        Value::String(text) => redact(&text).into(),
+        Value::Array(members) => members.into_iter().map(without_secrets).collect(),
+        other => other,
     }
 }
 
@@ -136,7 +146,7 @@ struct Fields<'a>(&'a mut Record<'static>);
 impl Fields<'_> {
     fn put(&mut self, field: &Field, value: impl Into<Value>) {
         match (field.name(), value.into()) {
-            ("message", Value::String(text)) => self.0.message = excerpt(&text, LONGEST).into_owned(),
+            ("message", Value::String(text)) => self.0.message = excerpt(&redact(&text), LONGEST).into_owned(),
             (name, value) => self.0.add(name, value),
         }
     }

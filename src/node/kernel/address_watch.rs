@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::kernel::errno::ENOBUFS;
+use component::supervise;
 use nft::socket::{Bus, Socket};
 
 /// `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
@@ -57,7 +58,7 @@ impl AddressWatch {
     pub(super) fn new() -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let weak = Arc::downgrade(&shared);
-        thread::Builder::new().name("address-watch".into()).spawn(move || follow(&weak))?;
+        supervise::thread("address-watch", move || follow(&weak))?;
         Ok(Self(shared))
     }
 

@@ -6,6 +6,7 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
+use component::supervise;
 use nft::{Batch, Command, CommitError, Committed};
 
 /// Commits transactions one after the other until one fails. Returns the results of those that were committed, and the error of the one after
@@ -24,7 +25,7 @@ pub(super) fn commit_each(
         let encoder =
             move || transactions.iter().map(|commands| Batch::encode(commands)).try_for_each(|b| sender.send(b));
         // If the thread cannot be started, the sender is dropped, and each transaction is encoded here.
-        let _ = thread::Builder::new().name("encoder".into()).spawn_scoped(scope, encoder);
+        let _ = supervise::scoped(scope, "encoder", encoder);
         let results = transactions.iter().map(|commands| {
             let batch = encoded.recv().unwrap_or_else(|_| Batch::encode(commands));
             commit(&batch?, commands)

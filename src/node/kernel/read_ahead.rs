@@ -6,9 +6,9 @@
 //! sockets, which makes transactions slower.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 use std::time::Duration;
 
+use component::supervise;
 use nft::{Connection, ReadError, TableAhead, TableDump, TableName};
 
 /// How long the tables are kept after they were read. Objects arrive sooner, unless the API server does not answer.
@@ -39,7 +39,7 @@ impl ReadAhead {
                 let _ = give.send(tables);
             }
         };
-        thread::Builder::new().name("read-ahead".into()).spawn(read).ok()?;
+        supervise::thread("read-ahead", read).ok()?;
         Some(Self { ask, answer, tables: Vec::new() })
     }
 

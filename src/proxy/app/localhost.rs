@@ -57,9 +57,7 @@ impl Localhost {
             runtime.block_on(proxy.run(stopped));
             Ok(())
         };
-        let name = "the thread of localhost node ports";
-        let thread =
-            supervisor.thread("localhost", name, body).context("cannot start the thread of localhost node ports")?;
+        let thread = supervisor.thread("localhost", body).context("cannot start the thread of localhost node ports")?;
         self.running = Some((stop, thread));
         Ok(())
     }

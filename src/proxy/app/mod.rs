@@ -32,7 +32,6 @@ use crate::sync::layout;
 use component::config::{self, Config, Flowtable, Invocation};
 use component::logging::{self, V1, Verbosity};
 use component::privileges;
-use component::supervise::guarded;
 use inspect::output::ReaderGone;
 use node::kernel::Lock;
 use node::kernel::leftovers::CleanUp;
@@ -43,8 +42,7 @@ use run::Writers;
 /// `render --diff` (`inspect::CommandOutcome`, `inspect::COULD_NOT_LOOK`).
 ///
 /// # Errors
-/// The error to show to the user, with exit code 1; [`component::supervise::Panicked`] and [`ReaderGone`] have exit codes of their own, and
-/// [`ReaderGone`] is not shown.
+/// The error to show to the user, with exit code 1; [`ReaderGone`] has an exit code of its own and is not shown.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
     match config::load_with(args, commands::add) {
         Ok(Invocation::Command(matches)) => look(commands::run(&matches)),
@@ -52,7 +50,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode> {
         Ok(Invocation::Render { config, manifests, is_named, args }) if !args.diff.is_empty() => {
             look(render::diff(config, is_named, &manifests, &args))
         }
-        other => guarded("the main thread", || proxy(other?)).map(|()| ExitCode::SUCCESS),
+        other => proxy(other?).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -57,7 +57,7 @@ fn spawn_one(
         }
     };
     supervisor
-        .thread(thread, "the reader of refused packets", body)
+        .thread(thread, body)
         .with_context(|| format!("cannot start the thread that reads the counters of {chain}"))?;
     Ok(())
 }

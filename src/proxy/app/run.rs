@@ -91,7 +91,7 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         localhost: feed,
         own_writes,
     };
-    let sync = supervisor.thread(SYNC_THREAD, "the sync loop's thread", move || sync.run(&events))?;
+    let sync = supervisor.thread(SYNC_THREAD, move || sync.run(&events))?;
     let failure = tokio::select! {
         Ok(()) = signal => None,
         error = failures.next() => Some(error),
@@ -139,8 +139,7 @@ fn publish_events(config: &Config, metrics: Metrics, supervisor: &Supervisor) ->
         runtime.shutdown_background();
         Ok(())
     };
-    let thread =
-        supervisor.thread("events", "the events' thread", body).context("cannot start the thread of the events")?;
+    let thread = supervisor.thread("events", body).context("cannot start the thread of the events")?;
     Ok((recorder, EventThread { stop, thread: Some(("the events' thread", thread)) }))
 }
 
@@ -155,7 +154,6 @@ fn watch_config(config: &Config, supervisor: &Supervisor) -> Result<()> {
         }
         bail!("content of the proxy server's configuration file was updated")
     };
-    let name = "the configuration watcher's thread";
-    supervisor.thread("config-watch", name, body).context("cannot watch the configuration file")?;
+    supervisor.thread("config-watch", body).context("cannot watch the configuration file")?;
     Ok(())
 }

@@ -95,7 +95,7 @@ impl Servers<'_> {
         let listen = server::Listen { address, hard_fail, connections };
         let run = server::run(listen, self.metrics.clone(), pages);
         let recorder = self.recorder.clone();
-        self.supervisor.task("the metrics server's task", async move {
+        self.supervisor.task(async move {
             Ok(run.await.inspect_err(|error| recorder.record(ReportedEvent::MetricsFailed(error.to_string())))?)
         });
     }
@@ -108,7 +108,7 @@ impl Servers<'_> {
         let listen = health::Listen { healthz: self.config.healthz_bind_address, hard_fail, connections };
         let observer = HealthObserver { metrics: self.metrics.clone(), recorder: self.recorder.clone() };
         let (run, recorder) = (servers.run(listen, Arc::new(observer)), self.recorder.clone());
-        self.supervisor.task("the health servers' task", async move {
+        self.supervisor.task(async move {
             Ok(run.await.inspect_err(|error| recorder.record(ReportedEvent::HealthzFailed(error.to_string())))?)
         });
         reporter

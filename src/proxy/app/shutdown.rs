@@ -61,7 +61,7 @@ pub(super) fn on_signal(
         drop(logging::FlushOnDrop);
         process::exit(1);
     };
-    supervisor.thread("signals", "the signals' thread", wait).context("cannot start the thread of the signals")?;
+    supervisor.thread("signals", wait).context("cannot start the thread of the signals")?;
     Ok(received)
 }
 

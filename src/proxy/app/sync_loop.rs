@@ -195,7 +195,7 @@ pub(super) fn spawn_counters(config: &Config, metrics: &Metrics, supervisor: &Su
             thread::sleep(next);
         }
     };
-    supervisor.thread("counters", "the counters' thread", body).context("cannot start the thread of the counters")?;
+    supervisor.thread("counters", body).context("cannot start the thread of the counters")?;
     Ok(())
 }
 
@@ -227,8 +227,6 @@ pub(super) fn spawn_fast_path(
         }
         Ok(())
     };
-    supervisor
-        .thread("fast-path", "the fast path's thread", body)
-        .context("cannot start the thread of the fast path")?;
+    supervisor.thread("fast-path", body).context("cannot start the thread of the fast path")?;
     Ok(Some(sender))
 }

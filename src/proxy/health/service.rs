@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::failing::Failing;
 use super::{Check, CheckName, Observer, Shared, Snapshot};
@@ -113,22 +113,14 @@ impl ServiceServers {
         })
     }
 
-    /// Closes the listeners that are no longer needed, and those whose server panicked. Waits until their ports are free, because another
-    /// Service may need them. If the Service has no health check any more, requests that have arrived get an empty response.
+    /// Closes the listeners that are no longer needed. Waits until their ports are free, because another Service may need them. If the Service has no health check any more, requests that have arrived get an empty response.
     async fn close_unwanted(&mut self, snapshot: &Snapshot, is_wanted: impl Fn(&CheckName, SocketAddr) -> bool) {
         let mut unwanted = Vec::new();
         for (name, server) in &mut self.open {
             if !snapshot.checks.contains_key(name) {
                 server.local_endpoints.set(None);
             }
-            let closes = |(address, listener): &(&SocketAddr, &http::Server)| {
-                if !listener.is_running() {
-                    warn!(
-                        service = %name.service, ipFamily = %name.family, %address,
-                        "A health-check server panicked; opening it again"
-                    );
-                    return true;
-                }
+            let closes = |(address, _): &(&SocketAddr, &http::Server)| {
                 let is_unwanted = !is_wanted(name, **address);
                 if is_unwanted {
                     info!(target: V2, service = %name.service, ipFamily = %name.family, %address, "Closing healthcheck");

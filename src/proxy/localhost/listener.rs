@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 use super::relay::{self, Pipes};
 use super::target::Target;
 use component::logging::duration;
+use component::supervise::contained;
 
 /// How long to wait for an endpoint to accept a connection when there is no other endpoint to try (R4).
 const DIAL: Duration = Duration::from_secs(5);
@@ -43,19 +44,14 @@ pub(super) async fn serve(listener: TcpListener, target: Arc<Target>, common: Co
         () = accept(&listener, &target, &common, &mut connections) => {}
     }
     drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        report(ended);
-    }
+    while connections.join_next().await.is_some() {}
 }
 
 /// Accepts connections for ever.
 async fn accept(listener: &TcpListener, target: &Arc<Target>, common: &Common, connections: &mut JoinSet<()>) {
     loop {
         let accepted = tokio::select! {
-            Some(ended) = connections.join_next() => {
-                report(ended);
-                continue;
-            }
+            Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
         let client = match accepted {
@@ -68,18 +64,10 @@ async fn accept(listener: &TcpListener, target: &Arc<Target>, common: &Common, c
         };
         let Ok(permit) = Arc::clone(&common.permits).acquire_owned().await else { return };
         let (target, pipes) = (Arc::clone(target), Arc::clone(&common.pipes));
-        connections.spawn(async move {
+        connections.spawn(contained(async move {
             connect(&client, &target, &pipes).await;
             drop((client, permit));
-        });
-    }
-}
-
-fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        error!(err = %error, "A connection to a localhost node port ended with a panic");
+        }));
     }
 }
 

@@ -12,6 +12,7 @@ use super::budget;
 use super::effects::Effects;
 use super::no_local_endpoints;
 use super::tables::{ServiceRecords, Tables};
+use component::supervise;
 use rules::endpoints::Gathered;
 use rules::model::{ObjectName, State};
 
@@ -63,7 +64,7 @@ fn map<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (first, second) = items.split_at(items.len() / 2);
     let of_second = || second.iter().map(&each).collect::<Vec<R>>();
     thread::scope(|scope| {
-        let other = thread::Builder::new().name("records".into()).spawn_scoped(scope, of_second);
+        let other = supervise::scoped(scope, "records", of_second);
         let mut results = Vec::with_capacity(items.len());
         results.extend(first.iter().map(&each));
         match other {

@@ -343,11 +343,18 @@ fn from_file(file: &Path, master: Option<(&str, ServerUrl)>) -> Result<Read> {
     Ok((config, proxy, skipped))
 }
 
-/// Adds user and password from a server's URL, which Go sends unless there are other credentials.
+/// Adds user and password from a server's URL. As in Go, they replace all other credentials except a certificate.
 fn add_user(auth: &mut AuthInfo, user: Option<(String, String)>) {
-    let has_other = auth.username.is_some() || auth.token.is_some() || auth.token_file.is_some() || auth.exec.is_some();
-    if let Some((user, password)) = user.filter(|_| !has_other) {
-        (auth.username, auth.password) = (Some(user), Some(password.into()));
+    if let Some((user, password)) = user {
+        *auth = AuthInfo {
+            username: Some(user),
+            password: Some(password.into()),
+            token: None,
+            token_file: None,
+            auth_provider: None,
+            exec: None,
+            ..std::mem::take(auth)
+        };
     }
 }
 

@@ -13,10 +13,11 @@ use std::path::{MAIN_SEPARATOR, Path};
 use anyhow::{Result, anyhow, bail};
 use hyper::Uri;
 use kube::config::{AuthInfo, Cluster};
-use percent_encoding::percent_decode_str;
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use serde_saphyr::DuplicateKeyPolicy;
+
+use super::proxy::user_and_password;
 
 /// Credentials that the kubeconfig names and that cannot be used yet: a certificate and a key of which only one has been replaced so far, or
 /// a token file that does not exist yet. The proxy waits for them, as client-go reads such files again for each connection.
@@ -175,8 +176,6 @@ pub(super) fn server_url(text: &str) -> Result<ServerUrl> {
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) || !has_port {
         return Err(unusable());
     }
-    let decoded = |text| percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned());
-    let user = user.map(|user| user.split_once(':').unwrap_or((user, "")));
-    let user = user.map(|(user, password)| decoded(user).zip(decoded(password)).ok_or_else(unusable));
+    let user = user.map(|user| user_and_password(user).ok_or_else(unusable));
     Ok((url, user.transpose()?))
 }

@@ -168,7 +168,7 @@ fn spawn_with(
         runtime.shutdown_background();
         outcome
     };
-    supervisor.thread("api", "the API source's thread", body).context("cannot start the thread of the API source")?;
+    supervisor.thread("api", body).context("cannot start the thread of the API source")?;
     Ok(Handle { _stop: stop })
 }
 

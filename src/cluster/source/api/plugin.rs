@@ -7,8 +7,9 @@
 //! plugin ends.
 //!
 //! Invariants: a plugin runs for a bounded time, and is then killed with its process group; no error text contains the plugin's standard
-//! output, because it may be a secret.
+//! output, because it may be a secret, or what looks like a secret in its standard error.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
+
+use component::redact::{HIDDEN, is_secret, redact};
 
 /// How long a plugin may run.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,18 +78,26 @@ pub(super) async fn resolve(user: &mut AuthInfo) -> Result<Option<Timestamp>> {
 }
 
 async fn ask(exec: ExecConfig, patience: Duration) -> Result<Status> {
+    let secrets: Vec<String> = exec.env.iter().flatten().filter_map(secret).collect();
     let running = Running::start(exec)?;
     let Output { status, stdout, stderr } = match timeout(patience, running.output()).await {
         Ok(output) => output?,
         Err(_) => bail!("it did not end within {} s and was killed", patience.as_secs()),
     };
     if !status.success() {
-        let text: String = String::from_utf8_lossy(&stderr).trim().chars().take(MAX_STDERR).collect();
-        bail!("it failed ({status}): {text}");
+        let text = redact(String::from_utf8_lossy(&stderr).trim());
+        let text = secrets.iter().fold(text, |text, secret| text.replace(secret, HIDDEN));
+        bail!("it failed ({status}): {}", text.chars().take(MAX_STDERR).collect::<String>());
     }
     // Ignore the parser's error, because its text would contain the output.
     let credential: Credential = serde_saphyr::from_slice(&stdout).ok().context("it printed no ExecCredential")?;
     credential.status.context("it printed an ExecCredential without status")
+}
+
+/// The value of a variable that the kubeconfig gives to a plugin, if its name is that of a secret.
+fn secret(variable: &HashMap<String, String>) -> Option<String> {
+    let value = variable.get("name").filter(|name| is_secret(name)).and(variable.get("value"));
+    value.filter(|value| !value.is_empty()).cloned()
 }
 
 /// A running plugin. When this value is dropped before the plugin has ended, the plugin's process group is killed.

@@ -170,14 +170,9 @@ impl Proxy {
                 port.parse().ok().filter(|port| *port > 0).ok_or_else(|| unusable("its port is no number"))?
             }
         };
-        let user = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
-            Some((user, password)) => {
-                let decoded = |text| percent_decode_str(text).decode_utf8().map(|text| text.into_owned());
-                let no_text = |_| unusable("its user or password is not UTF-8");
-                Some((decoded(user).map_err(no_text)?, decoded(password).map_err(no_text)?))
-            }
-            None => None,
-        };
+        let user =
+            user.map(|user| user_and_password(user).ok_or_else(|| unusable("its user or password is not UTF-8")));
+        let user = user.transpose()?;
         if kind == Kind::Socks5 && user.as_ref().is_some_and(|(user, password)| user.len().max(password.len()) > 255) {
             return Err(unusable("SOCKS takes a user and a password of at most 255 bytes"));
         }
@@ -194,6 +189,13 @@ impl Proxy {
         let (user, password) = self.user.as_ref()?;
         Some(format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())))
     }
+}
+
+/// Returns the decoded user and password of a URL; `None` if they are not UTF-8. Without a password it is empty.
+pub(super) fn user_and_password(text: &str) -> Option<(String, String)> {
+    let decoded = |text| percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned());
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    Some((decoded(user)?, decoded(password)?))
 }
 
 /// Returns the route to a server according to the environment. `variable` returns the value of an environment variable.

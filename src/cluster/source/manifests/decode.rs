@@ -29,6 +29,7 @@ use crate::source::Key;
 use crate::source::convert::{ConvertOptions, Converter, ObjectKind};
 use crate::source::objects::{self, DecodeError, SlicePods};
 use component::excerpt::excerpt;
+use component::supervise;
 use rules::model::Event;
 
 /// The number of decoded chunks of the second thread that may wait for the first thread.
@@ -239,7 +240,7 @@ impl<'a> Decoder<'a> {
             // for room in the channel, and the scope would wait for the second thread.
             let of_second = of_second;
             // If the system cannot start a second thread, this thread reads everything.
-            let other = thread::Builder::new().name("manifests-2".into()).spawn_scoped(scope, work_of_second);
+            let other = supervise::scoped(scope, "manifests-2", work_of_second);
             let mut due = 0;
             while let Some((number, chunk)) = next() {
                 let found = read(self.reader, number, chunk);

@@ -62,8 +62,8 @@ pub fn check(dir: &Path) -> anyhow::Result<()> {
     fs::read_dir(dir).map(drop).with_context(|| format!("cannot read manifest directory {}", dir.display()))
 }
 
-/// Starts a thread that sends all objects of a directory, then [`Event::InitialListDone`], then changes. The supervisor receives a panic of
-/// the thread, or the error after which the thread cannot continue.
+/// Starts a thread that sends all objects of a directory, then [`Event::InitialListDone`], then changes. The supervisor receives the error
+/// after which the thread cannot continue.
 ///
 /// # Errors
 /// Fails if the directory cannot be read, or if the system cannot start a thread or has no free file descriptor.
@@ -110,9 +110,7 @@ pub(super) fn spawn_with(
         Err(End::Stopped) => Ok(()),
         Err(End::Failed(error)) => Err(error),
     };
-    supervisor
-        .thread("manifests", "the manifest source's thread", body)
-        .context("cannot start the thread of the manifest source")?;
+    supervisor.thread("manifests", body).context("cannot start the thread of the manifest source")?;
     Ok(Handle { _stop: stop })
 }
 

@@ -20,7 +20,9 @@ use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use super::KUBERNETES_MINOR;
 use super::file::KubeProxyConfiguration;
 use crate::addresses::{parse_ip, parse_socket};
-use field::{go_bool, go_int};
+use crate::redact::redact;
+pub(crate) use field::go_bool;
+use field::go_int;
 use table::{DEPRECATED, FLAGS, Flag, GLOBAL, GROUPS, OPTIONS, Opt, WITHOUT_EFFECT};
 
 /// The version to report unless `--version=v...` gives another one. `--version` prints `Kubernetes v1.37.0` first, as upstream does for
@@ -557,7 +559,7 @@ impl Flags {
         self.version.as_deref().unwrap_or(VERSION)
     }
 
-    /// Every flag but `--help` with its value as Go prints it, sorted by name, for `/flagz`.
+    /// Every flag but `--help` with its value as Go prints it, without secrets, sorted by name: for `/flagz` and the log.
     pub(super) fn shown(&self) -> Vec<(String, String)> {
         let option = |option: &Opt| {
             let value = match self.values(option.name).last() {
@@ -573,6 +575,7 @@ impl Flags {
         let mut all: Vec<_> = OPTIONS.iter().map(option).collect();
         all.extend(FLAGS.iter().map(|flag| (flag.name.to_owned(), flag.field.show(&mut config))));
         all.push(("version".to_owned(), self.version.clone().unwrap_or_else(|| "false".to_owned())));
+        all.iter_mut().for_each(|(_, value)| *value = redact(value));
         all.sort();
         all
     }

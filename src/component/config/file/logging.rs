@@ -110,9 +110,13 @@ impl Quantity {
     #[must_use]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole and from 0 to 2 GiB")]
     pub(crate) fn bytes(&self) -> usize {
+        self.amount().clamp(0.0, Self::MOST_BYTES) as usize
+    }
+
+    /// Returns the amount as a whole number, rounded up.
+    pub(in crate::config) fn amount(&self) -> f64 {
         let (number, suffix) = Self::parts(&self.0);
-        let amount = number.parse().unwrap_or(0.0) * Self::unit(suffix).unwrap_or(1.0);
-        amount.ceil().clamp(0.0, Self::MOST_BYTES) as usize
+        (number.parse().unwrap_or(0.0) * Self::unit(suffix).unwrap_or(1.0)).ceil()
     }
 
     pub(in crate::config) fn parse(text: &str) -> Option<Self> {

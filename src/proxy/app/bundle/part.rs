@@ -6,12 +6,12 @@
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
 use component::redact::redact;
+use component::supervise;
 
 /// The most bytes that the work of one part may write.
 const MOST: usize = 64 << 20;
@@ -49,9 +49,9 @@ fn start(part: Part) -> (&'static str, Content, Receiver<Result<()>>) {
     let (sender, receiver) = channel();
     let (content, work) = (Content::default(), part.work);
     let own = content.clone();
-    // The thread is not joined, so a part that hangs delays the command by no more than the time limit; its thread ends with the process. A
-    // panic drops the sender, which the receiver notices.
-    thread::spawn(move || sender.send(work(own)));
+    // The thread is not joined, so a part that hangs delays the command by no more than the time limit; its thread ends with the process. The
+    // receiver notices that the sender is dropped, after a panic or if the system starts no thread.
+    let _ = supervise::thread("bundle-part", move || sender.send(work(own)));
     (part.name, content, receiver)
 }
 
@@ -66,7 +66,9 @@ fn end(
     let outcome = match outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(outcome) => outcome,
         Err(Timeout) => Err(anyhow!("cannot gather this part within {patience:?}; what follows is missing")),
-        Err(Disconnected) => Err(anyhow!("cannot gather this part: a panic, which is a mistake of this program")),
+        Err(Disconnected) => Err(anyhow!(
+            "cannot gather this part: a panic, which is a mistake of this program, or the system starts no thread"
+        )),
     };
     let Written { bytes, is_cut } = std::mem::take(&mut *content.lock());
     let mut text = redact(&String::from_utf8_lossy(&bytes));
@@ -128,7 +130,7 @@ mod tests {
             }),
             Part::new("hangs", |mut content| {
                 content.write_all(b"so far\n")?;
-                thread::sleep(Duration::from_secs(600));
+                std::thread::sleep(Duration::from_secs(600));
                 Ok(())
             }),
             Part::new("panics", |_| panic!("on purpose")),
