@@ -7,7 +7,7 @@
 //!
 //! Invariants: no input causes a panic. No error text contains a secret, so none shows the text around the error.
 
-use std::fs::File;
+use std::fs;
 use std::path::{MAIN_SEPARATOR, Path};
 
 use anyhow::{Result, anyhow, bail};
@@ -15,6 +15,7 @@ use hyper::Uri;
 use kube::config::{AuthInfo, Cluster};
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_saphyr::DuplicateKeyPolicy;
 
 use super::proxy::user_and_password;
@@ -109,12 +110,21 @@ pub(super) fn read(file: &Path) -> Result<Current> {
 }
 
 fn parse(file: &Path) -> Result<Kubeconfig> {
+    let text = fs::read(file)?;
+    first_document(&text).or_else(|error| {
+        // Of a repeated field the last one counts, but serde reads no structure with one.
+        let value: serde_json::Value = first_document(&text).map_err(|_| anyhow!("{error:#}"))?;
+        Kubeconfig::deserialize(value).map_err(|_| error)
+    })
+}
+
+/// Decodes the first document of a YAML text. A text without a document has the default value.
+fn first_document<T: DeserializeOwned + Default>(mut text: &[u8]) -> Result<T> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         duplicate_keys: DuplicateKeyPolicy::LastWins,
     };
-    let mut file = File::open(file)?;
-    let first = serde_saphyr::read_with_options(&mut file, options).next().transpose();
+    let first = serde_saphyr::read_with_options(&mut text, options).next().transpose();
     let message = |error: serde_saphyr::Error| {
         let options = serde_saphyr::render_options! { formatter: &serde_saphyr::UserMessageFormatter };
         anyhow!("{}", error.render_with_options(options))

@@ -151,6 +151,7 @@ fn beside_a_master_the_kubeconfig_may_lack_anything() {
         "contexts: [{name: c}]\ncurrent-context: c\nclusters:\nusers: ~\n",
         "current-context: ''\n---\nkind: [\n",
         "\u{feff}current-context: ''\n",
+        "current-context: x\ncurrent-context: ''\n",
     ] {
         let options = text(dir.path(), kubeconfig, Some(&server.url));
         let asked = runtime().block_on(ask(options));
