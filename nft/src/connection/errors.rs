@@ -181,3 +181,19 @@ fn describe(command: &Command, origin: Origin, element: Option<usize>) -> String
         other => other.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The kernel doubles the sysctl and keeps some bytes (`netlink_sendmsg`). Without a limit of the user namespace no sysctl helps.
+    #[test]
+    fn a_batch_that_is_too_long_names_the_value_of_the_sysctl_that_it_needs() {
+        let text = |bytes, limit| CommitError::OverLimit { bytes, limit }.to_string();
+        let limited = text(1_000_001, 2 * 212_992 - SEND_OVERHEAD);
+        assert!(limited.starts_with("a batch of 1000001 bytes is longer than the 425952 bytes"), "{limited}");
+        assert!(limited.ends_with("set sysctl net.core.wmem_max of the machine to 500017 or more"), "{limited}");
+        let whole = text(LONGEST + 1, LONGEST);
+        assert!(whole.ends_with("that the kernel takes from this process"), "{whole}");
+    }
+}
