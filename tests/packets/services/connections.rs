@@ -26,8 +26,8 @@ const PORTS: [(&str, Proto, u16); 3] =
 const REPEATED: Duration = Duration::from_secs(20);
 /// The longest rest between two lists of connections.
 const RESTED: Duration = Duration::from_secs(10);
-/// Within this time a change is in force, even on a busy machine.
-const IN_FORCE: Duration = Duration::from_secs(10);
+/// Within this time a change is in force, also for flows: longer than a rest and the two seconds for which an endpoint has to be gone.
+const IN_FORCE: Duration = Duration::from_secs(20);
 
 fn web(name: &str, n: u8) -> ServiceBuilder {
     let ports = service("shop", name).cluster_ips(n).port("http", Proto::Tcp, 80).node_port(30080 + u16::from(n));
