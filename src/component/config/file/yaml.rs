@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
             Event::SequenceStart(_, anchor, _) => (anchor, self.list(path)?),
             Event::MappingStart(_, anchor, _) => (anchor, self.object(path)?),
             Event::Alias(anchor) => return self.alias(anchor),
-            _ => return Err(format!("no value at {path:?}")),
+            _ => return Err(format!("{path:?} has no value")),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, value.clone());
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
             let (name, style) = match self.next()? {
                 Event::MappingEnd => return Ok(fields.into()),
                 Event::Scalar(name, style, ..) => (name.into_owned(), style),
-                _ => return Err(format!("the name of a field in {path:?} is no text")),
+                _ => return Err(format!("a field of {path:?} has a name that is not a text")),
             };
             let event = self.next()?;
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     }
 
     fn alias(&mut self, anchor: usize) -> Result<Value, String> {
-        let value = self.anchors.get(&anchor).ok_or("an alias stands for a value that contains it")?;
+        let value = self.anchors.get(&anchor).ok_or("an alias stands for a value that contains the alias")?;
         let too_many = || format!("aliases stand for more than {MAX_ALIASED} values");
         self.aliased = self.aliased.checked_sub(size(value)).ok_or_else(too_many)?;
         Ok(value.clone())
