@@ -17,6 +17,7 @@ mod entries;
 mod ephemeral_ports;
 mod failure;
 mod flows;
+mod foreign_owners;
 mod health;
 mod journal;
 mod long;
@@ -34,7 +35,6 @@ mod settings;
 mod tables;
 mod writer_lock;
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -66,13 +66,14 @@ use component::logging::{duration, list};
 use conflicts::RecentReports;
 use cost::ProcessorTime;
 use ephemeral_ports::EphemeralPorts;
+use foreign_owners::ForeignOwners;
 use inspect::history::Program;
 use node::kernel::local_ports::LocalPorts;
 use node::kernel::{Kernel, WriterLockState};
 use problems::LostFrontends;
 use repairs::Repairs;
 use rules::endpoints::Gathered;
-use rules::model::{Event, Family, Node, ObjectName};
+use rules::model::{Event, Node, ObjectName};
 use writer_lock::{LockNews, WriterLock};
 
 /// The most further events that the loop takes from the queue before it checks again whether a sync is due: a flood of events must not put
@@ -104,10 +105,7 @@ pub struct Sync<K> {
     addresses: AddressChecks,
     no_addresses: Once<String>,
     repairs: Repairs,
-    /// The families that are not programmed, because another program owns the table, with that program.
-    foreign: BTreeMap<Family, String>,
-    /// When the kernel was last asked whether that program still owns the table.
-    last_owner_check: Option<Instant>,
+    foreign_owners: ForeignOwners,
     lost_frontends: LostFrontends,
     /// Whether it was logged that this node has no Node object.
     node_is_missing: bool,
@@ -175,8 +173,7 @@ impl<K: Kernel> Sync<K> {
             addresses: AddressChecks::default(),
             no_addresses: Once::default(),
             repairs: Repairs::new(),
-            foreign: BTreeMap::new(),
-            last_owner_check: None,
+            foreign_owners: ForeignOwners::default(),
             on_node: Some(on_node),
             lost_frontends: LostFrontends::default(),
             node_is_missing: false,
@@ -454,20 +451,6 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Asks the kernel once a second whether another program still owns a table, because the kernel reports no end of an owner. When it has
-    /// ended, the family is programmed at once (G16).
-    fn check_foreign_owners(&mut self, now: Instant) {
-        let is_checked = self.last_owner_check.is_some_and(|last| now.duration_since(last) < MOMENT);
-        if self.foreign.is_empty() || is_checked {
-            return;
-        }
-        self.last_owner_check = Some(now);
-        if self.engine.foreign_owner_changed() {
-            self.schedule.request_at(now);
-            self.report_queued();
-        }
-    }
-
     /// Lists the node's addresses if the kernel reported a change, or if the last listing is long ago, however busy the loop is (G11). The
     /// first sync lists them itself.
     fn check_addresses(&mut self, now: Instant) {
@@ -528,7 +511,7 @@ impl<K: Kernel> Sync<K> {
         self.schedule.finished(Instant::now(), end, ProcessorTime::now().since(before));
         let full = result.as_ref().map_or(true, |report| report.full);
         for family in self.engine.tables.families() {
-            let ok = result.is_ok() && !self.foreign.contains_key(&family);
+            let ok = result.is_ok() && !self.foreign_owners.has(family);
             self.metrics.sync_finished(family, SystemTime::now(), took, full, ok);
         }
         self.tell(result.as_ref(), took, is_first);
@@ -543,7 +526,7 @@ impl<K: Kernel> Sync<K> {
         self.families_synced();
         self.report_ready();
         // The rules of other modes may be the only ones that serve a family which is not programmed.
-        if self.foreign.is_empty() {
+        if self.foreign_owners.are_none() {
             self.cleanup.synced(Instant::now());
         }
         self.health.services(self.engine.observers.health_checks.snapshot());

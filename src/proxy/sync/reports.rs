@@ -2,7 +2,6 @@
 //!
 //! Takes the result of a sync or a check and does not change it.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
@@ -16,10 +15,8 @@ use crate::metrics::Transactions;
 use cluster::source::{NODE_REMEDY, no_such_node};
 use component::logging::{duration, list};
 use inspect::history::CommitOutcome;
-use inspect::running::Problem;
 use node::kernel::Kernel;
 use node::kernel::local_ports::LocalPorts;
-use rules::model::Family;
 use rules::ruleset::reading;
 
 impl<K: Kernel> Sync<K> {
@@ -62,37 +59,15 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Reports which families are not programmed, because another program owns the table (G16).
-    pub(super) fn report_foreign_owners(&mut self) {
-        let foreign = self.engine.tables.foreign();
-        let now: BTreeMap<Family, String> = foreign.map(|(family, _, program)| (family, program.to_owned())).collect();
-        for (family, table, owner) in self.engine.tables.foreign() {
-            if self.foreign.get(&family).is_none_or(|known| known != owner) {
-                error!(
-                    ipFamily = %family, %table, owner,
-                    "Another program owns the table of an IP family, and the kernel lets no other one change it: the family is not \
-                     programmed until that program ends"
-                );
-            }
-        }
-        for family in self.engine.tables.families() {
-            self.metrics.foreign_owner(family, now.contains_key(&family));
-            if self.foreign.contains_key(&family) && !now.contains_key(&family) {
-                info!(ipFamily = %family, "No other program owns the table of the IP family any more");
-            }
-        }
-        self.health.blocked(now.keys().copied().collect());
-        self.foreign = now;
-    }
-
     /// Reports that a sync succeeded. While the Node object of this node is missing, the proxy is not ready, so that a rolling update with
     /// a wrong node name stops at the first node.
     pub(super) fn report_ready(&mut self) {
         let Some(node) = self.engine.missing_node() else {
             self.node_is_missing = false;
-            let owned = self.foreign.iter().map(|(family, program)| Problem::owned(*family, program).text);
-            let reason = owned.collect::<Vec<_>>().join("; ");
-            return if reason.is_empty() { self.health.ready() } else { self.health.not_ready(reason) };
+            return match self.foreign_owners.reason() {
+                None => self.health.ready(),
+                Some(reason) => self.health.not_ready(reason),
+            };
         };
         let reason = no_such_node(node);
         if !self.node_is_missing {
@@ -241,7 +216,7 @@ impl<K: Kernel> Sync<K> {
         if report.full || report.committed.is_some() {
             self.engine.table_counts().for_each(|(family, counts)| self.metrics.table_elements(family, counts));
         }
-        if report.full && self.foreign.is_empty() {
+        if report.full && self.foreign_owners.are_none() {
             self.metrics.verified(SystemTime::now());
         }
         if report.repaired {
