@@ -1,6 +1,11 @@
 //! Tests of the certificates with which the client authenticates: which ones are shown, and what happens while they are replaced.
 //!
 //! Go shows the certificate that is configured, whatever is in it. It wants only that the key is that of the certificate.
+//!
+//! rcgen makes no certificates of X.509 version 1. `certificates/version-1-client.pem` was made with these commands:
+//!
+//!     openssl req -new -key signed.key -subj /CN=client -out client.csr
+//!     openssl x509 -req -in client.csr -signkey signed.key -days 36500 -out version-1-client.pem
 
 use std::fs;
 use std::path::Path;
