@@ -108,6 +108,14 @@ pub trait Kernel {
         Ok(WriterLockState::Ours)
     }
 
+    /// Returns whether the kernel tracks any flow. If not, [`Kernel::flows`] returns none, but walks over the kernel's whole table for that.
+    ///
+    /// # Errors
+    /// Returns the error that the kernel reports.
+    fn tracks_flows(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Returns the flows of a family and listing that the kernel tracks and for which `is_wanted` is true.
     ///
     /// # Errors
@@ -183,10 +191,11 @@ impl Netfilter {
         Self { foreign_writes: Detector::knowing(own), ..self }
     }
 
-    /// Starts a thread that watches the node's addresses. If the thread cannot be started, the sync loop lists the addresses once a second.
+    /// Starts a thread that watches the node's addresses, and calls `wake` when they change. If the thread cannot be started, the sync loop
+    /// lists the addresses once a second.
     #[must_use]
-    pub fn watching_addresses(self) -> Self {
-        Self { address_watch: AddressWatch::new().ok(), ..self }
+    pub fn watching_addresses(self, wake: impl Fn() + Send + 'static) -> Self {
+        Self { address_watch: AddressWatch::new(wake).ok(), ..self }
     }
 
     /// Sets the lock that [`Kernel::take_writer_lock`] takes.
@@ -291,6 +300,10 @@ impl Kernel for Netfilter {
 
     fn take_writer_lock(&mut self) -> Result<WriterLockState, LockError> {
         self.lock.as_mut().map_or(Ok(WriterLockState::Ours), Lock::take)
+    }
+
+    fn tracks_flows(&mut self) -> io::Result<bool> {
+        ctnetlink::tracked().map(|count| count > 0)
     }
 
     fn flows(

@@ -4,9 +4,10 @@
 //! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), which removed a UDP frontend (J10), or
 //! which repaired what another program changed; and after clients of session affinity were deleted, also between two syncs (J1).
 //! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after a Service lost an
-//! endpoint, and after the start; open connections are included only if an annotation of a Service asks to close connections (J12, J13). No
+//! endpoint, and after a start that finds rules; open connections are included only if an annotation of a Service asks to close connections (J12, J13). No
 //! sync waits for the list of TCP and SCTP flows, because the kernel walks its whole table for it, even if the table is empty
-//! (`src/decisions/0008-flows.md`).
+//! (`src/decisions/0008-flows.md`). For the same reason, a family is listed only if a flow of it can be concerned, and none if the kernel
+//! tracks no flow.
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. UDP frontends are also looked for in tables that were read, so a process that takes over another
@@ -65,6 +66,8 @@ pub(super) struct Flows {
     retry: Option<(Instant, Duration)>,
     /// When flows of TCP and SCTP were last listed, and how long that took.
     listed: (Instant, Duration),
+    /// Whether no sync has succeeded and no transaction was committed yet.
+    is_new: bool,
 }
 
 /// When flows are examined.
@@ -81,7 +84,7 @@ impl Default for Flows {
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
         let (gone, listed) = (Gone::default(), (Instant::now(), Duration::ZERO));
-        Self { known, changed, gone, unanswered: true, open: false, closing, retry: None, listed }
+        Self { known, changed, gone, unanswered: true, open: false, closing, retry: None, listed, is_new: true }
     }
 }
 
@@ -94,6 +97,8 @@ pub struct Reconciled {
     pub took: Duration,
     /// The number of flows that were deleted.
     pub deleted: usize,
+    /// The number of lists of flows, for each of which the kernel walks over its whole table.
+    pub walks: usize,
 }
 
 impl Flows {
@@ -149,6 +154,10 @@ impl Flows {
     /// Notes which frontends a transaction removed, as far as their flows are examined. Called after the kernel committed it, and before
     /// `tables` takes it over.
     pub(super) fn committed(&mut self, tables: &Tables) {
+        if std::mem::take(&mut self.is_new) && tables.each_read().next().is_none() {
+            // No earlier process left rules, so none translated a flow.
+            self.unanswered = false;
+        }
         let Self { changed, gone, closing, .. } = self;
         let mut wanted = Vec::new();
         if !changed.is_empty() || !closing.is_empty() {
@@ -193,6 +202,7 @@ impl Flows {
         node_addresses: &[IpAddr],
         (moment, now): (Moment, Instant),
     ) -> Vec<Reconciled> {
+        self.is_new = false;
         if self.retry.is_some_and(|(at, _)| now < at) {
             return Vec::new();
         }
@@ -205,13 +215,18 @@ impl Flows {
         let examined = self.changed.iter().filter(|(_, is_looked_at)| **is_looked_at).map(|(name, _)| name);
         let mut examiner = Examiner::new(state, examined, &mut self.gone, node_addresses);
         let (mut results, mut failure) = (Vec::new(), None);
+        // After an error, a list fails as well, and says why.
+        let tracks_flows = kernel.tracks_flows().unwrap_or(true);
         for family in families {
             let start = Instant::now();
-            let examine = |listing: &Listing| {
-                let stale = kernel.flows(*family, *listing, &mut |flow| examiner.is_stale(flow))?;
+            let concerned = |listing: &Listing| tracks_flows && examiner.concerns(*family, *listing);
+            let listings: Vec<Listing> = listings.iter().copied().filter(concerned).collect();
+            let walks = listings.len();
+            let examine = |listing| {
+                let stale = kernel.flows(*family, listing, &mut |flow| examiner.is_stale(flow))?;
                 end(kernel, &stale, *family, node_addresses)
             };
-            let outcome = listings.iter().map(examine).sum::<io::Result<usize>>();
+            let outcome = listings.into_iter().map(examine).sum::<io::Result<usize>>();
             match outcome {
                 Ok(deleted) => {
                     let took = start.elapsed();
@@ -220,7 +235,7 @@ impl Flows {
                         ipFamily = %family, entriesDeleted = deleted, %elapsed,
                         "Finished reconciling conntrack entries"
                     );
-                    results.push(Reconciled { family: *family, took, deleted });
+                    results.push(Reconciled { family: *family, took, deleted, walks });
                 }
                 Err(error) => failure = Some((*family, error)),
             }
@@ -423,9 +438,9 @@ mod tests {
 
     /// Returns a cluster with a DNS Service that has a UDP endpoint, and a Service that only has TCP.
     fn cluster() -> State {
-        let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
+        let mut dns = testing::service("shop/dns", &["10.96.0.10", "fd00::10"]);
         dns.ports = vec![port("dns/udp", 53)];
-        let web = testing::service("shop/web", &["10.96.0.11"]);
+        let web = testing::service("shop/web", &["10.96.0.11", "fd00::11"]);
         testing::state([
             Event::ServiceApplied(dns),
             Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 5353)], &["10.244.0.1"])),

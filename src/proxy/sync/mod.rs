@@ -42,7 +42,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
-pub(crate) use cleanup::CleanupStep;
+pub(crate) use cleanup::{CleanupStep, Step};
 pub use conflicts::LostReport;
 pub(crate) use conflicts::{LostClaims, LostFrontend};
 pub(crate) use engine::{AddressChange, Subject, TableDifference, TableDifferences};
@@ -147,9 +147,6 @@ pub(crate) type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 
 /// The least time between a sync and the deletion of the chains that it emptied (F8), and the longest wait for an event.
 const MOMENT: Duration = Duration::from_secs(1);
-
-/// The longest wait for an event while other programs can write to the tables (G10). After each wait, the loop looks for such writes.
-const LOOK: Duration = Duration::from_millis(25);
 
 /// How long after the start the Node may be unknown before the kernel is asked whether an earlier process left rules.
 const NODE_PATIENCE: Duration = Duration::from_secs(2);
@@ -261,7 +258,9 @@ impl<K: Kernel> Sync<K> {
             self.check_node()?;
             self.report_lost_claims();
             self.check_what_no_event_reports();
-            self.cleanup.run_if_due(Instant::now());
+            if self.cleanup.run_if_due(Instant::now()) {
+                self.engine.removed_rules_of_others();
+            }
             self.answer_question();
             let eligible = self.node_eligible();
             self.health.node(eligible);
@@ -360,12 +359,14 @@ impl<K: Kernel> Sync<K> {
         let client_check = self.may_sync().then(|| self.engine.next_client_check()).flatten();
         let client_check = client_check.map_or(MOMENT, |next| next.saturating_duration_since(now));
         let cleanup_step = self.cleanup.wait(now).unwrap_or(MOMENT);
+        let question = self.questions.as_ref().and_then(Questions::next);
+        let question = question.map_or(MOMENT, |next| next.saturating_duration_since(now));
         let most = match (self.writer_lock.is_standby(), self.may_sync() && self.engine.can_be_changed_by_others()) {
             (true, _) => writer_lock::POLL,
-            (false, true) => LOOK,
+            (false, true) => self.repairs.look_within(now),
             (false, false) => MOMENT,
         };
-        let timeout = due.unwrap_or(most).min(most).min(client_check).min(cleanup_step);
+        let timeout = due.unwrap_or(most).min(most).min(client_check).min(cleanup_step).min(question);
         // Only this wait may take long: a thread that works for too long is stuck, which `/livez` reports.
         self.health.waiting();
         let received = events.recv_timeout(timeout);
@@ -424,7 +425,7 @@ impl<K: Kernel> Sync<K> {
         if let Some(programs) = self.engine.foreign_writes() {
             // If the program is unknown, only the comparison shows whether it changed this proxy's tables.
             if !programs.is_empty() {
-                self.metrics.foreign_change();
+                self.foreign_change(now);
             }
             let by = programs.into_iter().map(|by| Program { name: by.name, pid: by.pid });
             self.schedule.request_at(self.repairs.noticed(by, now));
@@ -445,6 +446,12 @@ impl<K: Kernel> Sync<K> {
         if self.engine.has_emptied_chains() {
             self.schedule.request_cleanup();
         }
+    }
+
+    /// Notes that another program changed the tables.
+    fn foreign_change(&mut self, now: Instant) {
+        self.metrics.foreign_change();
+        self.repairs.changed(now);
     }
 
     /// Lists the node's addresses if the kernel reported a change, or if the last listing is long ago, however busy the loop is (G11). The
