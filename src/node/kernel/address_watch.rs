@@ -84,6 +84,7 @@ fn follow(shared: &Weak<Shared>, wake: &impl Fn()) {
         let Some(shared) = shared.upgrade() else { return };
         shared.is_subscribed.store(false, Ordering::Release);
         drop(shared);
+        wake();
         thread::sleep(RETRY);
     }
 }

@@ -97,6 +97,12 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError>;
 
+    /// Returns whether [`Kernel::foreign_writes`] may find something: `false` if no program committed a transaction since its last call, which
+    /// is quicker to find out.
+    fn may_be_written(&mut self) -> bool {
+        true
+    }
+
     /// Notes that a comparison found a change of our tables by another program.
     fn changed_by_others(&mut self) {}
 
@@ -292,6 +298,10 @@ impl Kernel for Netfilter {
             detector.lost();
         }
         self.connection.with(is_broken, |connection| detector.foreign_writes(connection, tables, now))
+    }
+
+    fn may_be_written(&mut self) -> bool {
+        self.connection.present().is_none_or(|connection| self.foreign_writes.may_find(connection))
     }
 
     fn changed_by_others(&mut self) {

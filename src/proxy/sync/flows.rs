@@ -438,9 +438,9 @@ mod tests {
 
     /// Returns a cluster with a DNS Service that has a UDP endpoint, and a Service that only has TCP.
     fn cluster() -> State {
-        let mut dns = testing::service("shop/dns", &["10.96.0.10", "fd00::10"]);
+        let mut dns = testing::service("shop/dns", &["10.96.0.10", "fd00::1"]);
         dns.ports = vec![port("dns/udp", 53)];
-        let web = testing::service("shop/web", &["10.96.0.11", "fd00::11"]);
+        let web = testing::service("shop/web", &["10.96.0.11", "fd00::2"]);
         testing::state([
             Event::ServiceApplied(dns),
             Event::SliceApplied(slice("shop/dns-1", "shop/dns", &[slice_port("dns/udp", 5353)], &["10.244.0.1"])),

@@ -93,6 +93,11 @@ impl Repairs {
         if is_alert { ALERT_LOOK } else { QUIET_LOOK }
     }
 
+    /// Whether all changes and findings have been repaired and logged.
+    pub(super) fn is_done(&self) -> bool {
+        !self.waiting && self.unlogged == Unlogged::default()
+    }
+
     /// Whether there are changes to repair, and none of the programs that made them is known.
     pub(super) fn is_nameless(&self) -> bool {
         self.unrepaired.as_ref().is_some_and(BTreeSet::is_empty)
@@ -126,7 +131,7 @@ impl Repairs {
     /// Returns what to log now. A change is logged after the sync that repaired it, together with the findings of that sync; a change by an
     /// unknown program is logged no sooner than a second after it was noticed.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Unlogged> {
-        if self.waiting || self.unlogged == Unlogged::default() || self.records.next(now) > now {
+        if self.waiting || self.is_done() || self.records.next(now) > now {
             return None;
         }
         let is_early = self.since.is_some_and(|since| now.saturating_duration_since(since) < NAMELESS);
