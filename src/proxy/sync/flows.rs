@@ -187,9 +187,10 @@ impl Flows {
     }
 
     /// Returns when to examine flows between two syncs: after a failure, or because TCP and SCTP flows are to be listed; `None` if there is
-    /// no need.
+    /// no need. The first sync comes before all lists: nothing is served until then, and the old rules may make new flows.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|next| self.rested(next)))
+        let due = self.retry.map(|(at, _)| at).or_else(|| self.others().map(|next| self.rested(next)));
+        due.filter(|_| !self.is_new)
     }
 
     /// Ends the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10, J12, J13). A failure is logged

@@ -103,6 +103,7 @@ fn a_sync_reads_commits_tells_the_observers_and_examines_udp_flows_in_this_order
     let kernel = Recorder::default();
     let mut engine = engine(kernel.clone());
     assert_eq!(healthy(&engine), [0; 0], "nothing is told before a commit");
+    assert_eq!(engine.next_client_check(), None, "no list delays the first sync");
     engine.sync(true).expect("the kernel takes everything");
     assert_eq!(kernel.take(), ["read", "addresses", "commit", "UDP flows"]);
     assert_eq!(healthy(&engine), [1]);
