@@ -45,7 +45,7 @@ pub(crate) fn beside(table: &mut Table, services: u32, endpoints: u32) {
     }
     let mut proxy = Proxy::with_api(&node, &config(), &server.kubeconfig(&json!({})));
     proxy.launch();
-    let count = load_connections(&node, services, endpoints);
+    let count = load_connections(&node, 0, services, endpoints);
     table.text(
         &format!("commands beside a proxy, {services} x {endpoints}: connections"),
         &count.to_string(),
@@ -92,11 +92,12 @@ fn goal<'a>(command: &[&str], goal: &'a str) -> &'a str {
     if command == ["services"] { goal } else { "" }
 }
 
-/// Fills the connection-tracking table of a node. Returns the number of connections.
-fn load_connections(node: &Namespace, services: u32, endpoints: u32) -> u32 {
+/// Fills the connection-tracking table of a node with connections to Services, of which `first` is the number of the first one. Returns the
+/// number of connections.
+pub(crate) fn load_connections(node: &Namespace, first: u32, services: u32, endpoints: u32) -> u32 {
     let most = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap_or_default();
     let count = CONNECTIONS.min(most.trim().parse::<u32>().map_or(CONNECTIONS, |most| most / 10 * 9));
-    let lines: String = (0..count).map(|n| connection(n, services, endpoints)).collect();
+    let lines: String = (0..count).map(|n| connection(n, first, services, endpoints)).collect();
     run_with_input(node.command("conntrack").args(["--load-file", "-"]), &lines);
     count
 }
@@ -131,8 +132,8 @@ fn syncs(
 }
 
 /// Returns a line for `conntrack --load-file`: a connection to a Service, translated to one of its endpoints.
-fn connection(n: u32, services: u32, endpoints: u32) -> String {
-    let (service, endpoint) = (n % services, n / services % endpoints);
+fn connection(n: u32, first: u32, services: u32, endpoints: u32) -> String {
+    let (service, endpoint) = (first + n % services, n / services % endpoints);
     let (client, port) = (Ipv4Addr::from(0xc612_0000 + n / 60_000), 1_024 + n % 60_000);
     let (frontend, endpoint) = (cluster_ip(service), address(service, endpoint));
     format!(

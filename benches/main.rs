@@ -2,7 +2,7 @@
 //!
 //! Everything runs in separate network namespaces. Times depend on the machine and its load: ratios are taken within one run.
 //! `BENCH_QUICK=1` leaves out the measurements that take minutes (100,000 Services, the long churn). `BENCH_PEER=DIR` adds upstream's proxy
-//! against a real API server, also in the parts `connections` and `fleet`. `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services
+//! against a real API server, also in the parts `connections`, `fleet` and `idle`. `BENCH_PATIENT=1` measures upstream's proxy with 20,000 Services
 //! as well, which takes half an hour. A
 //! time that misses its goal is only printed; an error that must not happen on any machine, such as a connection without an answer, makes
 //! the bench fail at its end. `BENCH_PARTS="phases restart"` runs these parts only.
@@ -50,7 +50,7 @@ const HUGE: u32 = 100_000;
 const ENDPOINTS: u32 = 10;
 const CHANGES: u32 = 400;
 /// The parts of the benchmark; `BENCH_PARTS` selects some of them.
-const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets connections counters schedulers memory source process large listener inspect beside fleet";
+const PARTS: &str = "growth phases layouts baselines restart churn shapes clients packets connections counters schedulers memory source process large listener inspect beside fleet idle";
 /// The parts that need `BENCH_PEER`.
 const PEER: &str = "peer";
 const PEER_CHANGES: &str = "peer-changes";
@@ -102,6 +102,7 @@ fn main() -> ExitCode {
             "listener" => process::beside_a_listener(&mut table, LARGE, ENDPOINTS),
             "inspect" => inspect::rows(&mut table, LARGE, ENDPOINTS),
             "beside" => inspect::beside(&mut table, LARGE, ENDPOINTS),
+            "idle" => peer::idle::rows(&mut table, quick),
             PEER if env::var_os("BENCH_PATIENT").is_some() => peer::rows(&mut table, &[100, 1_000, 5_000, LARGE]),
             PEER => peer::rows(&mut table, &[100, 1_000, 5_000]),
             PEER_CHANGES => peer::changes::rows(&mut table, changing_time(quick)),

@@ -6,6 +6,7 @@
 
 pub(crate) mod changes;
 pub(crate) mod control_plane;
+pub(crate) mod idle;
 pub(crate) mod large;
 
 use std::io::Read as _;

@@ -181,6 +181,19 @@ impl<'a> Examiner<'a> {
         Self { state, services, gone, lost, node_addresses, targets: HashMap::new() }
     }
 
+    /// Whether a flow of this family and listing can lead nowhere: a Service that is examined, or a frontend that is gone, has the family.
+    #[must_use]
+    pub fn concerns(&self, family: Family, listing: Listing) -> bool {
+        let has_family = |service: &Service| service.cluster_ips.get(family).is_some();
+        let is_any = match listing {
+            Listing::Udp => self.services.iter().filter_map(|name| self.state.service(name)).any(has_family),
+            Listing::Unanswered => self.state.services_unordered().any(has_family),
+            // Connections may be open to frontends of Services that are gone.
+            Listing::Translated => true,
+        };
+        is_any || self.gone.frontends.iter().any(|frontend| frontend.family() == family)
+    }
+
     /// Whether a flow leads nowhere: it went to a frontend of a Service but not to an endpoint with which it may stay, or (UDP) its client
     /// is not in the allowed source ranges, or its frontend is gone.
     pub fn is_stale(&mut self, flow: &Flow) -> bool {

@@ -10,6 +10,7 @@ mod support;
 mod chains;
 mod maps;
 mod service_chains;
+mod walks;
 
 use rules::model::{Endpoint, Event, Family, Service, Weights};
 

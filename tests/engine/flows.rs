@@ -67,6 +67,21 @@ fn only_udp_flows_of_the_family_are_listed_and_those_named_deleted() {
     }
 }
 
+#[test]
+fn whether_anything_is_tracked_is_known_without_a_list() {
+    // A list walks over the whole table, also when it is empty (J1, J12).
+    let node = Namespace::new("flows");
+    let tracks = || {
+        node.enter(|| {
+            let mut kernel = Netfilter::open().unwrap_or_else(|error| panic!("{error}"));
+            kernel.tracks_flows().unwrap_or_else(|error| panic!("{error}"))
+        })
+    };
+    assert!(!tracks());
+    load(&node, &line("tcp", true, 7, 1000));
+    assert!(tracks(), "one of IPv6");
+}
+
 /// The same, as one that the kernel translated itself.
 fn translated(protocol: &str, v6: bool, client: u32, port: u32) -> String {
     let line = line(protocol, v6, client, port);

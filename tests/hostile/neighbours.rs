@@ -21,9 +21,11 @@ const ENDPOINTS: u32 = 10;
 /// Repairs of which the median counts: other tests may use the processor.
 const TRIES: usize = 5;
 
-/// How long a repair may take; more where neither the program is optimised nor the machine idle, but less than the second between two
-/// checks for changes that no event reports.
-const REPAIRED_WITHIN: Duration = Duration::from_millis(if cfg!(debug_assertions) { 600 } else { 50 });
+/// How long a repair may take in the minute after another program has changed the tables; more where neither the program is optimised nor the
+/// machine idle.
+const REPAIRED_WITHIN: Duration = Duration::from_millis(if cfg!(debug_assertions) { 600 } else { 100 });
+/// How long the first change waits for a look, at most.
+const UNNOTICED: Duration = Duration::from_millis(580);
 
 fn ours() -> TableName {
     TableName::new(Family::Ip, "kube-proxy")
@@ -134,8 +136,8 @@ fn what_others_change_is_put_right_at_once_whatever_the_time_between_syncs(layou
     }
 }
 
-test_in_each_layout!(the_first_change_after_a_quiet_time_is_put_right_at_once_too);
-fn the_first_change_after_a_quiet_time_is_put_right_at_once_too(layout: Layout) {
+test_in_each_layout!(the_first_change_after_a_quiet_time_is_put_right_after_half_a_second_and_the_next_at_once);
+fn the_first_change_after_a_quiet_time_is_put_right_after_half_a_second_and_the_next_at_once(layout: Layout) {
     let _turn = turns::beside_others();
     // Without a subscription to notifications, the generation shows it (G10).
     let node = Namespace::new("node");
@@ -148,13 +150,17 @@ fn the_first_change_after_a_quiet_time_is_put_right_at_once_too(layout: Layout) 
         node.enter(|| {
             let mut connection = connect();
             let dump = connection.read_table(&ours()).expect("readable").expect("our table");
-            time_to_repair(&mut connection, &edited_rule(&dump))
+            let first = time_to_repair(&mut connection, &edited_rule(&dump));
+            thread::sleep(Duration::from_millis(200));
+            (first, time_to_repair(&mut connection, &edited_rule(&dump)))
         })
     };
-    let mut times: Vec<Duration> = (0..TRIES).map(|_| once()).collect();
-    times.sort_unstable();
-    println!("repaired in {times:?}");
-    assert!(is_slow() || times[TRIES / 2] <= REPAIRED_WITHIN, "{times:?}");
+    let (mut first, mut second): (Vec<Duration>, Vec<Duration>) = (0..TRIES).map(|_| once()).unzip();
+    for (times, most) in [(&mut first, UNNOTICED + REPAIRED_WITHIN), (&mut second, REPAIRED_WITHIN)] {
+        times.sort_unstable();
+        println!("repaired in {times:?}");
+        assert!(is_slow() || times[TRIES / 2] <= most, "{times:?}");
+    }
 }
 
 test_in_each_layout!(a_program_that_goes_on_changing_our_tables_is_answered_ten_times_a_second_and_named_now_and_then);
@@ -234,7 +240,7 @@ fn a_program_that_commits_to_its_own_tables_all_the_time_causes_no_sync_and_dela
     assert_eq!(proxy.sync_times(), before, "{}", proxy.log());
     assert!(!proxy.log().contains("changed our rules"), "{}", proxy.log());
     let took = node.enter(|| time_to_repair(&mut connect(), &[Command::FlushChain(ours(), "KUBE-SERVICES".into())]));
-    assert!(is_slow() || took <= Duration::from_millis(500), "{took:?}");
+    assert!(is_slow() || took <= UNNOTICED + REPAIRED_WITHIN, "{took:?}");
 }
 
 /// Commits to a table of its own fifty times a second until it is stopped.

@@ -1,7 +1,11 @@
-//! What the proxy asks of the kernel, seen by `strace`: it runs no other program, and a sync is one message or none.
+//! What the proxy asks of the kernel: it runs no other program, and a sync is one message or none (seen by `strace`); and how often it wakes
+//! while nothing happens.
 
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
+use crate::support::apiserver::{ApiServer, Scheme};
 use crate::support::mixed;
 use crate::support::objects::slices;
 use crate::support::plan::Family;
@@ -55,4 +59,37 @@ fn a_sync_is_one_message_and_no_other_program_runs() {
 
     proxy.stop();
     assert_eq!(executions(&trace), 1, "the proxy itself, and nothing else");
+}
+
+/// The time that a proxy has for what follows its first sync, and the time for which it is watched then.
+const SETTLED: Duration = Duration::from_secs(5);
+const WATCHED: Duration = Duration::from_secs(10);
+/// The most wake-ups in [`WATCHED`]: fewer than two a second, and room for what is rare.
+const WAKEUPS: u64 = 20;
+
+fn assert_rarely_wakes(proxy: &Proxy<'_>) {
+    sleep(SETTLED);
+    let before = proxy.activity();
+    sleep(WATCHED);
+    let idle = proxy.activity().since(before);
+    println!("in {WATCHED:?}: {idle:?}");
+    assert!(idle.wakeups <= WAKEUPS, "{idle:?}");
+}
+
+// Nothing but the look for writes of other programs wakes an idle proxy more often than once in some seconds (G10).
+#[test]
+fn an_idle_proxy_wakes_fewer_than_twice_a_second() {
+    let world = World::new();
+    let proxy = Proxy::start(&world.node, &config(), &mixed::cluster());
+    assert_rarely_wakes(&proxy);
+}
+
+#[test]
+fn an_idle_proxy_with_an_api_server_wakes_fewer_than_twice_a_second() {
+    let world = World::new();
+    let server = world.node.enter(|| ApiServer::start(Scheme::Https));
+    server.apply(&mixed::cluster());
+    let mut proxy = Proxy::with_api(&world.node, &config(), &server.kubeconfig(&serde_json::json!({})));
+    proxy.launch();
+    assert_rarely_wakes(&proxy);
 }

@@ -109,7 +109,7 @@ fn the_source_package_is_the_same_twice_and_unpacks_to_sources_crates_and_what_d
     let folder = unpacked(package.path());
     let tree = folder.path().join("tree");
     let read = |path: &str| fs::read_to_string(tree.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-    assert!(read("README.md").contains("kube-proxy"));
+    assert!(read("README.md").contains("kube-proxy") && read(".cargo/config.toml").contains("[env]"));
     assert_eq!(read("debian/source/format"), "3.0 (quilt)\n");
     let changelog = read("debian/changelog");
     let start = format!("kube-proxy-nft ({}-1) unstable; ", env!("CARGO_PKG_VERSION"));

@@ -319,3 +319,23 @@ fn the_fuzzers_lock_file_is_the_one_that_cargo_would_write() {
     let differ: Vec<_> = kept.symmetric_difference(&written).collect();
     assert!(differ.is_empty(), "run `cargo update --workspace` in tests/fuzz: {differ:#?}");
 }
+
+// The TLS library would measure the jitter of the processor's clock before the first random number of each process: a quarter of the processor
+// time of a start.
+#[test]
+fn no_build_takes_entropy_from_the_jitter_of_the_clock() {
+    let binary = fs::read(env!("CARGO_BIN_EXE_kube-proxy")).expect("cargo has built it");
+    let has = |symbol: &str| {
+        let (first, rest) = symbol.as_bytes().split_first().expect("a name");
+        binary.split(|byte| byte == first).any(|text| text.starts_with(rest))
+    };
+    assert!(has("aws_lc_") || !cfg!(debug_assertions), "a debug build has the names of its functions");
+    assert!(!has("jent_"), "see .cargo/config.toml; if it is as it was, remove target");
+
+    // Each build is started in a copy of the repository, which cargo reads; only the image's has a layer before that copy.
+    const SETTING: &str = ".cargo/config.toml";
+    assert!(kept().contains(SETTING) && read(SETTING).contains("\nAWS_LC_SYS_NO_JITTER_ENTROPY = \"1\"\n"));
+    let image = read("deploy/Dockerfile");
+    let first = image.find("deploy/release --arch").expect("the image builds the program");
+    assert!(image.find(SETTING).is_some_and(|copied| copied < first), "the layer of the dependencies has {SETTING}");
+}

@@ -51,6 +51,7 @@ pub(crate) fn object(event: &Event) -> String {
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
         Event::ApiServerAt(_) => "API server".to_owned(),
         Event::InitialListDone => "InitialListDone".to_owned(),
+        Event::Wake => "Wake".to_owned(),
     }
 }
 

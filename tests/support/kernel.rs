@@ -45,6 +45,10 @@ pub(crate) struct Log {
     pub(crate) expiring: VecDeque<Vec<Expiry>>,
     /// Refusals for the content of a command: not because of `next`, nor because the kernel is old.
     pub(crate) refused: Vec<Refusal>,
+    /// The lists of flows that were asked for.
+    pub(crate) walks: Vec<(Family, Listing)>,
+    /// Whether the kernel tracks no flow at all.
+    pub(crate) tracks_nothing: bool,
     tables: Tables,
 }
 
@@ -163,7 +167,12 @@ impl Kernel for Recorder {
         Ok(std::mem::take(&mut self.log.borrow_mut().foreign))
     }
 
-    fn flows(&mut self, _: Family, _: Listing, _: &mut dyn FnMut(&Flow) -> bool) -> io::Result<Vec<Flow>> {
+    fn tracks_flows(&mut self) -> io::Result<bool> {
+        Ok(!self.log.borrow().tracks_nothing)
+    }
+
+    fn flows(&mut self, family: Family, listing: Listing, _: &mut dyn FnMut(&Flow) -> bool) -> io::Result<Vec<Flow>> {
+        self.log.borrow_mut().walks.push((family, listing));
         Ok(Vec::new())
     }
 

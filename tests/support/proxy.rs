@@ -77,6 +77,25 @@ pub(crate) fn config_in(layout: Layout) -> Value {
     })
 }
 
+/// What the threads of a process that run now have done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Activity {
+    /// How often they began to wait.
+    pub(crate) wakeups: u64,
+    /// Their processor time, in nanoseconds and not in ticks.
+    pub(crate) processor_time: Duration,
+}
+
+impl Activity {
+    /// Returns what was done since `before`; nothing if threads have ended that had done more.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
+            processor_time: self.processor_time.saturating_sub(before.processor_time),
+        }
+    }
+}
+
 /// A proxy process and its files; killed when dropped.
 pub(crate) struct Proxy<'world> {
     node: &'world Namespace,
@@ -286,6 +305,22 @@ impl<'world> Proxy<'world> {
         // The two times are fields 14 and 15.
         let times = from_state(&stat).split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().expect("a number"));
         TICK * times.sum()
+    }
+
+    /// Returns how often the threads of the process have begun to wait, and so woken up later, and their processor time.
+    pub(crate) fn activity(&self) -> Activity {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let of_thread = |path: PathBuf| {
+            let status = fs::read_to_string(path.join("status")).ok()?;
+            let waits = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            let schedule = fs::read_to_string(path.join("schedstat")).ok()?;
+            let time = Duration::from_nanos(schedule.split(' ').next()?.parse().ok()?);
+            Some(Activity { wakeups: waits.trim().parse().ok()?, processor_time: time })
+        };
+        threads.filter_map(|thread| of_thread(thread.path())).fold(Activity::default(), |sum, one| Activity {
+            wakeups: sum.wakeups + one.wakeups,
+            processor_time: sum.processor_time + one.processor_time,
+        })
     }
 
     /// Whether the process has not ended.

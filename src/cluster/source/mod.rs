@@ -101,7 +101,7 @@ impl Key {
             Event::NodeApplied(node) => Self::Node(Arc::clone(&node.name)),
             Event::NodeDeleted(name) => Self::Node(Arc::clone(name)),
             Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => Self::ServiceCidr(Arc::clone(name)),
-            Event::ApiServerAt(_) | Event::InitialListDone => return None,
+            Event::ApiServerAt(_) | Event::InitialListDone | Event::Wake => return None,
         })
     }
 

@@ -1,16 +1,25 @@
 //! Waits for a change of the configuration file, so that the process can end and its supervisor can start it again with the new content
 //! (O5).
 //!
-//! The module reads the file about once a second and returns each content that differs from the previous one and is not empty. A comparison
-//! of content finds every kind of change: a write in place, a rename of another file to this name, the swapped symlink of a ConfigMap
-//! volume, and a symlink into another directory. Invariant: only the content counts, not the file's time or inode.
+//! The module reads the file when inotify reports something in its directory, or in that of the file to which it is a symlink, and now and
+//! then without a report. It returns each content that differs from the previous one and is not empty. A comparison of content finds every
+//! kind of change: a write in place, a rename of another file to this name, the swapped symlink of a ConfigMap volume, and a symlink into
+//! another directory. Invariant: only the content counts, not the file's time or inode.
 
 use std::fs;
-use std::path::PathBuf;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Time between two reads.
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+/// Time between two reads without a report: inotify does not report what another host writes to a network file system, nor that a symlink
+/// between this name and the file was replaced in a third directory.
+const RARE: Duration = Duration::from_secs(60);
+/// Time between two reads where inotify cannot be used.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The time after which new content is read again. The content is returned only if both reads agree: at the first read, the program that
 /// writes the file may not have finished.
@@ -33,7 +42,10 @@ impl ConfigFile {
     /// Blocks the thread until the file has new content, and returns the new content. Ignores a missing, unreadable or empty file, because
     /// an editor may remove the file for a moment, and a program that writes a file often empties it first.
     pub fn wait_for_change(&mut self) -> &[u8] {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
         loop {
+            // The directories are watched before the file is read, so that no change falls between the two.
+            let watched = inotify.as_ref().filter(|inotify| self.watch(inotify));
             if let Some(new) = self.changed_content() {
                 sleep(SETTLE);
                 if self.changed_content().as_ref() == Some(&new) {
@@ -41,8 +53,20 @@ impl ConfigFile {
                     return &self.content;
                 }
             }
-            sleep(INTERVAL);
+            match watched {
+                Some(inotify) => wait_for_report(inotify),
+                None => sleep(INTERVAL),
+            }
         }
+    }
+
+    /// Watches the directory of the file, and that of the file behind its symlinks. Returns whether both are watched; a directory that is
+    /// watched already stays so.
+    fn watch(&self, inotify: &OwnedFd) -> bool {
+        let flags = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::MODIFY;
+        let flags = flags | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+        let watches = |path: &Path| inotify::add_watch(inotify, directory_of(path), flags).is_ok();
+        watches(&self.path) && fs::canonicalize(&self.path).is_ok_and(|file| watches(&file))
     }
 
     fn changed_content(&self) -> Option<Vec<u8>> {
@@ -50,10 +74,23 @@ impl ConfigFile {
     }
 }
 
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Waits for a report of inotify, at most for [`RARE`], and reads all reports that have arrived.
+fn wait_for_report(inotify: &OwnedFd) {
+    let rare = Timespec::try_from(RARE).ok();
+    // An error of the wait, such as a signal, ends it early, which only costs another read of the file.
+    let _ = poll(&mut [PollFd::new(inotify, PollFlags::IN)], rare.as_ref());
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(inotify, &mut buffer);
+    while reader.next().is_ok() {}
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-    use std::path::Path;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
 

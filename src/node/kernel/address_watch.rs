@@ -1,7 +1,7 @@
 //! Watches for changes of the node's addresses.
 //!
-//! A thread receives the kernel's notifications about addresses, and the sync loop asks for [`AddressNews`] in each of its passes. The
-//! thread does not decode the notifications, because the sync loop lists the addresses after a change anyway. After each change the thread
+//! A thread receives the kernel's notifications about addresses and wakes the sync loop, which asks for [`AddressNews`] in each of its
+//! passes. The thread does not decode the notifications, because the sync loop lists the addresses after a change anyway. After each change the thread
 //! pauses for a moment, so that a node that starts hundreds of pods, each with addresses of its own, lists its addresses at most ten times
 //! a second.
 //!
@@ -50,15 +50,15 @@ struct Shared {
 }
 
 impl AddressWatch {
-    /// Starts the thread in the network namespace of the calling thread. After this value is dropped, the thread ends at its next
-    /// notification.
+    /// Starts the thread in the network namespace of the calling thread. The thread calls `wake` when it has news. After this value is
+    /// dropped, the thread ends at its next notification.
     ///
     /// # Errors
     /// Fails when the system cannot start another thread.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(wake: impl Fn() + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let weak = Arc::downgrade(&shared);
-        supervise::thread("address-watch", move || follow(&weak))?;
+        supervise::thread("address-watch", move || follow(&weak, &wake))?;
         Ok(Self(shared))
     }
 
@@ -74,10 +74,10 @@ impl AddressWatch {
 }
 
 /// Subscribes to notifications, and again whenever the socket fails, until the [`AddressWatch`] is dropped.
-fn follow(shared: &Weak<Shared>) {
+fn follow(shared: &Weak<Shared>, wake: &impl Fn()) {
     loop {
         if let Ok(socket) = subscribe()
-            && read(socket, shared).is_none()
+            && read(socket, shared, wake).is_none()
         {
             return;
         }
@@ -85,6 +85,7 @@ fn follow(shared: &Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         shared.is_subscribed.store(false, Ordering::Release);
         drop(shared);
+        wake();
         thread::sleep(RETRY);
     }
 }
@@ -96,9 +97,9 @@ fn subscribe() -> io::Result<Socket> {
 }
 
 /// Reports each notification to the sync loop, until the socket fails. Returns `None` once the [`AddressWatch`] is dropped.
-fn read(mut socket: Socket, shared: &Weak<Shared>) -> Option<()> {
+fn read(mut socket: Socket, shared: &Weak<Shared>, wake: &impl Fn()) -> Option<()> {
     // Addresses may have changed before the subscription, so report a change.
-    note(shared)?;
+    note(shared, wake)?;
     loop {
         thread::sleep(PAUSE);
         match socket.receive() {
@@ -112,14 +113,15 @@ fn read(mut socket: Socket, shared: &Weak<Shared>) -> Option<()> {
                 break;
             }
         }
-        note(shared)?;
+        note(shared, wake)?;
     }
 }
 
-fn note(shared: &Weak<Shared>) -> Option<()> {
+fn note(shared: &Weak<Shared>, wake: &impl Fn()) -> Option<()> {
     let shared = shared.upgrade()?;
     shared.has_changed.store(true, Ordering::Release);
     shared.is_subscribed.store(true, Ordering::Release);
+    wake();
     Some(())
 }
 
@@ -134,7 +136,7 @@ mod tests {
     // A new subscription first reports a change.
     #[test]
     fn the_first_news_is_a_change() {
-        let watch = AddressWatch::new().unwrap();
+        let watch = AddressWatch::new(|| ()).unwrap();
         let end = Instant::now() + PATIENCE;
         while watch.news() != AddressNews::Changed {
             assert!(Instant::now() < end, "no news");
@@ -147,7 +149,7 @@ mod tests {
     fn before_a_subscription_and_after_a_failed_one_nothing_is_watched() {
         let watch = AddressWatch(Arc::new(Shared::default()));
         assert_eq!(watch.news(), AddressNews::Unwatched);
-        note(&Arc::downgrade(&watch.0)).unwrap();
+        note(&Arc::downgrade(&watch.0), &|| ()).unwrap();
         assert_eq!([watch.news(), watch.news()], [AddressNews::Changed, AddressNews::None]);
         watch.0.is_subscribed.store(false, Ordering::Release);
         assert_eq!(watch.news(), AddressNews::Unwatched);

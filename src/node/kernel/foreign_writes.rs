@@ -1,7 +1,7 @@
 //! Detects writes of other programs to our tables, which are the nf_tables tables of this program.
 //!
 //! The module follows the generation, a number that the kernel raises by one with each transaction that changes something, of any program
-//! in this network namespace. To ask for it takes 3 us (measured) and no lock, so the sync loop asks each time it runs. Only the
+//! in this network namespace. To ask for it takes 3 us (measured) and no lock, so the sync loop asks each time it wakes. Only the
 //! notifications of nf_tables tell which tables a transaction changed and which program sent it, but a permanent subscription makes the
 //! transactions of all network namespaces of the machine slower (`src/decisions/0009-foreign-writes.md`).
 //!
@@ -159,6 +159,13 @@ impl Detector {
         self.unknown |= !is_listening && !is_ours(commands, result.as_ref().err(), from, before, after);
         self.generation = after;
         result
+    }
+
+    /// Whether [`Self::foreign_writes`] has anything to look at: `false` if the generation is that of its last call or of the last commit,
+    /// without a subscription, a change or a loss that was noted.
+    pub(super) fn may_find(&self, connection: &mut Connection) -> bool {
+        let is_noted = self.unknown || self.lost || self.changed || self.listener.is_some();
+        is_noted || self.generation.is_none() || connection.generation().ok() != self.generation
     }
 
     /// Returns the writes of other programs to these tables since the last call. An empty list means that our tables have an owner, so that

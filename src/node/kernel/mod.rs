@@ -112,6 +112,12 @@ pub trait Kernel {
     /// See [`ReadError`].
     fn foreign_writes(&mut self, tables: &[TableName], now: Instant) -> Result<ForeignWrites, ReadError>;
 
+    /// Returns whether [`Kernel::foreign_writes`] may find something: `false` if no program committed a transaction since its last call, which
+    /// is quicker to find out.
+    fn may_be_written(&mut self) -> bool {
+        true
+    }
+
     /// Notes that a comparison found a change of our tables by another program.
     fn changed_by_others(&mut self) {}
 
@@ -121,6 +127,14 @@ pub trait Kernel {
     /// See [`LockError`]; after an error this process may not write.
     fn take_writer_lock(&mut self) -> Result<WriterLockState, LockError> {
         Ok(WriterLockState::Ours)
+    }
+
+    /// Returns whether the kernel tracks any flow. If not, [`Kernel::flows`] returns none, but walks over the kernel's whole table for that.
+    ///
+    /// # Errors
+    /// Returns the error that the kernel reports.
+    fn tracks_flows(&mut self) -> io::Result<bool> {
+        Ok(true)
     }
 
     /// Returns the flows of a family and listing that the kernel tracks and for which `is_wanted` is true.
@@ -198,10 +212,11 @@ impl Netfilter {
         Self { foreign_writes: Detector::knowing(own), ..self }
     }
 
-    /// Starts a thread that watches the node's addresses. If the thread cannot be started, the sync loop lists the addresses once a second.
+    /// Starts a thread that watches the node's addresses, and calls `wake` when they change. If the thread cannot be started, the sync loop
+    /// lists the addresses once a second.
     #[must_use]
-    pub fn watching_addresses(self) -> Self {
-        Self { address_watch: AddressWatch::new().ok(), ..self }
+    pub fn watching_addresses(self, wake: impl Fn() + Send + 'static) -> Self {
+        Self { address_watch: AddressWatch::new(wake).ok(), ..self }
     }
 
     /// Sets the lock that [`Kernel::take_writer_lock`] takes.
@@ -305,12 +320,20 @@ impl Kernel for Netfilter {
         self.connection.with(is_broken, |connection| detector.foreign_writes(connection, tables, now))
     }
 
+    fn may_be_written(&mut self) -> bool {
+        self.connection.present().is_none_or(|connection| self.foreign_writes.may_find(connection))
+    }
+
     fn changed_by_others(&mut self) {
         self.foreign_writes.changed();
     }
 
     fn take_writer_lock(&mut self) -> Result<WriterLockState, LockError> {
         self.lock.as_mut().map_or(Ok(WriterLockState::Ours), Lock::take)
+    }
+
+    fn tracks_flows(&mut self) -> io::Result<bool> {
+        ctnetlink::tracked().map(|count| count > 0)
     }
 
     fn flows(

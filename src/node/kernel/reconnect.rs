@@ -17,6 +17,11 @@ impl<T> Reconnecting<T> {
         Self { open, present: None }
     }
 
+    /// Returns the connection if it is open.
+    pub(super) fn present(&mut self) -> Option<&mut T> {
+        self.present.as_mut()
+    }
+
     /// Opens the connection unless it is open already. Returns whether this call opened it.
     ///
     /// # Errors

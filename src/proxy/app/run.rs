@@ -1,6 +1,7 @@
 //! Runs the proxy: starts its servers and threads, waits for a signal or a failure, and brings the process to its end.
 
-use std::sync::mpsc::sync_channel;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use super::refused;
 use super::servers::{self, Servers};
 use super::shutdown;
 use super::source::Source;
-use super::sync_loop::{self, SyncLoop};
+use super::sync_loop::{self, SyncLoop, Waker};
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::metrics::server::questions;
@@ -66,12 +67,16 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         return Err(error.into());
     }
     let servers = Servers { config: &config, metrics: &metrics, recorder: &recorder, supervisor: &supervisor };
-    let (asker, questions) = questions::queue();
+    let (sender, events) = sync_channel(EVENT_QUEUE);
+    let sender = Arc::new(sender);
+    let wake = Waker::new(&sender);
+    let of_pages = wake.clone();
+    let (asker, questions) = questions::queue(move || of_pages.wake());
     let reporter = servers.start(verbosity, changes.clone(), asker, open_files);
     watch_config(&config, &supervisor)?;
-    let (sender, events) = sync_channel(EVENT_QUEUE);
+    let sink = SyncSender::clone(&sender);
     let source =
-        Source::spawn((&config, lock.pid()), sender, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
+        Source::spawn((&config, lock.pid()), sink, metrics.clone(), reporter.clone(), changes.clone(), &supervisor)?;
     sync_loop::spawn_counters(&config, &metrics, &supervisor)?;
     refused::spawn(&config, &metrics, &supervisor)?;
     localhost.spawn(&supervisor)?;
@@ -90,6 +95,7 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         first_sync,
         localhost: feed,
         own_writes,
+        wake,
     };
     let sync = supervisor.thread(SYNC_THREAD, move || sync.run(&events))?;
     let failure = tokio::select! {
@@ -102,8 +108,8 @@ pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u6
         recorder.flush(LAST_EVENTS).await;
         return Err(error);
     }
-    // Dropping the source ends the sync loop.
-    drop((source, publisher.stop));
+    // Dropping the source and the last sender ends the sync loop.
+    drop((source, sender, publisher.stop));
     shutdown::wait_for([("the sync loop", sync)].into_iter().chain(publisher.thread)).await?;
     info!("Ended; the rules stay in force");
     Ok(())

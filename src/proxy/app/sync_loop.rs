@@ -5,6 +5,7 @@ use std::env;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::history::History;
 use crate::localhost::Feed;
 use crate::metrics::Metrics;
 use crate::metrics::server::questions::Questions;
-use crate::sync::{CleanupStep, Engine, LostClaims, NotProgrammed, Schedule, Sync};
+use crate::sync::{CleanupStep, Engine, LostClaims, NotProgrammed, Schedule, Step, Sync};
 use cluster::events::{Recorder, ReportedEvent};
 use component::config::{Config, Counters, Flowtable};
 use component::logging::once::Once;
@@ -60,6 +61,26 @@ pub(super) struct SyncLoop {
     pub(super) localhost: Option<Feed>,
     /// The transactions of the flowtable's thread, so that the sync loop does not take them for writes of another program.
     pub(super) own_writes: OwnWrites,
+    /// Wakes the loop.
+    pub(super) wake: Waker,
+}
+
+/// Wakes the sync loop while its source of events runs.
+#[derive(Clone)]
+pub(super) struct Waker(Weak<SyncSender<Event>>);
+
+impl Waker {
+    /// Makes a waker that sends to the loop's queue for as long as `sender` exists: the loop ends when it has no sender any more.
+    pub(super) fn new(sender: &Arc<SyncSender<Event>>) -> Self {
+        Self(Arc::downgrade(sender))
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(sender) = self.0.upgrade() {
+            // Fails when the queue is full, and the loop has work, or when the loop has ended.
+            let _ = sender.try_send(Event::Wake);
+        }
+    }
 }
 
 impl SyncLoop {
@@ -80,10 +101,12 @@ impl SyncLoop {
             first_sync,
             localhost,
             own_writes,
+            wake,
         } = self;
         let fast_path = first_sync.is_some().then(ruleset::flowtable::table);
         let kernel = Netfilter::open().context("cannot open the netfilter netlink socket")?;
-        let kernel = kernel.with_fast_path(fast_path).watching_addresses().with_lock(lock).with_own_writes(own_writes);
+        let kernel = kernel.with_fast_path(fast_path).watching_addresses(move || wake.wake());
+        let kernel = kernel.with_lock(lock).with_own_writes(own_writes);
         let families = families::supported();
         let schedule = schedule(&config);
         let engine = Engine::new(config.clone(), super::layout(&config), &families, kernel)
@@ -153,8 +176,7 @@ fn chance() -> f64 {
 }
 
 /// Makes the function that the sync loop calls after the first sync: it lets the flowtable's thread begin, if there is one, and removes the
-/// rules of other modes, one part in each call. The function returns how long to wait before the next call, or `None` when nothing is left.
-/// Failed parts are tried again after an interval that doubles each time.
+/// rules of other modes, one part in each call. Failed parts are tried again after an interval that doubles each time.
 fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp) -> CleanupStep {
     let mut retry_after = CLEAN_UP_RETRY;
     Box::new(move || {
@@ -164,11 +186,11 @@ fn after_first_sync(mut fast_path: Option<SyncSender<()>>, mut clean_up: CleanUp
         }
         if let Some(report) = clean_up.step() {
             report.log(Some(retry_after));
-            return Some(Duration::ZERO);
+            return Step { again: Some(Duration::ZERO), removed: !report.removed.is_empty() };
         }
-        let next = clean_up.retry().then_some(retry_after);
+        let again = clean_up.retry().then_some(retry_after);
         retry_after = (retry_after * 2).min(MAX_CLEAN_UP_RETRY);
-        next
+        Step { again, removed: false }
     })
 }
 

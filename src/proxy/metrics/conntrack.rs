@@ -78,7 +78,7 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }
         for metrics in [Metrics::new(), Metrics::with_conntrack(|| Err(io::ErrorKind::PermissionDenied.into()))] {
-            assert!(!metrics.text().contains("kubeproxy_nft_conntrack"));
+            assert!(!metrics.text().contains("kubeproxy_nft_conntrack_entries"));
         }
     }
 }

@@ -266,6 +266,7 @@ pub(super) struct Own {
     pub(super) maps: Mutex<BTreeSet<ByMap>>,
     pub(super) foreign_changes: Counter,
     pub(super) repairs: Counter,
+    pub(super) conntrack_walks: Counter,
     pub(super) verified: Seconds,
     pub(super) foreign_owner: Series<ByFamily, Gauge>,
     pub(super) quarantined: Gauge,
@@ -467,6 +468,10 @@ impl Own {
                 "Times that another program changed the tables",
             ),
             repairs: r.empty("kubeproxy_nft_repairs", "Syncs that put right what another program had changed"),
+            conntrack_walks: r.empty(
+                "kubeproxy_nft_conntrack_walks",
+                "Lists of tracked connections, for each of which the kernel walks over its whole table",
+            ),
             verified: r.empty(
                 "kubeproxy_nft_tables_verified_timestamp_seconds",
                 "The time when both tables were last read back as a whole and compared with what they should hold, 0 if never; what differed was \

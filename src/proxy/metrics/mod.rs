@@ -138,11 +138,12 @@ impl Metrics {
         }
     }
 
-    /// Notes that the flows of a family were checked, how long that took, and how many stale ones were deleted.
-    pub(crate) fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
+    /// Notes that the flows of a family were checked, how long that took, how many stale ones were deleted, and how many lists it took.
+    pub(crate) fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64, walks: u64) {
         let labels = family.into();
         self.inner.reconciler_duration.get_or_create(&labels).observe(took.as_secs_f64());
         self.inner.reconciler_deleted.get_or_create(&labels).inc_by(deleted);
+        self.inner.own.conntrack_walks.inc_by(walks);
     }
 
     /// Counts a response of `/healthz` with this HTTP status.

@@ -18,17 +18,25 @@ pub(super) struct AddressChecks {
     last: Option<Instant>,
     /// Whether the last listing failed.
     has_failed: bool,
+    /// Whether reports of changes were received at the last check.
+    is_watched: bool,
 }
 
 impl AddressChecks {
     /// Returns whether to list the addresses now. If so, counts the listing as done, unless [`AddressChecks::failed`] is called.
     pub(super) fn is_due(&mut self, news: AddressNews, now: Instant) -> bool {
-        let every = if news == AddressNews::Unwatched || self.has_failed { UNWATCHED } else { WATCHED };
+        self.is_watched = news != AddressNews::Unwatched;
+        let every = if self.are_watched() { WATCHED } else { UNWATCHED };
         let is_due = news == AddressNews::Changed || self.last.is_none_or(|last| now.duration_since(last) >= every);
         if is_due {
             (self.last, self.has_failed) = (Some(now), false);
         }
         is_due
+    }
+
+    /// Whether no listing is needed until the kernel reports a change, but for the rare ones.
+    pub(super) fn are_watched(&self) -> bool {
+        self.is_watched && !self.has_failed
     }
 
     /// Notes that the listing that was due has failed.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::addresses::AddressChecks;
-use super::cleanup::Cleanup;
+use super::cleanup::{Cleanup, Step};
 use super::repairs::Repairs;
 use super::schedule::{End, Schedule};
 use super::tables::{ClientChecks, Owner};
@@ -93,7 +93,7 @@ fn in_two_minutes_with_five_changes_a_second_all_that_happens_now_and_then_happe
     let mut all = Loop {
         schedule: Schedule::new(Some(Duration::from_secs(1)), Duration::from_secs(30)).comparing_every(COMPARISON),
         addresses: AddressChecks::default(),
-        cleanup: Cleanup::new(Box::new(|| Some(Duration::from_secs(60)))),
+        cleanup: Cleanup::new(Box::new(|| Step { again: Some(Duration::from_secs(60)), removed: false })),
         checks: ClientChecks::default(),
         repairs: Repairs::new(),
         writer_lock: WriterLock::default(),

@@ -5,9 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-/// Does one step of work, which may block the sync loop for as long as a commit does. Returns the delay until its next call; `None` when it
-/// is done.
-pub(crate) type CleanupStep = Box<dyn FnMut() -> Option<Duration> + Send>;
+/// Does one step of work, which may block the sync loop for as long as a commit does.
+pub(crate) type CleanupStep = Box<dyn FnMut() -> Step + Send>;
+
+/// What a step of work did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// The delay until the next call; `None` when the work is done.
+    pub(crate) again: Option<Duration>,
+    /// Whether rules of another program were removed.
+    pub(crate) removed: bool,
+}
 
 /// The work, if it is not done yet, and the time of its next call.
 #[derive(Default)]
@@ -34,16 +42,17 @@ impl Cleanup {
         self.due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Does the work if it is due.
-    pub(super) fn run_if_due(&mut self, now: Instant) {
+    /// Does the work if it is due. Returns whether it removed rules of another program.
+    pub(super) fn run_if_due(&mut self, now: Instant) -> bool {
         if self.due.is_none_or(|due| now < due) {
-            return;
+            return false;
         }
-        let again = self.work.as_mut().and_then(|work| work());
-        self.due = again.map(|after| now + after);
+        let step = self.work.as_mut().map(|work| work());
+        self.due = step.and_then(|step| step.again).map(|after| now + after);
         if self.due.is_none() {
             self.work = None;
         }
+        step.is_some_and(|step| step.removed)
     }
 }
 
@@ -60,10 +69,9 @@ mod tests {
     fn work_waits_for_the_first_sync_and_has_its_turns_when_it_asks_for_them() {
         let writer_lock = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&writer_lock);
-        let mut cleanup = Cleanup::new(Box::new(move || match count.fetch_add(1, Ordering::Relaxed) {
-            0 => Some(Duration::ZERO),
-            1 => Some(MINUTE),
-            _ => None,
+        let mut cleanup = Cleanup::new(Box::new(move || {
+            let count = count.fetch_add(1, Ordering::Relaxed);
+            Step { again: [Duration::ZERO, MINUTE].get(count).copied(), removed: false }
         }));
         let start = Instant::now();
         let look = |cleanup: &mut Cleanup, now| {

@@ -1,6 +1,6 @@
 //! Makes the entries of the history ([`crate::history`]) from what a sync did.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::Sync;
 use super::engine::Report;
@@ -37,7 +37,7 @@ impl<K: Kernel> Sync<K> {
             let (elements_added, elements_removed) = (run.elements_added, run.elements_removed);
             let repair = repair.map(|repair| Repair { elements_added, elements_removed, ..repair });
             if repair.is_some() && self.repairs.is_nameless() {
-                self.metrics.foreign_change();
+                self.foreign_change(Instant::now());
             }
             // A repair whose foreign write was not noticed is entered here; all other repairs are entered together with the log record
             // about the foreign write.

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 
 pub use budget::Oversized;
-pub(crate) use cleanup::CleanupStep;
+pub(crate) use cleanup::{CleanupStep, Step};
 pub use conflicts::LostReport;
 pub(crate) use conflicts::{LostClaims, LostFrontend};
 pub(crate) use engine::{AddressChange, Subject, TableDifference, TableDifferences};
@@ -150,8 +150,8 @@ pub(crate) type OnNode = Box<dyn FnOnce(&Node) -> anyhow::Result<()> + Send>;
 /// The least time between a sync and the deletion of the chains that it emptied (F8), and the longest wait for an event.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The longest wait for an event while other programs can write to the tables (G10). After each wait, the loop looks for such writes.
-const LOOK: Duration = Duration::from_millis(25);
+/// The longest time between two passes of the loop while there is nothing to do.
+const REST: Duration = Duration::from_secs(10);
 
 /// How long after the start the Node may be unknown before the kernel is asked whether an earlier process left rules.
 const NODE_PATIENCE: Duration = Duration::from_secs(2);
@@ -264,7 +264,9 @@ impl<K: Kernel> Sync<K> {
             self.check_node()?;
             self.report_lost_claims();
             self.check_what_no_event_reports();
-            self.cleanup.run_if_due(Instant::now());
+            if self.cleanup.run_if_due(Instant::now()) {
+                self.engine.removed_rules_of_others();
+            }
             self.answer_question();
             let eligible = self.node_eligible();
             self.health.node(eligible);
@@ -355,25 +357,56 @@ impl<K: Kernel> Sync<K> {
         }
     }
 
-    /// Waits for events, the next sync or the next check, and takes over the events in the queue.
-    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), SourceEnded> {
-        let now = Instant::now();
-        let due = self.may_sync().then(|| self.schedule.due(now).saturating_duration_since(now));
-        // Session-affinity clients are not checked until this process may sync, even if a check is overdue.
-        let client_check = self.may_sync().then(|| self.engine.next_client_check()).flatten();
-        let client_check = client_check.map_or(MOMENT, |next| next.saturating_duration_since(now));
-        let cleanup_step = self.cleanup.wait(now).unwrap_or(MOMENT);
-        let most = match (self.writer_lock.is_standby(), self.may_sync() && self.engine.can_be_changed_by_others()) {
+    /// Returns how long to wait for an event before the next pass of the loop, and how long before the next look for writes of other programs.
+    fn waits(&self, now: Instant) -> (Duration, Duration) {
+        let may_sync = self.may_sync();
+        let look = match (self.writer_lock.is_standby(), may_sync && self.engine.can_be_changed_by_others()) {
             (true, _) => writer_lock::POLL,
-            (false, true) => LOOK,
+            (false, true) => self.repairs.look_within(now),
             (false, false) => MOMENT,
         };
-        let timeout = due.unwrap_or(most).min(most).min(client_check).min(cleanup_step);
-        // Only this wait may take long: a thread that works for too long is stuck, which `/livez` reports.
-        self.health.waiting();
-        let received = events.recv_timeout(timeout);
-        self.health.working(Instant::now());
-        match received {
+        let longest = if may_sync && self.is_at_rest() { REST } else { look };
+        // Session-affinity clients are not checked until this process may sync, even if a check is overdue.
+        let of_syncs = may_sync.then(|| [Some(self.schedule.due(now)), self.engine.next_client_check()]);
+        let question = self.questions.as_ref().and_then(Questions::next);
+        let due = of_syncs.into_iter().flatten().chain([question]).flatten();
+        let due = due.map(|at| at.saturating_duration_since(now)).chain(self.cleanup.wait(now));
+        (due.fold(longest, Duration::min), look)
+    }
+
+    /// Whether nothing is left to do of what the loop does from time to time, so that it needs no pass before [`REST`] has passed, or an event
+    /// has come.
+    fn is_at_rest(&self) -> bool {
+        let is_cleaned = !self.engine.has_emptied_chains();
+        is_cleaned
+            && self.foreign_owners.are_none()
+            && !self.schedule.is_requested()
+            && self.repairs.is_done()
+            && self.addresses.are_watched()
+    }
+
+    /// Waits for an event until the next pass is due. A look that finds no transaction of another program is no pass, so that an idle process
+    /// does nothing else.
+    fn receive(&mut self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
+        let start = Instant::now();
+        let (pass, look) = self.waits(start);
+        let (mut now, end) = (start, start + pass);
+        loop {
+            // Only this wait may take long: a thread that works for too long is stuck, which `/livez` reports.
+            self.health.waiting();
+            let received = events.recv_timeout(look.min(end.saturating_duration_since(now)));
+            now = Instant::now();
+            self.health.working(now);
+            let is_over = !matches!(received, Err(RecvTimeoutError::Timeout)) || now >= end;
+            if is_over || self.engine.kernel.may_be_written() {
+                return received;
+            }
+        }
+    }
+
+    /// Waits for events, the next sync or the next check, and takes over the events in the queue.
+    fn wait(&mut self, events: &Receiver<Event>) -> Result<(), SourceEnded> {
+        match self.receive(events) {
             Ok(event) => self.take(event),
             Err(RecvTimeoutError::Timeout) => return Ok(()),
             Err(RecvTimeoutError::Disconnected) => return Err(SourceEnded),
@@ -427,7 +460,7 @@ impl<K: Kernel> Sync<K> {
         if let Some(programs) = self.engine.foreign_writes() {
             // If the program is unknown, only the comparison shows whether it changed this proxy's tables.
             if !programs.is_empty() {
-                self.metrics.foreign_change();
+                self.foreign_change(now);
             }
             let by = programs.into_iter().map(|by| Program { name: by.name, pid: by.pid });
             self.schedule.request_at(self.repairs.noticed(by, now));
@@ -449,6 +482,12 @@ impl<K: Kernel> Sync<K> {
         if self.engine.has_emptied_chains() {
             self.schedule.request_cleanup();
         }
+    }
+
+    /// Notes that another program changed the tables.
+    fn foreign_change(&mut self, now: Instant) {
+        self.metrics.foreign_change();
+        self.repairs.changed(now);
     }
 
     /// Lists the node's addresses if the kernel reported a change, or if the last listing is long ago, however busy the loop is (G11). The

@@ -1,8 +1,10 @@
-//! Decides how often changes of the tables by other programs are repaired, and how often they are logged.
+//! Decides how often the loop looks for writes of other programs, how often their changes of the tables are repaired, and how often they are
+//! logged.
 //!
 //! Takes each notice that the tables were changed; returns when to repair them and, now and then, what to log. The first changes are
 //! repaired at once, further ones at most ten times a second; the first are logged after their repair, further ones at most every ten
-//! seconds, with their number. Pure: the caller passes in the time.
+//! seconds, with their number. A look is a wake-up of the process, which a node pays for all the time, so there are fewer than two a second
+//! until another program changes the tables. Pure: the caller passes in the time.
 //!
 //! Invariant: memory is bounded, whatever other programs do.
 
@@ -17,6 +19,13 @@ const REPAIRS: Rate = Rate { at_once: 5, then_every: Duration::from_millis(100) 
 
 /// How many log records are written at once, and the least time between two records after them.
 const RECORDS: Rate = Rate { at_once: 10, then_every: Duration::from_secs(10) };
+
+/// The time between two looks for writes of other programs (G10). A change is found and repaired within 600 ms.
+const QUIET_LOOK: Duration = Duration::from_millis(580);
+
+/// The same for [`ALERT`] after another program changed the tables, because a program that does so often goes on.
+const ALERT_LOOK: Duration = Duration::from_millis(25);
+const ALERT: Duration = Duration::from_secs(60);
 
 /// How long the log record about a change by an unknown program waits: if the program writes again meanwhile, the record names it.
 const NAMELESS: Duration = Duration::from_secs(1);
@@ -36,6 +45,8 @@ pub(super) struct Repairs {
     unlogged: Unlogged,
     /// When the first change that the next log record covers was noticed.
     since: Option<Instant>,
+    /// When another program last changed the tables.
+    changed: Option<Instant>,
 }
 
 /// The content of the next log record.
@@ -55,7 +66,7 @@ impl Repairs {
     pub(super) const fn new() -> Self {
         let unlogged = Unlogged { times: 0, by: BTreeSet::new(), found: BTreeSet::new(), repair: None };
         let (repairs, records) = (Budget::new(REPAIRS), Budget::new(RECORDS));
-        Self { repairs, records, waiting: false, unrepaired: None, unlogged, since: None }
+        Self { repairs, records, waiting: false, unrepaired: None, unlogged, since: None, changed: None }
     }
 
     /// Notes that these programs changed the tables, or may have done so. Returns when to repair.
@@ -69,6 +80,22 @@ impl Repairs {
             extend(unrepaired, [program]);
         }
         self.repairs.next(now)
+    }
+
+    /// Notes that another program did change the tables.
+    pub(super) fn changed(&mut self, now: Instant) {
+        self.changed = Some(now);
+    }
+
+    /// Returns the time after which to look again for writes of other programs.
+    pub(super) fn look_within(&self, now: Instant) -> Duration {
+        let is_alert = self.changed.is_some_and(|then| now.saturating_duration_since(then) < ALERT);
+        if is_alert { ALERT_LOOK } else { QUIET_LOOK }
+    }
+
+    /// Whether all changes and findings have been repaired and logged.
+    pub(super) fn is_done(&self) -> bool {
+        !self.waiting && self.unlogged == Unlogged::default()
     }
 
     /// Whether there are changes to repair, and none of the programs that made them is known.
@@ -104,7 +131,7 @@ impl Repairs {
     /// Returns what to log now. A change is logged after the sync that repaired it, together with the findings of that sync; a change by an
     /// unknown program is logged no sooner than a second after it was noticed.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Unlogged> {
-        if self.waiting || self.unlogged == Unlogged::default() || self.records.next(now) > now {
+        if self.waiting || self.is_done() || self.records.next(now) > now {
             return None;
         }
         let is_early = self.since.is_some_and(|since| now.saturating_duration_since(since) < NAMELESS);
@@ -197,6 +224,20 @@ mod tests {
         repairs.started(later(5_010));
         let logged = repairs.take_due(later(5_010)).map(|logged| (logged.times, logged.by));
         assert_eq!(logged, Some((2, BTreeSet::from(["nft (pid 7)".to_owned()]))));
+    }
+
+    // An idle process wakes fewer than twice a second; for a minute after a change of the tables it looks every 25 ms (G10).
+    #[test]
+    fn looks_are_frequent_only_for_a_minute_after_a_change_of_the_tables() {
+        let (mut repairs, start) = (Repairs::new(), Instant::now());
+        let later = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(repairs.look_within(start), QUIET_LOOK);
+        repairs.noticed([], start);
+        assert_eq!(repairs.look_within(start), QUIET_LOOK, "a write that may be to other tables");
+        repairs.changed(start);
+        assert_eq!([0, 59, 60].map(|s| repairs.look_within(later(s))), [ALERT_LOOK, ALERT_LOOK, QUIET_LOOK]);
+        repairs.changed(later(59));
+        assert_eq!([60, 118, 119].map(|s| repairs.look_within(later(s))), [ALERT_LOOK, ALERT_LOOK, QUIET_LOOK]);
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl<K: Kernel> Sync<K> {
             self.metrics.programmed(*family, *latency);
         }
         for done in &report.flows {
-            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted));
+            self.metrics.flows_reconciled(done.family, done.took, number(done.deleted), number(done.walks));
         }
         for family in self.engine.tables.families() {
             let Counts { internal, external } = self.engine.observers.no_local_endpoints.total(family);

@@ -33,4 +33,6 @@ pub enum Event {
     ApiServerAt(Vec<SocketAddr>),
     /// Every object that existed when the source started has been sent (G1, C10).
     InitialListDone,
+    /// Changes nothing: wakes a receiver that has to look at something other than the cluster's objects.
+    Wake,
 }

@@ -123,7 +123,7 @@ impl State {
             Event::SliceDeleted(name) => return self.set_slice(name, None),
             Event::NodeApplied(node) => self.set_node(node),
             // The state keeps the last content of the deleted Node (L6).
-            Event::NodeDeleted(_) => false,
+            Event::NodeDeleted(_) | Event::Wake => false,
             Event::ServiceCidrApplied(name, ranges) => self.set_service_cidr(name, Some(ranges)),
             Event::ServiceCidrDeleted(name) => self.set_service_cidr(name, None),
             Event::ApiServerAt(addresses) => self.set_api_server(addresses),

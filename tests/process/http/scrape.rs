@@ -269,6 +269,7 @@ const COUNTERS: &[(&str, &str, &[&str])] = &[
     ("nft_elements_removed", "", &[]),
     ("nft_message_bytes", "", &[]),
     ("nft_foreign_changes", "", &[]),
+    ("nft_conntrack_walks", "", &[]),
     ("nft_repairs", "", &[]),
     ("nft_errors", "kind", FAILURES),
     ("nft_source_reconnects", "resource", KINDS),

@@ -23,6 +23,7 @@ use rules::conntrack::{Flow, Listing};
 use rules::model::{Family, Protocol};
 
 pub use load::ConntrackLoad;
+pub(super) use load::tracked;
 pub use walk::find_connection;
 use walk::{SEEN_REPLY, TRANSLATED};
 pub use walk::{connection, each_connection};
@@ -35,6 +36,9 @@ mod number {
     pub(super) const DELETE: u16 = SUBSYSTEM | 2;
     /// `IPCTNL_MSG_CT_GET_STATS_CPU`.
     pub(super) const GET_STATISTICS: u16 = SUBSYSTEM | 4;
+    /// `IPCTNL_MSG_CT_GET_STATS`, and `CTA_STATS_GLOBAL_ENTRIES` of its answer.
+    pub(super) const GET_COUNT: u16 = SUBSYSTEM | 5;
+    pub(super) const COUNT: u16 = 1;
 
     pub(super) const TUPLE_ORIGINAL: u16 = 1;
     pub(super) const TUPLE_REPLY: u16 = 2;
@@ -109,11 +113,11 @@ enum Filter {
     Here,
 }
 
-/// Makes the kernel load module nf_conntrack with a request for a list, because without the module the sysctls of connection tracking do
-/// not exist (N1).
+/// Makes the kernel load module nf_conntrack with a request for the number of connections, because without the module the sysctls of
+/// connection tracking do not exist (N1).
 pub fn load_conntrack() {
     // Ignore the error: if the module is missing, writing the sysctls fails later with a better message.
-    let _ = list(Family::V4, Listing::Udp, |_| false);
+    let _ = load::tracked();
 }
 
 /// Returns the flows of a family and a listing for which `is_wanted` is true. After five interrupted lists it returns the last one,

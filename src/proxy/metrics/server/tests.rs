@@ -18,7 +18,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
         flagz: Some(vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/a/b".to_owned())]),
         statusz: Some(Versions { binary: "1.36.2+x".to_owned(), emulation: "1.36".to_owned() }),
         changes: History::new(SystemTime::now()),
-        causes: questions::queue().0,
+        causes: questions::queue(|| ()).0,
         debug: Some(Arc::new(move |level| notes.lock().unwrap().push(level))),
     };
     let (address, server) = serve(pages);
@@ -28,7 +28,7 @@ async fn start() -> (SocketAddr, Server, Arc<Mutex<Vec<u32>>>) {
 /// Pages with all optional ones switched off.
 fn none() -> Pages {
     let changes = History::new(SystemTime::now());
-    let causes = questions::queue().0;
+    let causes = questions::queue(|| ()).0;
     Pages { configz: "{}".to_owned(), flagz: None, statusz: None, changes, causes, debug: None }
 }
 

@@ -34,6 +34,7 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_conntrack_dropped_packets_total", "The table is [full](#kubeproxyconntrackfull)."),
     ("kubeproxy_nft_conntrack_failed_inserts_total", "A few are normal. Many: a client uses its source ports faster than they become free."),
     ("kubeproxy_nft_conntrack_early_drops_total", "The table was full, and room was made."),
+    ("kubeproxy_nft_conntrack_walks_total", "Rises with changes of UDP Services, and with endpoints that go. Each costs milliseconds of processor time, more on nodes with a larger table."),
     ("kubeproxy_nft_service_connections_total", "A fall to zero while clients try: see `kubeproxy_nft_service_rejected_packets_total`."),
     ("kubeproxy_nft_service_rejected_packets_total", "A client repeats a packet that is dropped, so this is no number of connections."),
     ("kubeproxy_nft_endpoint_connections_total", "Endpoints of one service port should grow alike."),
@@ -91,7 +92,7 @@ fn used() -> Metrics {
     metrics.sync_finished(Family::V4, at, took, false, true);
     metrics.programmed(Family::V4, took);
     metrics.no_local_endpoints(Family::V4, 0, 0);
-    metrics.flows_reconciled(Family::V4, took, 0);
+    metrics.flows_reconciled(Family::V4, took, 0, 0);
     metrics.build_info(Build::default());
     metrics.feature_enabled("A", "BETA", true);
     metrics.table_elements(Family::V4, [("services", 1)].into_iter());

@@ -275,6 +275,11 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
+    /// Notes that rules of another kube-proxy were removed, which translated flows until now.
+    pub(super) fn removed_rules_of_others(&mut self) {
+        self.observers.flows.all_changed();
+    }
+
     /// Ends the flows that lead to no endpoint any more.
     fn reconcile_flows(&mut self, moment: Moment, now: Instant) -> Vec<Reconciled> {
         let families: Vec<Family> = self.tables.own_families().collect();

@@ -4,10 +4,11 @@
 //! UDP flows are listed at the end of a sync in which a Service with UDP endpoints changed (B15), which removed a UDP frontend (J10), or
 //! which repaired what another program changed; and after clients of session affinity were deleted, also between two syncs (J1).
 //! Flows of TCP and SCTP are listed if some of them may lead to an endpoint that does not answer, for example after the commit that removes
-//! an endpoint, and again until a list finds none; open connections are included only if an annotation of a Service asks to close connections (J12, J13), and
-//! only once what they lead to has been gone for two seconds ([`losses`]). No
+//! an endpoint, and after a start that finds rules, and again until a list finds none; open connections are included only if an annotation of
+//! a Service asks to close connections (J12, J13), and only once what they lead to has been gone for two seconds ([`losses`]). No
 //! sync waits for the list of TCP and SCTP flows, because the kernel walks its whole table for it, even if the table is empty
-//! (`src/decisions/0008-flows.md`).
+//! (`src/decisions/0008-flows.md`). For the same reason, a family is listed only if a flow of it can be concerned, and none if the kernel
+//! tracks no flow.
 //!
 //! Removed frontends are found in the tables, not in the state: a frontend is gone once the kernel has committed the transaction that
 //! removes it, whichever Service had it. UDP frontends are also looked for in tables that were read, so a process that takes over another
@@ -73,6 +74,8 @@ pub(super) struct Flows {
     retry: Option<(Instant, Duration)>,
     /// When flows of TCP and SCTP were last listed, and how long that took.
     listed: (Instant, Duration),
+    /// Whether no sync has succeeded and no transaction was committed yet.
+    is_new: bool,
 }
 
 /// When flows are examined.
@@ -89,7 +92,8 @@ impl Default for Flows {
     fn default() -> Self {
         let (known, changed, closing) = Default::default();
         let (gone, losses, listed) = (Gone::default(), Losses::default(), (Instant::now(), Duration::ZERO));
-        Self { known, changed, gone, unanswered: false, uncommitted: true, losses, closing, retry: None, listed }
+        let (unanswered, uncommitted, is_new) = (false, true, true);
+        Self { known, changed, gone, unanswered, uncommitted, losses, closing, retry: None, listed, is_new }
     }
 }
 
@@ -102,6 +106,8 @@ pub struct Reconciled {
     pub took: Duration,
     /// The number of flows that were deleted.
     pub deleted: usize,
+    /// The number of lists of flows, for each of which the kernel walks over its whole table.
+    pub walks: usize,
 }
 
 impl Flows {
@@ -155,6 +161,10 @@ impl Flows {
     /// Notes which frontends a transaction removed, as far as their flows are examined. Called after the kernel committed it, and before
     /// `tables` takes it over.
     pub(super) fn transaction(&mut self, state: &State, tables: &Tables, now: Instant) {
+        if std::mem::take(&mut self.is_new) && tables.each_read().next().is_none() {
+            // No earlier process left rules, so none translated a flow.
+            self.uncommitted = false;
+        }
         let Self { changed, gone, closing, losses, .. } = self;
         let mut wanted = Vec::new();
         if !changed.is_empty() || !closing.is_empty() {
@@ -198,9 +208,10 @@ impl Flows {
     }
 
     /// Returns when to examine flows between two syncs: after a failure, or because TCP and SCTP flows are to be listed; `None` if there is
-    /// no need.
+    /// no need. The first sync comes before all lists: nothing is served until then, and the old rules may make new flows.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.retry.map(|(at, _)| at).or_else(|| self.others().map(|(_, at)| at).min())
+        let due = self.retry.map(|(at, _)| at).or_else(|| self.others().map(|(_, at)| at).min());
+        due.filter(|_| !self.is_new)
     }
 
     /// Ends the flows that lead to no endpoint, and those to frontends and endpoints that are gone (J1, J10, J12, J13). A failure is logged
@@ -213,6 +224,7 @@ impl Flows {
         node_addresses: &[IpAddr],
         (moment, now): (Moment, Instant),
     ) -> Vec<Reconciled> {
+        self.is_new = false;
         if self.retry.is_some_and(|(at, _)| now < at) {
             return Vec::new();
         }
@@ -226,14 +238,19 @@ impl Flows {
         let lost = if others == Some(Listing::Translated) { self.losses.due(now) } else { Lost::default() };
         let mut examiner = Examiner::new(state, examined, &mut self.gone, &lost, node_addresses);
         let (mut results, mut failure, mut found) = (Vec::new(), None, false);
+        // After an error, a list fails as well, and says why.
+        let tracks_flows = kernel.tracks_flows().unwrap_or(true);
         for family in families {
             let start = Instant::now();
-            let examine = |listing: &Listing| {
-                let stale = kernel.flows(*family, *listing, &mut |flow| examiner.is_stale(flow))?;
-                found |= *listing != Listing::Udp && !stale.is_empty();
+            let concerned = |listing: &Listing| tracks_flows && examiner.concerns(*family, *listing);
+            let listings: Vec<Listing> = listings.iter().copied().filter(concerned).collect();
+            let walks = listings.len();
+            let examine = |listing| {
+                let stale = kernel.flows(*family, listing, &mut |flow| examiner.is_stale(flow))?;
+                found |= listing != Listing::Udp && !stale.is_empty();
                 end(kernel, &stale, *family, node_addresses)
             };
-            let outcome = listings.iter().map(examine).sum::<io::Result<usize>>();
+            let outcome = listings.into_iter().map(examine).sum::<io::Result<usize>>();
             match outcome {
                 Ok(deleted) => {
                     let took = start.elapsed();
@@ -242,7 +259,7 @@ impl Flows {
                         ipFamily = %family, entriesDeleted = deleted, %elapsed,
                         "Finished reconciling conntrack entries"
                     );
-                    results.push(Reconciled { family: *family, took, deleted });
+                    results.push(Reconciled { family: *family, took, deleted, walks });
                 }
                 Err(error) => failure = Some((*family, error)),
             }

@@ -77,9 +77,9 @@ fn flow_to(to: &str) -> Flow {
 
 /// Returns a cluster with a DNS Service that has a UDP endpoint, and a Service that only has TCP.
 fn cluster() -> State {
-    let mut dns = testing::service("shop/dns", &["10.96.0.10"]);
+    let mut dns = testing::service("shop/dns", &["10.96.0.10", "fd00::1"]);
     dns.ports = vec![port("dns/udp", 53)];
-    let mut web = testing::service("shop/web", &["10.96.0.11"]);
+    let mut web = testing::service("shop/web", &["10.96.0.11", "fd00::2"]);
     web.ports = vec![port("http", 80)];
     testing::state([
         Event::ServiceApplied(dns),

@@ -115,6 +115,7 @@ fn short(event: &Event) -> String {
         Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
         Event::ApiServerAt(addresses) => format!("API server at {addresses:?}"),
         Event::InitialListDone => "done".into(),
+        Event::Wake => "wake".into(),
     }
 }
 

@@ -74,6 +74,7 @@ fn word(event: &Event) -> String {
         Event::ServiceCidrDeleted(name) => format!("-cidr {name}"),
         Event::ApiServerAt(addresses) => format!("API server at {addresses:?}"),
         Event::InitialListDone => "done".into(),
+        Event::Wake => "wake".into(),
     }
 }
 

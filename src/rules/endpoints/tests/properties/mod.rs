@@ -71,7 +71,7 @@ fn object(event: &Event) -> String {
         Event::NodeDeleted(name) => format!("Node {name}"),
         Event::ServiceCidrApplied(name, _) | Event::ServiceCidrDeleted(name) => format!("ServiceCIDR {name}"),
         Event::ApiServerAt(_) => "API server".to_owned(),
-        Event::InitialListDone => String::new(),
+        Event::InitialListDone | Event::Wake => String::new(),
     }
 }
 
