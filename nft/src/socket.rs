@@ -19,6 +19,8 @@ pub enum Bus {
     Route,
     /// Generic netlink: parts of the kernel that are found by a name, such as IPVS.
     Generic,
+    /// The sockets of the network namespace.
+    SockDiag,
 }
 
 /// `NETLINK_CAP_ACK`: acknowledgements quote only the header of the request.
@@ -61,6 +63,7 @@ impl Socket {
             Bus::Netfilter => mnl::Bus::Netfilter,
             Bus::Route => mnl::Bus::Route,
             Bus::Generic => mnl::Bus::Generic,
+            Bus::SockDiag => mnl::Bus::SockDiag,
         })?;
         close_on_exec(&inner)?;
         inner.bind(0, 0)?;

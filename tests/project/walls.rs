@@ -53,7 +53,7 @@ const WALLS: &[Wall] = &[
     Wall { module: "component/rates", modules: &[], words: &[] },
     Wall {
         module: "component/config",
-        modules: &["addresses", "dns_names", "redact"],
+        modules: &["addresses", "dns_names", "excerpt", "redact"],
         words: &["std::fs", "std::thread"],
     },
     Wall { module: "component/http", modules: &["supervise"], words: &["Instant::now"] },

@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::excerpt::quoted;
+
 /// A signed number of nanoseconds, like Go's `time.Duration`. Negative values can be parsed, so that validation can refuse them with the
 /// name of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,10 +23,10 @@ pub struct GoDuration {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
     /// The text does not follow the grammar.
-    #[error("invalid duration {0:?}: expected a number with a unit, such as \"30s\" or \"1h30m\"")]
+    #[error("invalid duration {}: expected a number with a unit, such as \"30s\" or \"1h30m\"", quoted(.0))]
     Syntax(String),
     /// The value in nanoseconds does not fit into 64 bits, which hold about 292 years.
-    #[error("invalid duration {0:?}: out of range")]
+    #[error("invalid duration {}: out of range", quoted(.0))]
     Range(String),
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::dns_names::is_dns_subdomain;
+use crate::excerpt::quoted;
 
 /// The longest name and the longest value that the API server accepts in labels and taints, in bytes.
 const NAME_MAX: usize = 63;
@@ -54,7 +55,7 @@ impl FromStr for NodeMark {
     fn from_str(text: &str) -> Result<Self, String> {
         const FORM: &str =
             "must be taint:KEY, label:KEY or annotation:KEY, with =VALUE behind it if only one value counts";
-        let wrong = |why: &str| format!("{FORM}; {text:?} {why}");
+        let wrong = |why: &str| format!("{FORM}; {} {why}", quoted(text));
         let (kind, rest) = text.split_once(':').ok_or_else(|| wrong("has no colon"))?;
         let kind = KINDS.iter().find(|(name, _)| *name == kind).map(|(_, kind)| *kind);
         let kind = kind.ok_or_else(|| wrong("begins with another word"))?;

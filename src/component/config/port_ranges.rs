@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::quoted;
+
 /// The node ports that an API server assigns unless its flag `--service-node-port-range` says otherwise.
 pub const DEFAULT_NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
@@ -84,7 +86,8 @@ impl FromStr for PortRanges {
 
     /// Parses ports and ranges with commas between them; an empty text is the empty set.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("must be ports from 1 to 65535 such as 30000-32767 or 30000-32767,40000, not {text:?}");
+        let wrong =
+            || format!("must be ports from 1 to 65535 such as 30000-32767 or 30000-32767,40000, not {}", quoted(text));
         let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
         let range = |text: &str| {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -112,7 +115,7 @@ mod tests {
         }
         for wrong in ["0", "http", "5-4", "65536", "1,,2", "-5", "1-2-3"] {
             let error = wrong.parse::<PortRanges>().unwrap_err();
-            assert!(error.contains("30000-32767") && error.ends_with(&format!("not {wrong:?}")), "{error}");
+            assert!(error.contains("30000-32767") && error.ends_with(&format!("not {}", quoted(wrong))), "{error}");
         }
     }
 

@@ -21,6 +21,7 @@ mod read_ahead;
 mod reconnect;
 pub mod routes;
 mod rtnetlink;
+pub mod socket_users;
 pub mod sysctl;
 pub mod table_owner;
 

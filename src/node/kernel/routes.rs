@@ -124,7 +124,8 @@ impl Routes {
     }
 }
 
-fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+/// Returns a netlink message with this payload.
+pub(super) fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(16 + payload.len()).unwrap_or_default();
     [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], payload].concat()
 }

@@ -13,6 +13,7 @@ use crate::localhost::{Feed, GRACE, OpenConnections, Proxy};
 use crate::metrics::Metrics;
 use component::config::Config;
 use component::supervise::Supervisor;
+use node::kernel::socket_users::SocketUsers;
 
 /// How long the proxy's thread may take to end after its connections had [`GRACE`] to end.
 const SLACK: Duration = Duration::from_secs(2);
@@ -29,13 +30,13 @@ pub(super) struct Localhost {
 
 impl Localhost {
     /// Makes a proxy that does not run yet, if the configuration asks for one. `open_files` is the number of files that the process may have
-    /// open.
-    pub(super) fn new(config: &Config, metrics: &Metrics, open_files: u64) -> Self {
+    /// open. `users` finds the users of clients.
+    pub(super) fn new(config: &Config, metrics: &Metrics, open_files: u64, users: Option<SocketUsers>) -> Self {
         if !config.serves_localhost() {
             return Self::default();
         }
         let feed = Feed::default();
-        let (proxy, connections) = Proxy::new(feed.clone(), metrics.clone(), open_files);
+        let (proxy, connections) = Proxy::new(feed.clone(), metrics.clone(), open_files, users);
         Self { feed: Some(feed), proxy: Some(proxy), connections: Some(connections), running: None }
     }
 

@@ -36,6 +36,7 @@ use inspect::output::ReaderGone;
 use node::kernel::Lock;
 use node::kernel::leftovers::CleanUp;
 use node::kernel::process::raise_open_files;
+use node::kernel::socket_users::SocketUsers;
 use run::Writers;
 
 /// Does what the arguments ask for; the first argument is the program's name. Returns the exit code: 0, except for subcommands and
@@ -99,9 +100,14 @@ fn run(config: Config) -> Result<()> {
     prepare::prepare(&config)?;
     let open_files = raise_open_files();
     let clean_up = CleanUp::of_other_modes(config.flowtable == Flowtable::Off).keeping(config.exclude_cidrs.clone());
+    // A running process cannot open such a socket any more.
+    let users = config
+        .serves_localhost()
+        .then(SocketUsers::open)
+        .and_then(|users| users.inspect_err(|error| debug!(err = %error, "Cannot find the users of connections")).ok());
     prepare::drop_privileges(&config)?;
     logging::start_writing();
-    let writers = Writers { lock, waits, clean_up };
+    let writers = Writers { lock, waits, clean_up, users };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(run::run(config, verbosity, open_files, writers));
     runtime.shutdown_background();

@@ -27,6 +27,7 @@ use component::logging::Verbosity;
 use component::supervise::{self, Supervisor};
 use node::kernel::leftovers::CleanUp;
 use node::kernel::process::SYNC_THREAD;
+use node::kernel::socket_users::SocketUsers;
 use node::kernel::{Lock, OwnWrites};
 
 /// Capacity of the queue of events from the source to the sync loop; when the queue is full, the source waits.
@@ -41,6 +42,8 @@ pub(super) struct Writers {
     pub(super) waits: bool,
     /// Removes the rules that kube-proxies in other modes left.
     pub(super) clean_up: CleanUp,
+    /// Finds the users of connections to localhost node ports; `None` if these are not served, or if the kernel cannot.
+    pub(super) users: Option<SocketUsers>,
 }
 
 /// Runs until a signal ends the process.
@@ -49,13 +52,13 @@ pub(super) struct Writers {
 /// The first failure of a server, the source or a thread, also that a thread does not end after the signal. A change of the configuration
 /// file counts as a failure.
 pub(super) async fn run(mut config: Config, verbosity: Verbosity, open_files: u64, writers: Writers) -> Result<()> {
-    let Writers { lock, waits, clean_up } = writers;
+    let Writers { lock, waits, clean_up, users } = writers;
     // The process that holds the writer lock may have the ports of the servers, too. They become free when it ends, so a busy port is no
     // reason to end this process.
     config.bind_address_hard_fail &= !waits;
     let (supervisor, mut failures) = supervise::new();
     let metrics = servers::metrics(&config);
-    let mut localhost = Localhost::new(&config, &metrics, open_files);
+    let mut localhost = Localhost::new(&config, &metrics, open_files, users);
     let signal = shutdown::on_signal(&supervisor, localhost.has_connections())?;
     let changes = History::new(SystemTime::now());
     let (recorder, publisher) = publish_events(&config, metrics.clone(), &supervisor)?;

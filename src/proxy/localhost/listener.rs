@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
+use super::limit::{Limit, Permit};
 use super::relay::{self, Pipes};
 use super::target::Target;
 use component::logging::duration;
@@ -25,58 +26,65 @@ const DIAL_ALL: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The values that all listeners share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Common {
     /// Limits the connections: each holds a permit.
-    pub(super) permits: Arc<Semaphore>,
+    pub(super) limit: Limit,
     pub(super) pipes: Arc<Pipes>,
     /// True when the process is to end: then no further connection is accepted.
     pub(super) ending: watch::Receiver<bool>,
 }
 
-/// Accepts connections until the process is to end, then waits for the open ones. Dropping the future closes them all. While the limit of
-/// connections is reached, one accepted connection of each listener waits for a permit, and all others wait in the kernel's queue.
-pub(super) async fn serve(listener: TcpListener, target: Arc<Target>, common: Common) {
+/// Accepts connections at `port` until the process is to end, then waits for the open ones. Dropping the future closes them all.
+pub(super) async fn serve(port: SocketAddr, listener: TcpListener, target: Arc<Target>, common: Common) {
     let mut connections = JoinSet::new();
     let mut ending = common.ending.clone();
     tokio::select! {
         _ = ending.wait_for(|ending| *ending) => {}
-        () = accept(&listener, &target, &common, &mut connections) => {}
+        () = accept((port, &listener), &target, &common, &mut connections) => {}
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
 /// Accepts connections for ever.
-async fn accept(listener: &TcpListener, target: &Arc<Target>, common: &Common, connections: &mut JoinSet<()>) {
+async fn accept(
+    (port, listener): (SocketAddr, &TcpListener),
+    target: &Arc<Target>,
+    common: &Common,
+    connections: &mut JoinSet<()>,
+) {
     loop {
         let accepted = tokio::select! {
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let client = match accepted {
-            Ok((client, _)) => client,
+        let (client, from) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 warn!(err = %error, "Cannot accept a connection to a localhost node port");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&common.permits).acquire_owned().await else { return };
-        let (target, pipes) = (Arc::clone(target), Arc::clone(&common.pipes));
+        let (target, pipes, limit) = (Arc::clone(target), Arc::clone(&common.pipes), common.limit.clone());
         connections.spawn(contained(async move {
-            connect(&client, &target, &pipes).await;
+            let Some((permit, closed)) = limit.admit(port, from).await else { return relay::reset(&client) };
+            tokio::select! {
+                () = connect(&client, &target, &pipes, &permit) => {}
+                _ = closed => relay::reset(&client),
+            }
             drop((client, permit));
         }));
     }
 }
 
-async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes) {
+async fn connect(client: &TcpStream, target: &Target, pipes: &Pipes, permit: &Permit) {
     let Some(server) = dial(target).await else {
         relay::reset(client);
         return;
     };
-    if let Err(error) = relay::relay(client, &server, pipes).await {
+    if let Err(error) = relay::relay(client, &server, pipes, &|| permit.moved()).await {
         debug!(err = %error, "Connection to a localhost node port was reset");
     }
 }

@@ -11,8 +11,9 @@
 //! `nodePortAddresses` names a loopback range.
 //!
 //! Invariants: the proxy listens on 127.0.0.1 and ::1 and nowhere else; a busy port affects no other port, and is tried again until it is
-//! free; the number of connections is limited; bytes are not copied into this process.
+//! free; the number of connections is limited, and no port or user gets all of them; bytes are not copied into this process.
 
+mod limit;
 mod listener;
 mod proxy;
 mod relay;
@@ -36,7 +37,7 @@ pub(crate) use proxy::{OpenConnections, Proxy};
 /// How long open connections may continue after the process was asked to end.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// The most connections at once.
-const MAX_CONNECTIONS: u32 = 10_000;
+const MAX_CONNECTIONS: usize = 10_000;
 /// File descriptors reserved for the listeners and everything else that the process does; where the process may open fewer than twice as
 /// many, half of its limit is reserved.
 const OTHER_FILES: u64 = 4_096;

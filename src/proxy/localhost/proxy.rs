@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
+use super::limit::Limit;
 use super::listener::{Common, serve};
 use super::relay::Pipes;
 use super::target::Target;
@@ -17,6 +18,7 @@ use super::{DESCRIPTORS, Feed, GRACE, MAX_CONNECTIONS, NodePort, OTHER_FILES};
 use crate::metrics::Metrics;
 use component::http::bind;
 use component::logging::duration;
+use node::kernel::socket_users::SocketUsers;
 use rules::model::{Family, ObjectName};
 
 /// The time between two attempts to listen on a port that is busy, or cannot be had for another reason (R6).
@@ -46,42 +48,42 @@ struct Listener {
 }
 
 /// Counts the open connections.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenConnections {
-    permits: Arc<Semaphore>,
-    limit: u32,
-}
+#[derive(Clone)]
+pub(crate) struct OpenConnections(Limit);
 
 impl OpenConnections {
     /// Whether any connection is open.
     #[must_use]
     pub(crate) fn is_any(&self) -> bool {
-        self.permits.available_permits() < self.limit as usize
+        self.0.is_any_open()
     }
 
     /// Waits until no connection is open.
     async fn end(&self) {
-        // The semaphore is never closed, so this cannot fail.
-        let _ = self.permits.acquire_many(self.limit).await;
+        self.0.all_ended().await;
     }
 }
 
 /// Returns how many connections a process may have if it may have `open_files` files open (R9). Where `open_files` is low, connections get
 /// half of it: with the full reserve of [`OTHER_FILES`], almost nothing would be left for them.
-pub(super) fn most_connections(open_files: u64) -> u32 {
+pub(super) fn most_connections(open_files: u64) -> usize {
     let limit = open_files.saturating_sub(OTHER_FILES.min(open_files / 2)) / DESCRIPTORS;
-    u32::try_from(limit).unwrap_or(u32::MAX).clamp(1, MAX_CONNECTIONS)
+    usize::try_from(limit).unwrap_or(usize::MAX).clamp(1, MAX_CONNECTIONS)
 }
 
 impl Proxy {
     /// Makes a proxy without node ports, and the count of its open connections. `open_files` is the number of files that the process may
-    /// have open.
-    pub(crate) fn new(feed: Feed, metrics: Metrics, open_files: u64) -> (Self, OpenConnections) {
-        let limit = most_connections(open_files);
-        let permits = Arc::new(Semaphore::new(limit as usize));
-        let connections = OpenConnections { permits: Arc::clone(&permits), limit };
+    /// have open. `users` finds the users of clients.
+    pub(crate) fn new(
+        feed: Feed,
+        metrics: Metrics,
+        open_files: u64,
+        users: Option<SocketUsers>,
+    ) -> (Self, OpenConnections) {
+        let limit = Limit::new(most_connections(open_files), users);
+        let connections = OpenConnections(limit.clone());
         let (ending, receiver) = watch::channel(false);
-        let common = Common { permits, pipes: Arc::new(Pipes::default()), ending: receiver };
+        let common = Common { limit, pipes: Arc::new(Pipes::default()), ending: receiver };
         let proxy = Self {
             feed,
             metrics,
@@ -158,7 +160,8 @@ impl Proxy {
             match bind(address) {
                 Ok(socket) => {
                     debug!(%address, portName = %listener.label, "Listening on a localhost node port");
-                    let serving = tokio::spawn(serve(socket, Arc::clone(&listener.target), self.common.clone()));
+                    let serving =
+                        tokio::spawn(serve(address, socket, Arc::clone(&listener.target), self.common.clone()));
                     listener.serving = Some(serving);
                     listener.has_failed = false;
                 }

@@ -54,11 +54,14 @@ impl Pipes {
     }
 }
 
+/// Called when bytes have moved.
+type Moved<'a> = &'a (dyn Fn() + Sync);
+
 /// Moves bytes in both directions until both directions have ended. Passes an error of one side to the other side as a reset.
-pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io::Result<()> {
+pub(super) async fn relay(client: &TcpStream, server: &TcpStream, pipes: &Pipes, moved: Moved<'_>) -> io::Result<()> {
     prepare(client)?;
     prepare(server)?;
-    let outcome = both_ways(client, server, pipes).await;
+    let outcome = both_ways(client, server, pipes, moved).await;
     if outcome.is_err() {
         reset(client);
         reset(server);
@@ -80,8 +83,8 @@ pub(super) fn reset(socket: &TcpStream) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-async fn both_ways(client: &TcpStream, server: &TcpStream, pipes: &Pipes) -> io::Result<()> {
-    let (mut up, mut down) = (pin!(one_way(client, server, pipes)), pin!(one_way(server, client, pipes)));
+async fn both_ways(client: &TcpStream, server: &TcpStream, pipes: &Pipes, moved: Moved<'_>) -> io::Result<()> {
+    let (mut up, mut down) = (pin!(one_way(client, server, pipes, moved)), pin!(one_way(server, client, pipes, moved)));
     let (mut up_ended, mut down_ended) = (false, false);
     while !(up_ended && down_ended) {
         tokio::select! {
@@ -108,20 +111,23 @@ async fn failure(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// Moves bytes until the sender ends, and passes the end on.
-async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<()> {
+async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes, moved: Moved<'_>) -> io::Result<()> {
     loop {
         // One connection that always has bytes must not keep the thread from all other connections.
         consume_budget().await;
         from.readable().await?;
         let pipe = pipes.take()?;
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let moved = from.try_io(Interest::READABLE, || Ok(splice(from, None, &pipe.write, None, CHUNK, flags)?));
-        match moved {
+        let spliced = from.try_io(Interest::READABLE, || Ok(splice(from, None, &pipe.write, None, CHUNK, flags)?));
+        match spliced {
             Ok(0) => {
                 pipes.keep(pipe);
                 return Ok(shutdown(to, Shutdown::Write)?);
             }
-            Ok(bytes) => empty(&pipe, bytes, from, to).await?,
+            Ok(bytes) => {
+                moved();
+                empty(&pipe, bytes, from, to).await?;
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

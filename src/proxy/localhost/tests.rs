@@ -117,7 +117,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 async fn through() -> Through {
     let ((client, from_client), (to_server, server)) = (pair().await, pair().await);
     let pipes = Arc::new(Pipes::default());
-    let relay = tokio::spawn(async move { relay(&from_client, &to_server, &pipes).await });
+    let relay = tokio::spawn(async move { relay(&from_client, &to_server, &pipes, &|| {}).await });
     Through { client, server, relay }
 }
 

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::thread::set_thread_res_uid;
 use serde_json::{Value, json};
 
 use crate::judge::{FEW, Source, assert_outcome, assert_reaches, endpoints};
@@ -337,8 +338,8 @@ fn keep_all(world: &World, port: u16) {
 }
 
 #[test]
-fn ten_thousand_open_connections_take_little_memory() {
-    // What is held is sockets. One more connection than the limit waits, and is served when there is room (R9).
+fn thousands_of_open_connections_take_little_memory() {
+    // What is held is sockets. One more connection than the user's share waits, and is served when there is room (R9).
     // The proxy inherits the limit of open files. Both ends of each connection are of this process.
     let hard = getrlimit(Resource::Nofile).maximum;
     let enough = Rlimit { current: Some(65_536), maximum: hard.map(|hard| hard.max(65_536)) };
@@ -347,7 +348,9 @@ fn ten_thousand_open_connections_take_little_memory() {
         setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).expect("the soft limit can be raised");
     }
     // With fewer open files there are fewer connections.
-    let count = if has_enough { 10_000 } else { (hard.expect("there is a limit") - 4_096) / 6 };
+    let most = if has_enough { 10_000 } else { (hard.expect("there is a limit") - 4_096) / 6 };
+    // A user may have as many connections as are free, beside a quarter of all that are made before users are looked up.
+    let count = (most + most.div_ceil(4)).div_ceil(2);
     let world = World::new();
     keep_all(&world, 7777);
     let mut objects = vec![node(), service_cidr(), web().json()];
@@ -372,12 +375,85 @@ fn ten_thousand_open_connections_take_little_memory() {
     eprintln!("{count} connections take {more} MiB");
     assert!(more <= 8 + count / 200, "{count} connections take {more} MiB");
     let mut late = world.node.enter(|| TcpStream::connect(address)).expect("it listens");
-    assert!(!greeted(&mut late, Duration::from_millis(500)), "there are more than the limit");
+    assert!(!greeted(&mut late, Duration::from_millis(500)), "there are more than the share of a user");
     // Its server keeps its side, so a connection ends with a reset.
     let going = held.pop().expect("there are many");
     set_socket_linger(&going, Some(Duration::ZERO)).expect("it is open");
     drop(going);
     assert!(greeted(&mut late, PATIENCE), "a connection that ended makes no room");
+}
+
+/// The open files that a proxy may have, and the connections that follow from that.
+const FILES: usize = 2_048;
+const CONNECTIONS: usize = (FILES - FILES / 2) / 6;
+
+/// Takes connections on a port of endpoint 1, keeps them open until the test ends, and answers only what they send.
+fn answer_only(world: &World, port: u16) {
+    let address = SocketAddr::new(Family::V4.endpoint(1), port);
+    let listener = world.pods[1].enter(|| TcpListener::bind(address)).expect("the port is free");
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            thread::spawn(move || while matches!(stream.read(&mut [0]), Ok(1)) && stream.write_all(b"!").is_ok() {});
+        }
+    });
+}
+
+/// A proxy with few open files that serves [`NODE_PORT`], and the next number for an endpoint that only answers.
+fn with_few_files(world: &World) -> Proxy<'_> {
+    answer_only(world, 7777);
+    let quiet = service("shop", "quiet").cluster_ips(2).port("http", Proto::Tcp, 80).node_port(NODE_PORT + 1);
+    let ports = [("http", Proto::Tcp, 7777)];
+    let mut objects = [objects(&[0]), vec![quiet.json()]].concat();
+    objects.push(slice("shop", "quiet", "quiet-v4", &[Family::V4.endpoint(1)], &ports));
+    let limit = format!("--nofile={FILES}:{FILES}");
+    let proxy = Proxy::start_under(&["prlimit", &limit], &world.node, &served(Layout::Maps), &objects);
+    wait_for_value(&proxy, &format!("{LISTENERS}{{ip_family=\"IPv4\"}}"), 2.0);
+    proxy
+}
+
+/// Connects to a node port of the loopback address, sends a byte, and waits for one.
+fn answered(port: u16) -> Option<TcpStream> {
+    let address = SocketAddr::new(Family::V4.loopback(), port);
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(b"?").ok()?;
+    matches!(stream.read(&mut [0]), Ok(1)).then_some(stream)
+}
+
+#[test]
+fn idle_connections_to_one_node_port_starve_no_other_client() {
+    // A port has its share of the connections, and the oldest without data end for new ones (R9).
+    let world = World::new();
+    let proxy = with_few_files(&world);
+    let quiet = SocketAddr::new(Family::V4.loopback(), NODE_PORT + 1);
+    world.node.enter(|| {
+        // The kernel's queue may be full.
+        let connect = |_| TcpStream::connect_timeout(&quiet, Duration::from_millis(100)).ok();
+        let held: Vec<TcpStream> = (0..2 * CONNECTIONS).filter_map(connect).collect();
+        assert!(held.len() > CONNECTIONS, "only {} connections", held.len());
+        assert!(answered(NODE_PORT).is_some(), "another port is not served");
+        assert!(answered(NODE_PORT + 1).is_some(), "another client of the port is not served");
+    });
+    assert!(proxy.log().contains("Too many connections to localhost node ports"), "{}", proxy.log());
+}
+
+#[test]
+fn the_connections_of_one_user_leave_some_to_others() {
+    // A user has a share of the connections, whatever the ports; more wait, or are refused (R9).
+    let nobody = Uid::from_raw(65_534);
+    let world = World::new();
+    let _proxy = with_few_files(&world);
+    let held: Vec<TcpStream> = world.node.enter(|| {
+        // Changes the user of this thread only.
+        set_thread_res_uid(nobody, nobody, nobody).expect("it is root's");
+        (0..2 * CONNECTIONS).map_while(|n| answered(NODE_PORT + u16::from(n % 2 == 0))).collect()
+    });
+    assert!((CONNECTIONS / 2..CONNECTIONS).contains(&held.len()), "{} of {CONNECTIONS} connections", held.len());
+    world.node.enter(|| {
+        for port in [NODE_PORT, NODE_PORT + 1] {
+            assert!(answered(port).is_some(), "another user is not served at {port}");
+        }
+    });
 }
 
 test_in_each_layout!(names_of_what_serves_are_told);

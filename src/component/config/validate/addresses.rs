@@ -8,20 +8,22 @@ use super::Diagnostics;
 use crate::addresses::{parse_cidr, parse_ip, parse_socket};
 use crate::config::NodePortAddresses;
 use crate::config::file::KubeProxyConfiguration;
+use crate::excerpt::quoted;
 
 /// Parses a CIDR and clears its host bits.
 pub(super) fn cidr(text: &str) -> Result<IpNet, String> {
-    parse_cidr(text).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {text:?}"))
+    parse_cidr(text).ok_or_else(|| format!("must be a CIDR such as 10.244.0.0/16, not {}", quoted(text)))
 }
 
 pub(super) fn ip(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<IpAddr> {
-    diagnostics.take(field, parse_ip(text).ok_or_else(|| format!("must be an IP address, not {text:?}")))
+    diagnostics.take(field, parse_ip(text).ok_or_else(|| format!("must be an IP address, not {}", quoted(text))))
 }
 
 /// Parses an `IP:port` with a port other than 0.
 pub(super) fn socket(field: &str, text: &str, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
     let parsed = parse_socket(text).filter(|address| address.port() != 0);
-    diagnostics.take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {text:?}")))
+    diagnostics
+        .take(field, parsed.ok_or_else(|| format!("must be IP:port with a port from 1 to 65535, not {}", quoted(text))))
 }
 
 /// Parses like [`socket`], but returns `Some(None)` for an empty text. Returns `None` for a wrong text.
@@ -65,7 +67,7 @@ fn entry(text: &str) -> Result<Entry, String> {
         "localhost" => ranges(["127.0.0.0/8", "::1/128"]),
         "all" => ranges(["0.0.0.0/0", "::/0"]),
         _ => cidr(text).map(|range| Entry::Ranges(vec![range])).map_err(|_| {
-            format!("must be \"primary\", \"localhost\", \"all\" or a CIDR such as 192.0.2.0/24, not {text:?}")
+            format!("must be \"primary\", \"localhost\", \"all\" or a CIDR such as 192.0.2.0/24, not {}", quoted(text))
         }),
     }
 }

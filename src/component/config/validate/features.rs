@@ -6,6 +6,7 @@
 use super::Diagnostics;
 use crate::config::file::KubeProxyConfiguration;
 use crate::config::{Feature, KUBERNETES_MINOR, Stage};
+use crate::excerpt::quoted;
 
 /// A feature gate that this program knows; one that it does not know causes only a warning. Gates of stage alpha are off by default, and
 /// all other gates are on.
@@ -106,7 +107,8 @@ fn is_enabled(file: &KubeProxyConfiguration, gate: &Gate) -> bool {
 pub(super) fn hidden_metrics(version: &str, diagnostics: &mut Diagnostics) {
     let [previous, before] = [1, 2].map(|age| format!("1.{}", KUBERNETES_MINOR - age));
     if !["", &previous, &before].contains(&version) {
-        let message = format!("must be the previous minor release, \"{previous}\", or \"{before}\", not {version:?}");
+        let message =
+            format!("must be the previous minor release, \"{previous}\", or \"{before}\", not {}", quoted(version));
         diagnostics.error("showHiddenMetricsForVersion", message);
     }
 }

@@ -6,6 +6,7 @@ use super::Diagnostics;
 use super::addresses::cidr;
 use crate::config::DetectLocal;
 use crate::config::file::{Flowtable, KubeProxyConfiguration};
+use crate::excerpt::quoted;
 
 /// The longest name of a network interface in bytes: IFNAMSIZ without the final zero.
 const INTERFACE_NAME_MAX: usize = 15;
@@ -26,7 +27,7 @@ pub(super) fn detect_local(file: &KubeProxyConfiguration, diagnostics: &mut Diag
         }
         other => {
             let known = "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
-            diagnostics.error("detectLocalMode", format!("must be {known}, not {other:?}"));
+            diagnostics.error("detectLocalMode", format!("must be {known}, not {}", quoted(other)));
             None
         }
     }
@@ -48,7 +49,7 @@ fn cluster_cidr(list: &str, diagnostics: &mut Diagnostics) -> Option<DetectLocal
             IpNet::V6(cidr) => v6.replace(cidr).is_some(),
         };
         if twice {
-            diagnostics.error(FIELD, format!("must be one CIDR, or one of each IP family, not {list:?}"));
+            diagnostics.error(FIELD, format!("must be one CIDR, or one of each IP family, not {}", quoted(list)));
             return None;
         }
     }
@@ -61,10 +62,12 @@ pub(super) fn flowtable(flowtable: &Flowtable, diagnostics: &mut Diagnostics) {
     let Flowtable::Interfaces(names) = flowtable else { return };
     for name in names {
         match name.as_str() {
-            "" => diagnostics
-                .error(FIELD, format!("must be off, auto or names of interfaces, not {:?}", flowtable.to_string())),
+            "" => diagnostics.error(
+                FIELD,
+                format!("must be off, auto or names of interfaces, not {}", quoted(&flowtable.to_string())),
+            ),
             "off" | "auto" => {
-                diagnostics.error(FIELD, format!("must be {name:?} alone, or names of interfaces without it"))
+                diagnostics.error(FIELD, format!("must be {} alone, or names of interfaces without it", quoted(name)))
             }
             "lo" => diagnostics.error(FIELD, "must not name lo: nothing is forwarded through it"),
             name => {
@@ -93,7 +96,7 @@ fn interface(
 /// Returns why the kernel would refuse a name for an interface (`dev_valid_name` in `net/core/dev.c`); `None` if it would not.
 fn not_an_interface(name: &str) -> Option<String> {
     if matches!(name, "." | "..") {
-        return Some(format!("must be the name of an interface, which {name:?} cannot be"));
+        return Some(format!("must be the name of an interface, which {} cannot be", quoted(name)));
     }
     not_a_beginning(name)
 }
@@ -101,9 +104,15 @@ fn not_an_interface(name: &str) -> Option<String> {
 /// Returns why the kernel would refuse all names for interfaces that begin so; `None` if it would not.
 fn not_a_beginning(name: &str) -> Option<String> {
     if name.len() > INTERFACE_NAME_MAX {
-        Some(format!("must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {name:?} is longer"))
+        Some(format!(
+            "must be at most {INTERFACE_NAME_MAX} bytes long, as interface names are, but {} is longer",
+            quoted(name)
+        ))
     } else if name.contains(|c: char| matches!(c, '/' | ':') || c.is_whitespace()) {
-        Some(format!("must not have a slash, a colon or whitespace, as interface names have none, but is {name:?}"))
+        Some(format!(
+            "must not have a slash, a colon or whitespace, as interface names have none, but is {}",
+            quoted(name)
+        ))
     } else {
         None
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::duration::GoDuration;
 use super::file::{self, KubeProxyConfiguration, LoggingSection, TableOwnership, VmoduleItem};
 use super::{Client, Config, Conntrack, Context, FieldError, LogFormat, LoggingConfig, NodeMark};
+use crate::excerpt::quoted;
 
 /// The errors and warnings that the validation has found so far.
 #[derive(Debug, Default)]
@@ -197,8 +198,10 @@ fn mode(file: &KubeProxyConfiguration, diagnostics: &mut Diagnostics) -> (Option
             return (None, Some(warning.to_owned()));
         }
         mode => {
-            diagnostics
-                .error("mode", format!("must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not {mode:?}"));
+            diagnostics.error(
+                "mode",
+                format!("must be \"nftables\" (\"iptables\" and \"ipvs\" run it too), not {}", quoted(mode)),
+            );
         }
     }
     (None, None)
@@ -324,8 +327,10 @@ fn accept(section: &file::ClientConnection, diagnostics: &mut Diagnostics) -> St
     };
     let mut types: Vec<String> = list.split(',').filter_map(readable).collect();
     if types.is_empty() {
-        diagnostics
-            .warn(format!("{field} {list:?} has neither {PROTOBUF} nor {JSON}: the API server is asked for both"));
+        diagnostics.warn(format!(
+            "{field} {} has neither {PROTOBUF} nor {JSON}: the API server is asked for both",
+            quoted(list)
+        ));
         return format!("{PROTOBUF},{JSON}");
     }
     if section.accept_content_types.is_empty() && !types.iter().any(|name| name.starts_with(JSON)) {
@@ -340,7 +345,7 @@ fn logging(section: &LoggingSection, alpha_options: bool, diagnostics: &mut Diag
     let format = match section.format.as_str() {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
-        other => Err(format!("must be \"text\" or \"json\", not {other:?}")),
+        other => Err(format!("must be \"text\" or \"json\", not {}", quoted(other))),
     };
     let format = diagnostics.take("logging.format", format);
     verbosity("logging.verbosity", section.verbosity, diagnostics);
@@ -378,7 +383,7 @@ fn vmodule(items: &[VmoduleItem], format: Option<LogFormat>, diagnostics: &mut D
             diagnostics.error(field("filePattern"), "must not be empty");
         }
         if item.file_pattern.contains(['=', ',']) {
-            let message = format!("must have no equal sign and no comma, but is {:?}", item.file_pattern);
+            let message = format!("must have no equal sign and no comma, but is {}", quoted(&item.file_pattern));
             diagnostics.error(field("filePattern"), message);
         }
         verbosity(field("verbosity"), item.verbosity, diagnostics);

@@ -4,6 +4,7 @@
 use super::Diagnostics;
 use crate::config::Scheduler;
 use crate::config::file::KubeProxyConfiguration;
+use crate::excerpt::quoted;
 
 /// The range of `maglevTableSize`. A smaller table would have room for only a few endpoints. The upper end, which bounds the size of a
 /// table, is the largest prime below 2^16.
@@ -34,7 +35,8 @@ fn of_ipvs(name: &str, diagnostics: &mut Diagnostics) -> Scheduler {
         _ => (Scheduler::Random, "is used instead: that is no scheduler that this kube-proxy knows"),
     };
     diagnostics.warn(format!(
-        "ipvs.scheduler is {name:?}, and nftables.scheduler is not set: {scheduler} {why}; set nftables.scheduler (--scheduler) to say so"
+        "ipvs.scheduler is {}, and nftables.scheduler is not set: {scheduler} {why}; set nftables.scheduler (--scheduler) to say so",
+        quoted(name)
     ));
     scheduler
 }
