@@ -12,6 +12,7 @@
 pub mod addresses;
 pub mod config;
 pub mod dns_names;
+pub mod files;
 pub mod http;
 pub mod logging;
 #[cfg(any(test, feature = "testing"))]

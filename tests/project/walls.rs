@@ -38,7 +38,12 @@ const WALLS: &[Wall] = &[
     Wall { module: "rules/conntrack", modules: &["model", "endpoints"], words: &[] },
     Wall { module: "component/addresses", modules: &[], words: &[] },
     Wall { module: "component/dns_names", modules: &[], words: &[] },
-    Wall { module: "component/config", modules: &["addresses", "dns_names"], words: &["std::fs", "std::thread"] },
+    Wall { module: "component/files", modules: &[], words: &["std::fs"] },
+    Wall {
+        module: "component/config",
+        modules: &["addresses", "dns_names", "files"],
+        words: &["std::fs", "std::thread"],
+    },
     Wall { module: "component/http", modules: &[], words: &["Instant::now"] },
     Wall {
         module: "component/logging",

@@ -5,10 +5,12 @@
 //! of content finds every kind of change: a write in place, a rename of another file to this name, the swapped symlink of a ConfigMap
 //! volume, and a symlink into another directory. Invariant: only the content counts, not the file's time or inode.
 
-use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
+
+use crate::files;
 
 /// Time between two reads.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -46,12 +48,16 @@ impl ConfigFile {
     }
 
     fn changed_content(&self) -> Option<Vec<u8>> {
-        fs::read(&self.path).ok().filter(|content| !content.is_empty() && *content != self.content)
+        let mut content = Vec::new();
+        // A file that becomes a named pipe must not keep this thread from seeing later changes.
+        files::open_regular(&self.path).ok()?.read_to_end(&mut content).ok()?;
+        (!content.is_empty() && content != self.content).then_some(content)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, channel};
@@ -123,6 +129,19 @@ mod tests {
         volume("..2", "new");
         symlink("..2", dir.path().join("..data_tmp")).unwrap();
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
+        assert_eq!(next(&changes), b"new");
+    }
+
+    // A named pipe is no content, and what follows it is reported (O5).
+    #[test]
+    fn a_pipe_in_place_of_the_file_does_not_stop_the_watch() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.conf");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR).unwrap();
+        let changes = changes(dir.path());
+        assert_no_change(&changes);
+        fs::write(dir.path().join("other"), "new").unwrap();
+        fs::rename(dir.path().join("other"), &file).unwrap();
         assert_eq!(next(&changes), b"new");
     }
 
