@@ -63,6 +63,12 @@ pub(super) fn from_itself(fields: &Fields) -> [Statement; 2] {
     [Statement::CtBit(CtBit::StatusDnat), Statement::Match(pair, Operand::InSet(set::HAIRPIN.into()))]
 }
 
+/// Matches marked packets that were translated, and clears the mark, which a tunnel device may keep: the outer packet would be masqueraded
+/// too (D9). A packet that was not translated has the mark from another program, which means something else by it.
+pub(super) fn marked(mask: u32) -> [Statement; 3] {
+    [Statement::MarkBits { mask, set: true }, Statement::CtBit(CtBit::StatusDnat), Statement::ClearMarkBits(mask)]
+}
+
 /// Matches packets of a protocol.
 pub(super) fn is_protocol(protocol: Protocol) -> Statement {
     Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol.number())))

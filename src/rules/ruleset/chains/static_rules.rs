@@ -11,7 +11,7 @@ use crate::ruleset::endpoint_sets;
 use crate::ruleset::kinds::SetKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
-    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, marked, priority, purpose, regular,
     to_node_port_address,
 };
 use crate::ruleset::{LocalTraffic, Settings, guard, localhost, notes, service_ips};
@@ -205,19 +205,12 @@ impl Rules<'_> {
         ]
     }
 
-    /// Masquerades marked packets (D9), and packets from pods to themselves (D10). The rule clears the mark first: otherwise the mark may
-    /// survive a tunnel device, and the outer packet would be masqueraded too.
+    /// Masquerades marked packets (D9), and packets from pods to themselves (D10).
     fn postrouting(&self) -> Vec<Rule> {
-        let mask = self.settings.masquerade_mark;
-        let masquerade = [
-            Statement::MarkBits { mask, set: true },
-            Statement::ClearMarkBits(mask),
-            Statement::Counter,
-            Statement::MasqueradeFullyRandom,
-        ];
         let end = [Statement::Counter, Statement::MasqueradeFullyRandom];
+        let marked = [&marked(self.settings.masquerade_mark)[..], &end].concat();
         let itself = [&from_itself(&self.fields)[..], &end].concat();
-        vec![rule(masquerade, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
+        vec![rule(marked, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
     }
 
     /// Rejects node ports without endpoints, only for packets that arrive for this host (D13), and other frontends without endpoints.

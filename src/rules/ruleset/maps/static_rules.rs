@@ -13,7 +13,7 @@ use crate::ruleset::endpoint_sets;
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
-    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, marked, priority, purpose, regular,
     to_node_port_address,
 };
 use crate::ruleset::{Settings, guard, localhost, notes, service_ips};
@@ -213,17 +213,12 @@ impl Rules<'_> {
         vec![Rule::new([jump(chain::MARK_MASQ)]), self.vmap(frontend_type, names::cluster_policy(frontend_type))]
     }
 
-    /// Masquerades marked packets (D9), and packets from pods to themselves (D10). The rule clears the mark first: otherwise the mark may
-    /// survive a tunnel device, and the outer packet would be masqueraded too.
+    /// Masquerades marked packets (D9), and packets from pods to themselves (D10).
     fn postrouting(&self) -> Vec<Rule> {
-        let mask = self.settings.masquerade_mark;
+        let end = [Statement::MasqueradeFullyRandom];
         vec![
-            Rule::new([
-                Statement::MarkBits { mask, set: true },
-                Statement::ClearMarkBits(mask),
-                Statement::MasqueradeFullyRandom,
-            ]),
-            Rule::new([&from_itself(&self.fields)[..], &[Statement::MasqueradeFullyRandom]].concat()),
+            Rule::new([&marked(self.settings.masquerade_mark)[..], &end].concat()),
+            Rule::new([&from_itself(&self.fields)[..], &end].concat()),
         ]
     }
 
