@@ -27,6 +27,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
                 self.kernel.apply(&self.static_rules, command);
             }
         }
+        self.has_new_static_rules = false;
         self.close();
         if self.totals.slipped() {
             self.totals = Totals::new(&self.static_rules);

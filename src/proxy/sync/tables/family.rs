@@ -11,8 +11,6 @@ use rules::ruleset::Settings;
 pub(super) struct FamilyTable {
     pub(super) settings: Settings,
     pub(super) records: Records<Owner>,
-    /// Whether the static rules differ from those that were last committed.
-    pub(super) has_new_static_rules: bool,
     /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` if the table was not read
     /// since the last commit.
     pub(super) read: Option<Option<TableDump>>,
@@ -23,7 +21,7 @@ pub(super) struct FamilyTable {
 impl FamilyTable {
     /// Makes a table of which nothing was committed or read yet.
     pub(super) fn new(settings: Settings, records: Records<Owner>) -> Self {
-        Self { settings, records, has_new_static_rules: true, read: None, checks: ClientChecks::default() }
+        Self { settings, records, read: None, checks: ClientChecks::default() }
     }
 
     pub(super) fn name(&self) -> &TableName {
