@@ -48,9 +48,11 @@ pub struct StaticRules {
     pub kinds: &'static [&'static str],
 }
 
+type MakeContent = dyn Fn(&str) -> Option<ChainContent> + Send + Sync;
+
 /// Makes the content of a chain from its name; `None` for a name that no chain on demand has.
 #[derive(Clone)]
-pub struct OnDemand(Arc<dyn Fn(&str) -> Option<ChainContent> + Send + Sync>);
+pub struct OnDemand(Arc<MakeContent>);
 
 impl OnDemand {
     /// Makes chains by this function.
