@@ -130,7 +130,7 @@ plots: ## Take the rows of target/bench.json into benches/bench.json, and write 
 	BLESS=1 cargo test --test project figures::
 
 FIGURES := $(CURDIR)/target/soak-figures
-soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 2 of a busy cluster, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
+soak: deps ## 10 minutes of traffic under change, 10 through localhost node ports, 14 of clients that expire, 2 of a busy cluster, 500 changes of the layout, 200 kills, with figures; SOAK_SECONDS=N for another time (root)
 	@mkdir -p target && rm -f $(FIGURES)
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_KILLS=200 cargo test --test process death::whenever
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_FAULTS=1000 cargo test --test engine faults::faults_at_random
@@ -139,6 +139,7 @@ soak: deps ## 10 minutes of traffic under change, 10 through localhost node port
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile traffic::no_connection
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test hostile localhost::
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_EXPIRY_SECONDS=$(or $(SOAK_SECONDS),600) cargo test --test engine expiry::traffic -- --test-threads 1
+	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_LAYOUT_CHANGES=500 cargo test --test engine layouts::
 	KUBE_PROXY_FIGURES=$(FIGURES) KUBE_PROXY_BUSY_SECONDS=120 cargo test --test hostile busy::
 	@cat $(FIGURES)
 

@@ -13,6 +13,7 @@ pub mod addresses;
 pub mod config;
 pub mod dns_names;
 pub mod excerpt;
+pub mod files;
 pub mod http;
 pub mod log_runner;
 pub mod logging;

@@ -14,6 +14,7 @@ mod first_sync;
 mod flows;
 mod foreign;
 mod health;
+mod layouts;
 mod leftovers;
 mod log;
 mod maps;

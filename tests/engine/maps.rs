@@ -1,5 +1,5 @@
-//! How many maps share the endpoints: chosen at the first sync, raised in one transaction when the table has grown, and taken over by the
-//! next process (F10).
+//! How many maps share the endpoints: chosen at the first sync, raised in one transaction when the table has grown, with the maps of before
+//! deleted in the next one, and taken over by the next process (F10).
 
 use std::collections::BTreeMap;
 
@@ -108,10 +108,19 @@ fn a_table_that_has_grown_gets_more_maps_in_one_transaction() {
 
         let report = grow(&mut proxy, 2..3);
         let transactions = sent(&kernel);
-        assert_eq!((report.transactions, transactions.len()), (2, 2), "the change, and then the split of both tables");
+        assert_eq!(
+            (report.transactions, transactions.len()),
+            (3, 3),
+            "the change, the split of both tables, the old maps"
+        );
         let is_deletion = |command: &&Command| matches!(command, Command::DeleteSet(..));
-        assert_eq!(transactions[1].iter().filter(is_deletion).count(), 8, "four kinds of maps in both families");
-        assert!(!transactions[1].iter().any(|command| matches!(command, Command::DeleteTable(_))), "all else stays");
+        assert_eq!(
+            transactions[1].iter().filter(is_deletion).count(),
+            0,
+            "packets may still look up the maps of before"
+        );
+        assert_eq!(transactions[2].iter().filter(is_deletion).count(), 8, "four kinds of maps in both families");
+        assert_eq!(transactions[2].len(), 8, "all else stays");
         assert_eq!((reads(&kernel), maps(&kernel)), (2, vec![Some(16); 2]));
         // The chains of before are deleted once nothing can be in them (F8).
         assert!(proxy.has_emptied_chains());
@@ -150,14 +159,15 @@ fn the_number_of_maps_never_falls_and_the_next_process_takes_it_over() {
 }
 
 #[test]
-fn a_process_that_finds_too_few_maps_writes_more_in_its_first_transaction() {
+fn a_process_that_finds_too_few_maps_writes_more_in_its_first_sync() {
     for layout in LAYOUTS {
         let kernel = empty();
         sync(&mut proxy_with(&kernel, layout, 1_000, 3));
         assert_eq!(maps(&kernel), [Some(1); 2]);
         sent(&kernel);
         reads(&kernel);
-        assert_eq!(sync(&mut proxy(&kernel, layout, 3)).transactions, 1);
+        // The second one deletes the maps of before.
+        assert_eq!(sync(&mut proxy(&kernel, layout, 3)).transactions, 2);
         assert_eq!((maps(&kernel), reads(&kernel)), (vec![Some(16); 2], 2));
         assert_as_started_now(&kernel, layout, 3);
     }

@@ -84,7 +84,7 @@ fn a_map_that_is_full_is_made_anew_in_layout_chains_too() {
 
 #[test]
 fn a_map_that_the_chains_of_all_services_look_at_is_made_anew_too() {
-    grows(Layout::ServiceChains, "endpoints");
+    grows(Layout::ServiceChains, "counted-endpoints");
 }
 
 #[test]

@@ -154,8 +154,9 @@ fn without_chains_of_endpoints_kube_dns_has_those_of_its_service_ports() {
     let text = expected(Case { layout: "service-chains", cluster: "kube-dns" });
     // Masquerading, then one of the endpoints: in iptables mode a rule with a probability for each, and here an element.
     let marks = "ip saddr != 10.200.0.0/16 ip daddr @cluster-ips jump KUBE-MARK-MASQ";
-    let choice =
-        |count| format!("dnat ip to ip daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints");
+    let choice = |count| {
+        format!("dnat ip to ip daddr . meta l4proto . th dport . numgen random mod {count} map @counted-endpoints")
+    };
     assert_eq!(rules(&text, "KUBE-SVC-TCOU7JCQXEZGVUNU"), [marks, "goto lb-2"]);
     assert_eq!(rules(&text, "KUBE-SVC-NPX46M4PTMTKRN6Y"), [marks, "goto lb-1"]);
     assert_eq!(rules(&text, "lb-2"), [choice(2), choice(1)]);

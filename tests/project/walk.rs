@@ -104,7 +104,7 @@ const KINDS: [(&str, [&str; 2]); 20] = [
     ("KUBE-SVC-H", ["KUBE-SVC-"; 2]),
     ("KUBE-SVL-H", ["KUBE-SVL-"; 2]),
     ("-m statistic", ["map ip kube-proxy KUBE-SVC-", "lb-2"]),
-    ("KUBE-SEP-H -j DNAT", ["chain ip kube-proxy KUBE-SEP-", "map ip kube-proxy endpoints"]),
+    ("KUBE-SEP-H -j DNAT", ["chain ip kube-proxy KUBE-SEP-", "map ip kube-proxy counted-endpoints"]),
     ("KUBE-SEP-H -s IP", ["chain ip kube-proxy KUBE-SEP-", "hairpin"]),
     ("-m recent", ["set ip kube-proxy KUBE-SEP-", "map ip kube-proxy affinity-"]),
     ("KUBE-EXT-H", ["KUBE-EXT-"; 2]),

@@ -50,10 +50,11 @@ const WALLS: &[Wall] = &[
     Wall { module: "component/addresses", modules: &[], words: &[] },
     Wall { module: "component/dns_names", modules: &[], words: &[] },
     Wall { module: "component/excerpt", modules: &[], words: &[] },
+    Wall { module: "component/files", modules: &[], words: &["std::fs"] },
     Wall { module: "component/rates", modules: &[], words: &[] },
     Wall {
         module: "component/config",
-        modules: &["addresses", "dns_names", "excerpt", "redact"],
+        modules: &["addresses", "dns_names", "excerpt", "files", "redact"],
         words: &["std::fs", "std::thread"],
     },
     Wall { module: "component/http", modules: &["supervise"], words: &["Instant::now"] },

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use rules::diff::{Collect, Records};
-use rules::table::{ChainContent, DynamicSet, ServiceObjects, SetName, Slots, StaticRules, VerdictMap};
+use rules::table::{ChainContent, DynamicSet, OnDemand, ServiceObjects, SetName, Slots, StaticRules, VerdictMap};
 
 use crate::support::netns::Namespace;
 use crate::{failed, fixed, held, remove_tables};
@@ -79,7 +79,7 @@ fn static_rules(shape: Shape) -> StaticRules {
         slotted: vec![SetName::Borrowed("endpoints")],
         shared: vec![SetName::Borrowed("shared")],
         chains: vec![top],
-        on_demand: balancer,
+        on_demand: OnDemand::new(balancer),
         former: |_| false,
         kinds: &[],
     }

@@ -40,6 +40,11 @@ impl Layout {
         [format!("--ruleset-layout={}", self.field()), format!("--endpoint-chains={}", self.has_endpoint_chains())]
     }
 
+    /// Returns the name of the map of endpoints, which layout `chains` has with counters.
+    pub(crate) const fn endpoints(self) -> &'static str {
+        if matches!(self, Self::Maps) { "endpoints" } else { "counted-endpoints" }
+    }
+
     /// Returns the layout to switch to in tests. Each layout is the other one of exactly one layout, so tests that switch there and back
     /// from each layout make all six possible switches.
     pub(crate) const fn other(self) -> Self {

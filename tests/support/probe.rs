@@ -18,7 +18,7 @@ use super::netns::Namespace;
 use super::plan::Family;
 use super::proxy::is_slow;
 use super::server::{Answer, bind_sctp};
-use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_payload, tcp_without_flags};
+use super::wire::{SctpInit, echo_request, is_echo_reply, port_unreachable, raw_payload, tcp_segment};
 
 /// How long a probe waits for any answer before the packet counts as dropped.
 const TIMEOUT: Duration = Duration::from_millis(600);
@@ -297,7 +297,7 @@ pub(crate) fn invalid_arrives((from, source): (&Namespace, SocketAddr), (at, to)
         socket.connect(&SocketAddr::new(other.ip(), 0).into())?;
         Ok(socket)
     };
-    let segment = tcp_without_flags(source, to);
+    let segment = tcp_segment(source, to, 0);
     let arrives = || -> io::Result<bool> {
         let receiver = at.enter(|| raw(to, source))?;
         receiver.set_read_timeout(Some(timeout(TIMEOUT, SLOW_TIMEOUT)))?;

@@ -101,13 +101,16 @@ pub(crate) fn echo_request(family: Family, identifier: u16) -> Vec<u8> {
     bytes
 }
 
-/// Returns a TCP segment that has no flag, with its checksum. Connection tracking finds each such segment invalid.
-pub(crate) fn tcp_without_flags(source: SocketAddr, to: SocketAddr) -> Vec<u8> {
+/// The flag of the first segment of a TCP connection.
+pub(crate) const SYN: u8 = 2;
+
+/// Returns a TCP segment with these flags, with its checksum. Connection tracking finds each segment without a flag invalid.
+pub(crate) fn tcp_segment(source: SocketAddr, to: SocketAddr, flags: u8) -> Vec<u8> {
     const TCP: u8 = 6;
     const HEADER: u8 = 20;
     let mut segment = [source.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     segment.extend([0; 8]);
-    segment.extend([(HEADER / 4) << 4, 0, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend([(HEADER / 4) << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
     let bytes = |address| match address {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),

@@ -7,6 +7,7 @@
 //! another directory. Invariant: only the content counts, not the file's time or inode.
 
 use std::fs;
+use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+use crate::files;
 
 /// Time between two reads without a report: inotify does not report what another host writes to a network file system, nor that a symlink
 /// between this name and the file was replaced in a third directory.
@@ -70,7 +73,10 @@ impl ConfigFile {
     }
 
     fn changed_content(&self) -> Option<Vec<u8>> {
-        fs::read(&self.path).ok().filter(|content| !content.is_empty() && *content != self.content)
+        let mut content = Vec::new();
+        // A file that becomes a named pipe must not keep this thread from seeing later changes.
+        files::open_regular(&self.path).ok()?.read_to_end(&mut content).ok()?;
+        (!content.is_empty() && content != self.content).then_some(content)
     }
 }
 
@@ -160,6 +166,19 @@ mod tests {
         volume("..2", "new");
         symlink("..2", dir.path().join("..data_tmp")).unwrap();
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
+        assert_eq!(next(&changes), b"new");
+    }
+
+    // A named pipe is no content, and what follows it is reported (O5).
+    #[test]
+    fn a_pipe_in_place_of_the_file_does_not_stop_the_watch() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.conf");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR).unwrap();
+        let changes = changes(dir.path());
+        assert_no_change(&changes);
+        fs::write(dir.path().join("other"), "new").unwrap();
+        fs::rename(dir.path().join("other"), &file).unwrap();
         assert_eq!(next(&changes), b"new");
     }
 

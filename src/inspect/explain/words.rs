@@ -407,18 +407,14 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
             format!("{text}: no Service with endpoints has node port {}/{}", packet.port, proto(packet))
         }
         ChainKind::Postrouting if goes_on => "new connection that leaves this host".to_owned(),
-        ChainKind::Postrouting => "not marked, not masqueraded".to_owned(),
+        ChainKind::Postrouting => "not masqueraded".to_owned(),
         ChainKind::Affinity if goes_on => "translated connection, whose Service has session affinity".to_owned(),
         ChainKind::Affinity => "no session affinity".to_owned(),
-        ChainKind::Input | ChainKind::Output | ChainKind::Forward | ChainKind::ServicesFilter if goes_on => {
+        ChainKind::Input | ChainKind::ServicesFilter if goes_on => {
             format!("new connection to {}: looked up among what has no endpoints", target(packet))
         }
         ChainKind::ExternalServices if goes_on => "looked up among external addresses without endpoints".to_owned(),
-        ChainKind::Input
-        | ChainKind::Output
-        | ChainKind::Forward
-        | ChainKind::ServicesFilter
-        | ChainKind::ExternalServices => {
+        ChainKind::Input | ChainKind::ServicesFilter | ChainKind::ExternalServices => {
             let text = if seen.is_translated {
                 "let through: an endpoint serves it"
             } else {
@@ -433,7 +429,7 @@ fn of_jump(seen: &Seen<'_>, leads_to: ChainKind) -> Option<Sentence> {
         ChainKind::Pings if goes_on => "a ping: looked up among the addresses of Services".to_owned(),
         ChainKind::Pings => "a ping, but not to an address of a Service".to_owned(),
         ChainKind::Reject => "to be refused".to_owned(),
-        ChainKind::Invalid => "connection tracking finds the packet invalid".to_owned(),
+        ChainKind::Forward | ChainKind::Invalid => "connection tracking finds the packet invalid".to_owned(),
         ChainKind::Endpoint => format!("{}: {}", seen.service(), seen.one_of_the_endpoints()),
         chain if is_choice(chain) && matches!(seen.is_in(), Some(ChainKind::Sticky { masquerade: false, .. })) => {
             format!("{} does not remember {} (session affinity)", seen.service(), packet.source)

@@ -28,11 +28,13 @@ pub mod table_owner;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nft::{
     Batch, Command, CommitError, Committed, Connection, Element, Elements, ReadError, Set, Table, TableDump, TableName,
 };
+use rustix::thread::{MembarrierCommand, membarrier};
 use tracing::{Level, enabled, info, trace};
 
 use address_watch::AddressWatch;
@@ -72,6 +74,9 @@ pub trait Kernel {
     fn commit_each(&mut self, transactions: &[Vec<Command>]) -> (Vec<Committed>, Option<CommitError>) {
         encode_ahead::until_error(transactions.iter().map(|commands| self.commit(commands)))
     }
+
+    /// Waits until each packet that was on its way through the rules before the last commit has passed them.
+    fn packets_passed(&mut self) {}
 
     /// Returns everything in a table; `None` if the table does not exist.
     ///
@@ -278,6 +283,16 @@ impl Kernel for Netfilter {
 
     fn commit_each(&mut self, transactions: &[Vec<Command>]) -> (Vec<Committed>, Option<CommitError>) {
         encode_ahead::commit_each(transactions, |batch, commands| self.commit_encoded(batch, commands))
+    }
+
+    fn packets_passed(&mut self) {
+        /// Much longer than a packet takes, where the kernel cannot say it.
+        const LONG: Duration = Duration::from_millis(100);
+        // The kernel evaluates rules within a read-side critical section of RCU (`nf_hook`), and this call waits until all of them that
+        // have begun have ended. It fails where processors run without timer ticks (`nohz_full`).
+        if membarrier(MembarrierCommand::Global).is_err() {
+            thread::sleep(LONG);
+        }
     }
 
     fn read(&mut self, table: &TableName) -> Result<Option<TableDump>, ReadError> {

@@ -217,8 +217,8 @@ fn rules_that_are_missing_added_moved_or_changed_are_told_apart() {
         changed,
         "-| the chain KUBE-REJECT has the rule `[ immediate reg 0 drop ]` in place of the rule `reject`"
     );
-    let flushed = one(|dump| rules(dump, "KUBE-FORWARD").clear());
-    assert_eq!(flushed, "-| the chain KUBE-FORWARD is empty; it should have 3 rules");
+    let flushed = one(|dump| rules(dump, "KUBE-SERVICES-FILTER").clear());
+    assert_eq!(flushed, "-| the chain KUBE-SERVICES-FILTER is empty; it should have 3 rules");
     let balancer = one(|dump| rules(dump, "lb-2").clear());
     assert!(balancer.starts_with("-| the chain lb-2 is empty"), "{balancer}");
 }
@@ -257,7 +257,7 @@ fn chains_of_a_service_name_it() {
 #[test]
 fn without_chains_of_endpoints_maps_of_a_service_name_it() {
     let one = |change: fn(&mut TableDump)| sentences(&found("service-chains", change)).join("\n");
-    let endpoint = one(|dump| elements(dump, "endpoints", |all| drop(all.remove(0))));
+    let endpoint = one(|dump| elements(dump, "counted-endpoints", |all| drop(all.remove(0))));
     assert!(endpoint.contains(" lacks the endpoint 10.244.1."), "{endpoint}");
     let gone = one(|dump| {
         let name = named(dump.sets.keys(), "affinity-shop/");

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::HashSet;
-use nft::{Command, ElementRef, Elements, Set};
+use nft::{Command, ElementRef, Set};
 
 use super::kernel_state::Collect;
 use super::pairs::for_each_pair;
@@ -39,7 +39,7 @@ pub(super) fn commands<Owner: Clone + Eq + Hash + Ord>(records: &Records<Owner>,
     rewrite_detached(&mut plan, records);
     for (set, len) in &outgrown {
         plan.add_set(set_size::with_capacity(records.set(*set), *len));
-        difference.sets.insert(*set, SetChanges { add: all_elements(records, *set), delete: Elements::default() });
+        difference.sets.insert(*set, SetChanges { add: all_elements(records, *set), ..SetChanges::default() });
     }
     for (set, changes) in difference.sets {
         plan.elements(records.set(set), changes);
@@ -223,7 +223,7 @@ fn detach<Owner: Clone + Eq + Hash + Ord>(
     let family = records.static_rules.table.name.family;
     let mut users: BTreeSet<Arc<str>> = BTreeSet::new();
     for name in records.kernel.on_demand() {
-        if let Some(content) = (records.static_rules.on_demand)(name)
+        if let Some(content) = records.static_rules.on_demand.content(name)
             && uses(&content, &sets, family)
         {
             users.insert(content.chain.name);
@@ -263,7 +263,7 @@ fn rewrite_detached<Owner: Clone + Eq + Hash + Ord>(plan: &mut Plan<'_>, records
         }
     }
     for name in &detached {
-        if let Some(content) = (records.static_rules.on_demand)(name) {
+        if let Some(content) = records.static_rules.on_demand.content(name) {
             plan.chain(&content, Present::Empty);
         }
     }

@@ -28,6 +28,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
                 self.kernel.apply(&self.static_rules, command);
             }
         }
+        self.has_new_static_rules = false;
         self.close();
         if self.totals.slipped() {
             self.totals = Totals::new(&self.static_rules);
@@ -45,6 +46,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
         }
         self.open.retain(|_, record| !record.is_empty());
         (self.totals, self.kernel) = (Totals::new(&self.static_rules), KernelState::new(&self.static_rules));
+        self.has_new_static_rules = true;
     }
 
     /// Replaces the committed records by the new ones.

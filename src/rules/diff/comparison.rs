@@ -175,6 +175,9 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
             let all = SetChanges { add: all_elements(records, number), ..SetChanges::default() };
             changes[usize::from(number)] = all;
             plan.add_set(set_size::with_capacity(set, len));
+        } else if !records.has_new_static_rules || !can_wait(set, present, len, &changes[usize::from(number)]) {
+            let changes = &mut changes[usize::from(number)];
+            std::mem::take(&mut changes.surplus).iter().for_each(|element| changes.delete.push_packed(element));
         }
     }
     detach(plan, dump, outgrown);
@@ -184,6 +187,13 @@ fn sets<Owner: Clone + Eq + Hash + Ord>(
             plan.elements(set, changes);
         }
     }
+}
+
+/// Whether the surplus elements of a set may be deleted after all additions. The kernel accepts no range beside one that overlaps it, and no
+/// more elements than the set has room for.
+fn can_wait(set: &Set, present: &Set, wanted: usize, changes: &SetChanges) -> bool {
+    let all = wanted + changes.surplus.len();
+    !set.flags.interval && present.size.is_none_or(|size| usize::try_from(size).is_ok_and(|size| all <= size))
 }
 
 /// Deletes sets that are too small, after the rules that use them.
@@ -260,7 +270,7 @@ fn compare_group(changes: &mut SetChanges, wanted: Group<'_>, present: Slotted<'
     }
     // The loop takes elements in the order of their numbers, so the remaining elements have numbers after the last wanted one.
     for element in rest {
-        changes.delete.push_packed(element);
+        changes.surplus.push_packed(element);
     }
 }
 
@@ -270,11 +280,11 @@ fn is_just(element: ElementRef<'_>, value: &[u8]) -> bool {
     present == ValueRef::Data(value) && key_end.is_none() && timeout.is_none() && comment.is_none()
 }
 
-/// Deletes the elements that no record has, sorted by key.
+/// Makes the elements that no record has surplus, sorted by key.
 fn remove_surplus(view: SetView<'_>, changes: &mut SetChanges) {
     let surplus: Elements = view.elements.into_values().chain(view.groups.rest()).collect();
     for element in surplus.sorted().iter() {
-        changes.delete.push_packed(element);
+        changes.surplus.push_packed(element);
     }
 }
 

@@ -225,7 +225,7 @@ impl Finder {
         let wanted = chains(records);
         let content = |name: &str| {
             let known = wanted.get(name).map(|content| ChainContent::clone(content));
-            known.or_else(|| (records.static_rules.on_demand)(name))
+            known.or_else(|| records.static_rules.on_demand.content(name))
         };
         let mut elements = Changed::default();
         let mut sets = BTreeMap::new();

@@ -112,7 +112,7 @@ impl KernelState {
             }
         }
         for name in dump.chains.keys() {
-            if (static_rules.on_demand)(name).is_some() {
+            if static_rules.on_demand.content(name).is_some() {
                 self.on_demand.insert(Arc::clone(name));
             }
         }
@@ -122,7 +122,7 @@ impl KernelState {
     pub(super) fn apply(&mut self, static_rules: &StaticRules, command: &Command) {
         match command {
             Command::DeleteTable(_) => *self = Self::new(static_rules),
-            Command::AddChain(_, chain) if (static_rules.on_demand)(&chain.name).is_some() => {
+            Command::AddChain(_, chain) if static_rules.on_demand.content(&chain.name).is_some() => {
                 self.on_demand.insert(Arc::clone(&chain.name));
             }
             Command::FlushChain(_, name) => {

@@ -1,5 +1,6 @@
 //! Computes the commands that change a table from its present content to the wanted content. They are for one transaction; only many
-//! commands that fill a table that no packet passes yet are split into several ([`transactions`]).
+//! commands that fill a table that no packet passes yet are split into several ([`transactions`]), and the deletions of a change of the
+//! layout come in a second one ([`deferred`]).
 //!
 //! [`Records`] keeps a record for each owner (a Service, or the node): the objects that the table has for that owner. A committed record
 //! is in the kernel, a new record is not yet. [`Records`] returns commands in an order that the kernel accepts: either from the committed
@@ -38,7 +39,7 @@ use crate::table::{ChainContent, StaticRules};
 
 pub use kernel_state::Collect;
 pub use objects::Objects;
-pub use parts::transactions;
+pub use parts::{deferred, transactions};
 pub use record::{Content, Entry, Group, Record};
 pub use records::Records;
 pub use views::Changed;
@@ -56,7 +57,7 @@ fn slot_key(prefix: &Data, slot: usize) -> Data {
 /// Adds the chains on demand (such as `masq-lb-3`) among `targets`, and the chains on demand that their rules go to (`lb-3`).
 fn add_chains(mut targets: Vec<Arc<str>>, static_rules: &StaticRules, chains: &mut Vec<ChainContent>) {
     while let Some(target) = targets.pop() {
-        let Some(content) = (static_rules.on_demand)(&target) else { continue };
+        let Some(content) = static_rules.on_demand.content(&target) else { continue };
         if chains.iter().all(|known| known.chain.name != target) {
             targets.extend(content.targets().cloned());
             chains.push(content);

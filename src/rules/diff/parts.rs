@@ -1,9 +1,13 @@
-//! Splits a large sync that fills a new table into several transactions.
+//! Splits a sync into several transactions where one would not do.
 //!
 //! A sync is normally one transaction, so that packets see either the old or the new rules. But no packet passes a table without base
 //! chains, so several transactions can fill it if the last one adds all its base chains. The kernel keeps every object of a transaction
 //! in memory and holds its lock until the end (`src/decisions/0002-one-transaction.md`), so many objects for a new table are sent in parts.
 //! So is what is longer than the kernel takes at once: a process in a user namespace has a short send buffer.
+//!
+//! A packet that is on its way through the rules when a transaction ends goes on with the rules of before, but what it looks up after that are
+//! the elements of now (`nft_do_chain` and `nft_genmask_cur` in the kernel). So a transaction that replaces the rules of a table by those of
+//! another layout deletes none of the elements that only the rules of before look up; a second one does ([`deferred`]).
 //!
 //! Takes the commands of a sync in the order that the kernel accepts, the names of the tables without base chains, and the length of the
 //! longest batch; returns transactions that together have the same effect. The last one has all commands for other tables and the base
@@ -79,6 +83,16 @@ fn parts_needed(commands: &[Command], limit: Option<usize>) -> Option<usize> {
     let limit = limit?.max(1);
     let bytes = Batch::encode(commands).ok()?.datagram_len();
     (bytes > limit).then(|| bytes.div_ceil(limit - limit / 32))
+}
+
+/// Takes the deletions at the end of the commands for one table, if the commands replace rules.
+pub fn deferred(commands: &mut Vec<Command>) -> Vec<Command> {
+    use Command::{DeleteChain, DeleteElements, DeleteObject, DeleteSet};
+    let is_deletion =
+        |command: &Command| matches!(command, DeleteElements(..) | DeleteSet(..) | DeleteObject(..) | DeleteChain(..));
+    let end = commands.iter().rposition(|command| !is_deletion(command)).map_or(0, |last| last + 1);
+    let replaces = commands.iter().any(|command| matches!(command, Command::FlushChain(..)));
+    if replaces { commands.split_off(end) } else { Vec::new() }
 }
 
 /// The number of objects that the kernel keeps for a command until the end of its transaction.

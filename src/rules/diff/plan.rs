@@ -1,7 +1,8 @@
 //! Builds a transaction: collects commands by kind, and puts them into order at the end.
 //!
 //! Every supported kernel accepts this order: the table, deletions of sets that are created again, sets, chains without rules, rules,
-//! deletions of elements, additions of elements, and last deletions of sets and chains that nothing refers to any more.
+//! deletions of elements, additions of elements, and last deletions of what no rule of now looks up: elements, sets and chains. A transaction
+//! of its own may carry out these last ones ([`deferred`](super::deferred)).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(super) enum Present {
 pub(super) struct SetChanges {
     pub(super) delete: Elements,
     pub(super) add: Elements,
+    /// Elements to delete after all additions of the plan: rules of before may still look them up.
+    pub(super) surplus: Elements,
 }
 
 pub(super) struct Plan<'a> {
@@ -42,6 +45,7 @@ pub(super) struct Plan<'a> {
     rules: Vec<Command>,
     deletions: Vec<Command>,
     additions: Vec<Command>,
+    surplus: Vec<Command>,
     removals: Vec<Command>,
     /// Chains that elements or rules of this plan go to; some of them are chains on demand (shared chains such as `lb-3`).
     targets: BTreeSet<Arc<str>>,
@@ -62,6 +66,7 @@ impl<'a> Plan<'a> {
             rules: Vec::new(),
             deletions: Vec::new(),
             additions: Vec::new(),
+            surplus: Vec::new(),
             removals: Vec::new(),
             targets: BTreeSet::new(),
             detached: BTreeSet::new(),
@@ -70,7 +75,8 @@ impl<'a> Plan<'a> {
 
     pub(super) fn into_commands(self) -> Vec<Command> {
         let tables = [self.tables, self.detachments, self.sets, self.chains];
-        tables.into_iter().chain([self.rules, self.deletions, self.additions, self.removals]).flatten().collect()
+        let rest = [self.rules, self.deletions, self.additions, self.surplus, self.removals];
+        tables.into_iter().chain(rest).flatten().collect()
     }
 
     pub(super) fn delete_table(&mut self) {
@@ -137,7 +143,7 @@ impl<'a> Plan<'a> {
 
     /// Deletes and adds elements of a set.
     pub(super) fn elements(&mut self, set: &Arc<Set>, changes: SetChanges) {
-        let SetChanges { delete, add } = changes;
+        let SetChanges { delete, add, surplus } = changes;
         for target in add.iter().filter_map(ElementRef::target) {
             self.target(target);
         }
@@ -146,6 +152,9 @@ impl<'a> Plan<'a> {
         }
         if !add.is_empty() {
             self.additions.push(Command::AddElements(self.table.clone(), Arc::clone(set), add));
+        }
+        if !surplus.is_empty() {
+            self.surplus.push(Command::DeleteElements(self.table.clone(), Arc::clone(set), surplus));
         }
     }
 
@@ -170,7 +179,7 @@ impl<'a> Plan<'a> {
             if !seen.insert(Arc::clone(&name)) {
                 continue;
             }
-            if let Some(content) = (self.static_rules.on_demand)(&name) {
+            if let Some(content) = self.static_rules.on_demand.content(&name) {
                 let present = present(&content);
                 self.chain(&content, present);
                 open.extend(content.targets().cloned());

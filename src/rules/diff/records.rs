@@ -36,6 +36,8 @@ pub struct Records<Owner> {
     pub(super) kernel: KernelState,
     /// Whether `totals` turned out to be wrong: then the table may differ from the records.
     pub(super) slipped: bool,
+    /// Whether nothing was committed with the static rules yet.
+    pub(super) has_new_static_rules: bool,
 }
 
 impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
@@ -55,6 +57,7 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
             totals,
             kernel,
             slipped: false,
+            has_new_static_rules: true,
         }
     }
 
@@ -69,6 +72,13 @@ impl<Owner: Clone + Eq + Hash + Ord> Records<Owner> {
     pub fn set_static_rules(&mut self, static_rules: StaticRules) {
         debug_assert_eq!(self.static_rules.sets, static_rules.sets);
         self.static_rules = static_rules;
+        self.has_new_static_rules = true;
+    }
+
+    /// Whether nothing was committed with the static rules yet. Then the rules in the kernel may be others, such as those of another layout.
+    #[must_use]
+    pub const fn has_new_static_rules(&self) -> bool {
+        self.has_new_static_rules
     }
 
     /// Sets the wanted objects of an owner.

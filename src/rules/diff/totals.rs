@@ -128,7 +128,7 @@ mod tests {
 
     use super::super::{Collect, Records};
     use super::*;
-    use crate::table::ServiceObjects;
+    use crate::table::{OnDemand, ServiceObjects};
 
     fn records() -> Records<u8> {
         let set = |name: &str| Arc::new(Set::new(name, Types::Named(vec![DataType::Ipv4Addr])));
@@ -140,7 +140,7 @@ mod tests {
             shared: vec!["shared".into()],
             chains: Vec::new(),
             kinds: &[],
-            on_demand: |_| None,
+            on_demand: OnDemand::new(|_| None),
             former: |_| false,
         })
     }

@@ -54,7 +54,7 @@ impl<'a> Wanted<'a> {
 
     fn is_unwanted(&self, chain: &Chain) -> bool {
         let name = &*chain.name;
-        chain.base.is_none() && !self.chains.contains_key(name) && (self.static_rules.on_demand)(name).is_none()
+        chain.base.is_none() && !self.chains.contains_key(name) && self.static_rules.on_demand.content(name).is_none()
     }
 
     /// The chains of a table that neither a record nor the static rules have, and that are neither base chains nor chains on demand

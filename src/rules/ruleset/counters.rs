@@ -29,6 +29,13 @@ pub enum Counters {
     Endpoints,
 }
 
+impl Counters {
+    /// Whether maps of endpoints have counters with `--ruleset-layout=maps`; with `chains` they always have.
+    pub(super) fn count_endpoints(self) -> bool {
+        self >= Self::Endpoints
+    }
+}
+
 /// The meaning of a counter. The text is the label of a service port: `namespace/name:port`, or `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
@@ -73,7 +80,7 @@ pub fn sets(of_endpoints: bool, maps: u8) -> Vec<SetName> {
     // The maps of endpoints have most of the elements of a table, so a caller leaves them out where they have no counters.
     if of_endpoints {
         for (frontend_type, list) in ENDPOINT_MAPS {
-            names.extend(endpoint_maps(frontend_type, list, maps));
+            names.extend(endpoint_maps(frontend_type, list, true, maps));
         }
     }
     names

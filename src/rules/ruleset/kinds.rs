@@ -83,7 +83,8 @@ impl SetKind {
     /// The kind of a set or map whose name has variable parts.
     fn of_several(name: &str) -> Option<Self> {
         for (frontend_type, list) in ENDPOINT_MAPS {
-            if split_part(name).0 == endpoints(frontend_type, list) {
+            let names = [false, true].map(|is_counted| endpoints(frontend_type, list, is_counted));
+            if names.contains(&split_part(name).0) {
                 return Some(Self::Endpoints(frontend_type, list));
             }
         }
@@ -137,12 +138,10 @@ pub enum ChainKind {
     Postrouting,
     /// Refuses packets to this host if their frontend has no endpoints.
     Input,
-    /// With `--ruleset-layout=maps`: refuses or drops forwarded packets to frontends without endpoints and to addresses and ports of Services
-    /// that nothing serves. With `chains`: drops forwarded packets in conntrack state `invalid` (D22).
+    /// With `--ruleset-layout=chains`: drops forwarded packets in conntrack state `invalid` (D22).
     Forward,
-    /// Does the same as `Forward` of `--ruleset-layout=maps`, with packets from this host.
-    Output,
-    /// With `--ruleset-layout=chains`: does what `Forward` and `Output` do with `maps`.
+    /// Refuses or drops forwarded packets, and packets from this host, to frontends without endpoints and to addresses and ports of Services
+    /// that nothing serves.
     ServicesFilter,
     /// Refuses packets to external IPs and load balancer IPs without endpoints.
     ExternalServices,
@@ -215,7 +214,6 @@ impl ChainKind {
             chain::POSTROUTING => Self::Postrouting,
             chain::INPUT => Self::Input,
             chain::FORWARD => Self::Forward,
-            chain::OUTPUT => Self::Output,
             chain::SERVICES_FILTER => Self::ServicesFilter,
             chain::EXTERNAL_SERVICES => Self::ExternalServices,
             chain::FIREWALL => Self::Firewall,
@@ -282,7 +280,6 @@ impl fmt::Display for ChainKind {
             Self::Postrouting => chain::POSTROUTING,
             Self::Input => chain::INPUT,
             Self::Forward => chain::FORWARD,
-            Self::Output => chain::OUTPUT,
             Self::ServicesFilter => chain::SERVICES_FILTER,
             Self::ExternalServices => chain::EXTERNAL_SERVICES,
             Self::Firewall => chain::FIREWALL,
@@ -356,7 +353,6 @@ mod tests {
             ChainKind::Postrouting,
             ChainKind::Input,
             ChainKind::Forward,
-            ChainKind::Output,
             ChainKind::ServicesFilter,
             ChainKind::ExternalServices,
             ChainKind::Firewall,
@@ -399,8 +395,10 @@ mod tests {
     #[test]
     fn only_maps_of_endpoints_have_parts() {
         for (frontend_type, list) in ENDPOINT_MAPS {
-            for name in endpoint_maps(frontend_type, list, 1).chain(endpoint_maps(frontend_type, list, 64)) {
-                assert_eq!(SetKind::of(&name), Some(SetKind::Endpoints(frontend_type, list)), "{name}");
+            for (is_counted, maps) in [(false, 1), (false, 64), (true, 1), (true, 64)] {
+                for name in endpoint_maps(frontend_type, list, is_counted, maps) {
+                    assert_eq!(SetKind::of(&name), Some(SetKind::Endpoints(frontend_type, list)), "{name}");
+                }
             }
         }
         for foreign in ["endpoints.", "endpoints.x", "endpoints.1.1", "endpoints.256", "services.1", "mine"] {

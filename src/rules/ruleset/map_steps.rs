@@ -9,12 +9,13 @@
 
 use std::convert::Infallible;
 
+use foldhash::HashMap;
 use nft::TableDump;
 
 use super::Layout;
 use super::balancing::Balancing;
 use super::kinds::SetKind;
-use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
+use super::names::{FrontendType, List, endpoint_maps, split_part};
 use crate::endpoints::size::slots;
 use crate::model::{Family, Service, State};
 
@@ -106,34 +107,36 @@ fn of_service(service: &Service, family: Family, balancing: Balancing, slots: u6
 
 /// The number of elements of the largest kind of map of endpoints, among the sets of a table with their numbers of elements.
 pub fn largest<'a>(lens: impl Iterator<Item = (&'a str, usize)>) -> usize {
-    let mut sums = [0_usize; ENDPOINT_MAPS.len()];
+    let mut sums: HashMap<&str, usize> = HashMap::default();
     for (set, len) in lens {
-        if let Some(SetKind::Endpoints(frontend_type, list)) = SetKind::of(set)
-            && let Some(number) = ENDPOINT_MAPS.iter().position(|kind| *kind == (frontend_type, list))
-        {
-            sums[number] += len;
+        if let Some(SetKind::Endpoints(..)) = SetKind::of(set) {
+            *sums.entry(split_part(set).0).or_default() += len;
         }
     }
-    sums.into_iter().max().unwrap_or(0)
+    sums.into_values().max().unwrap_or(0)
 }
 
 /// The number of maps of endpoints of each kind in a table that has the sets for which `has` is true; `None` if it has no such maps. Looks
-/// only at the maps for addresses and policy Cluster.
+/// only at the maps for addresses and policy Cluster. A table that was left in the middle of a change may have several numbers of maps; the
+/// result is the largest.
 ///
 /// # Errors
 /// Those of `has`.
 pub fn found<E>(mut has: impl FnMut(&str) -> Result<bool, E>) -> Result<Option<u8>, E> {
-    let mut maps = 0;
-    if has(set::ENDPOINTS)? {
-        return Ok(Some(1));
-    }
-    for name in endpoint_maps(FrontendType::Address, List::Cluster, MOST) {
-        if !has(&name)? {
-            break;
+    let mut most = None;
+    for is_counted in [false, true] {
+        let names = |maps| endpoint_maps(FrontendType::Address, List::Cluster, is_counted, maps);
+        for name in names(1) {
+            most = most.max(has(&name)?.then_some(1));
         }
-        maps += 1;
+        for (name, maps) in names(MOST).zip(1..) {
+            if !has(&name)? {
+                break;
+            }
+            most = most.max(Some(maps).filter(|maps| *maps > 1));
+        }
     }
-    Ok(Some(maps).filter(|maps| *maps > 1))
+    Ok(most)
 }
 
 /// The number of maps of endpoints of each kind in a table that was read; `None` if the table has no such maps.
@@ -153,7 +156,7 @@ pub fn largest_in(dump: &TableDump) -> usize {
 mod tests {
     use nft::{Table, TableName};
 
-    use super::super::names::TABLE;
+    use super::super::names::{ENDPOINT_MAPS, TABLE};
     use super::*;
     use crate::model::testing::{port, service, slice, slice_port, state};
     use crate::model::{Event, Scheduler};
@@ -190,17 +193,22 @@ mod tests {
     #[test]
     fn the_sets_of_a_table_tell_its_number_of_maps() {
         for maps in 1..=MOST {
-            let all = ENDPOINT_MAPS.into_iter().flat_map(|(kind, list)| endpoint_maps(kind, list, maps));
-            assert_eq!(found_in(&dump(all)), Some(maps));
+            for is_counted in [false, true] {
+                let all =
+                    ENDPOINT_MAPS.into_iter().flat_map(|(kind, list)| endpoint_maps(kind, list, is_counted, maps));
+                assert_eq!(found_in(&dump(all)), Some(maps));
+            }
         }
         assert_eq!(found_in(&dump(["services".into()])), None, "a table of another program");
         assert_eq!(found_in(&dump(["endpoints".into(), "endpoints.0".into(), "endpoints.15".into()])), Some(1));
+        let between = ["endpoints", "endpoints.0", "endpoints.1", "counted-endpoints"].map(Into::into);
+        assert_eq!(found_in(&dump(between)), Some(2), "a process ended in the middle of a change");
     }
 
     #[test]
     fn the_elements_of_all_maps_of_a_kind_count_together() {
         let lens = [("endpoints.0", 5), ("nodeport-endpoints.0", 7), ("endpoints.1", 4), ("services", 100)];
-        assert_eq!(largest(lens.into_iter()), 9);
+        assert_eq!(largest(lens.into_iter().chain([("counted-endpoints.0", 8)])), 9);
         assert_eq!(largest([("services", 100)].into_iter()), 0);
     }
 

@@ -73,6 +73,10 @@ pub mod set {
     pub(in crate::ruleset) const LOCAL_ENDPOINTS: &str = "local-endpoints";
     pub(in crate::ruleset) const NODEPORT_ENDPOINTS: &str = "nodeport-endpoints";
     pub(in crate::ruleset) const NODEPORT_LOCAL_ENDPOINTS: &str = "nodeport-local-endpoints";
+    pub(in crate::ruleset) const COUNTED_ENDPOINTS: &str = "counted-endpoints";
+    pub(in crate::ruleset) const COUNTED_LOCAL_ENDPOINTS: &str = "counted-local-endpoints";
+    pub(in crate::ruleset) const COUNTED_NODEPORT_ENDPOINTS: &str = "counted-nodeport-endpoints";
+    pub(in crate::ruleset) const COUNTED_NODEPORT_LOCAL_ENDPOINTS: &str = "counted-nodeport-local-endpoints";
     pub(in crate::ruleset) const AFFINITY_SERVICES: &str = "affinity-services-";
     pub(in crate::ruleset) const AFFINITY_NODEPORTS: &str = "affinity-nodeports-";
 }
@@ -89,11 +93,12 @@ pub mod chain {
     pub const POSTROUTING: &str = "KUBE-POSTROUTING";
     /// Refuses packets to this host if their frontend has no endpoints.
     pub const INPUT: &str = "KUBE-INPUT";
-    /// With `--ruleset-layout=maps`: refuses or drops forwarded packets to frontends without endpoints and to addresses and ports of Services
-    /// that nothing serves. With `chains`: drops forwarded packets in conntrack state `invalid` (D22).
+    /// Refuses or drops forwarded packets, and packets from this host, to frontends without endpoints and to addresses and ports of Services
+    /// that nothing serves: the chain `KUBE-SERVICES` of iptables mode in table `filter`. iptables mode has a second chain of this name in
+    /// table `nat`; here all chains are in one table, so this chain needs another name.
+    pub const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
+    /// With `--ruleset-layout=chains`: drops forwarded packets in conntrack state `invalid` (D22).
     pub const FORWARD: &str = "KUBE-FORWARD";
-    /// With `--ruleset-layout=maps`: does the same as [`FORWARD`], with packets from this host.
-    pub const OUTPUT: &str = "KUBE-OUTPUT";
     /// Rejects all packets that come to it: those to frontends without endpoints, and to ports that no Service serves.
     pub const REJECT: &str = "KUBE-REJECT";
     /// Finds the chain that records the client of a new connection (session affinity).
@@ -107,9 +112,6 @@ pub mod chain {
     /// Refuses node ports on loopback addresses.
     pub const LOCALHOST: &str = "KUBE-LOCALHOST";
 
-    /// With `--ruleset-layout=chains`: the chain `KUBE-SERVICES` of iptables mode in table `filter`. iptables mode has a second chain of
-    /// this name in table `nat`; here all chains are in one table, so this chain needs another name.
-    pub const SERVICES_FILTER: &str = "KUBE-SERVICES-FILTER";
     /// With `--ruleset-layout=chains`: refuses packets to external IPs and load balancer IPs without endpoints.
     pub const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
     /// With `--ruleset-layout=chains`: drops packets from clients that are not in the source ranges of a load balancer IP.
@@ -251,14 +253,20 @@ pub const fn no_endpoints(frontend_type: FrontendType) -> &'static str {
     }
 }
 
-/// The name of the map from frontend and number to endpoint. If the map is split into several, their names begin with it.
+/// The name of the map from frontend and number to endpoint. If the map is split into several, their names begin with it. A map whose
+/// elements have counters has another name than one without: the kernel cannot change the one into the other, and a table needs both while
+/// a change of the layout goes on (F8).
 #[must_use]
-pub const fn endpoints(frontend_type: FrontendType, list: List) -> &'static str {
-    match (frontend_type, list) {
-        (FrontendType::Address, List::Cluster) => set::ENDPOINTS,
-        (FrontendType::Address, List::Local) => set::LOCAL_ENDPOINTS,
-        (FrontendType::NodePort, List::Cluster) => set::NODEPORT_ENDPOINTS,
-        (FrontendType::NodePort, List::Local) => set::NODEPORT_LOCAL_ENDPOINTS,
+pub const fn endpoints(frontend_type: FrontendType, list: List, is_counted: bool) -> &'static str {
+    match (frontend_type, list, is_counted) {
+        (FrontendType::Address, List::Cluster, false) => set::ENDPOINTS,
+        (FrontendType::Address, List::Local, false) => set::LOCAL_ENDPOINTS,
+        (FrontendType::NodePort, List::Cluster, false) => set::NODEPORT_ENDPOINTS,
+        (FrontendType::NodePort, List::Local, false) => set::NODEPORT_LOCAL_ENDPOINTS,
+        (FrontendType::Address, List::Cluster, true) => set::COUNTED_ENDPOINTS,
+        (FrontendType::Address, List::Local, true) => set::COUNTED_LOCAL_ENDPOINTS,
+        (FrontendType::NodePort, List::Cluster, true) => set::COUNTED_NODEPORT_ENDPOINTS,
+        (FrontendType::NodePort, List::Local, true) => set::COUNTED_NODEPORT_LOCAL_ENDPOINTS,
     }
 }
 
@@ -282,8 +290,13 @@ pub const ENDPOINT_MAPS: [(FrontendType, List); 4] = [
 
 /// The names of the maps from frontend and number to endpoint, for a frontend type and a list, when the endpoints are split over `maps`
 /// maps.
-pub fn endpoint_maps(frontend_type: FrontendType, list: List, maps: u8) -> impl Iterator<Item = SetName> {
-    let name = endpoints(frontend_type, list);
+pub fn endpoint_maps(
+    frontend_type: FrontendType,
+    list: List,
+    is_counted: bool,
+    maps: u8,
+) -> impl Iterator<Item = SetName> {
+    let name = endpoints(frontend_type, list, is_counted);
     (0..maps.max(1)).map(move |part| with_part(name, (maps > 1).then_some(part)))
 }
 

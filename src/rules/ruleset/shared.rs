@@ -63,6 +63,12 @@ pub(super) fn from_itself(fields: &Fields) -> [Statement; 2] {
     [Statement::CtBit(CtBit::StatusDnat), Statement::Match(pair, Operand::InSet(set::HAIRPIN.into()))]
 }
 
+/// Matches marked packets that were translated, and clears the mark, which a tunnel device may keep: the outer packet would be masqueraded
+/// too (D9). A packet that was not translated has the mark from another program, which means something else by it.
+pub(super) fn marked(mask: u32) -> [Statement; 3] {
+    [Statement::MarkBits { mask, set: true }, Statement::CtBit(CtBit::StatusDnat), Statement::ClearMarkBits(mask)]
+}
+
 /// Matches packets of a protocol.
 pub(super) fn is_protocol(protocol: Protocol) -> Statement {
     Statement::Match(vec![Field::L4Proto], Operand::Is(Data::from(protocol.number())))
@@ -101,7 +107,8 @@ pub(super) fn lead(chains: &mut [ChainContent], from: [&str; 2], rule: &Rule) {
     entered.for_each(|content| content.rules.insert(0, rule.clone()));
 }
 
-/// Comments of chains that all ruleset layouts share.
+/// Comments of chains and sets that several ruleset layouts have. The kernel cannot change a comment, so that a chain or set with another one
+/// could not stay where the layout changes.
 pub(super) mod purpose {
     pub(in crate::ruleset) const PREROUTING: &str = "New connections that arrive: to which endpoint";
     pub(in crate::ruleset) const OUTPUT: &str = "New connections of this host: to which endpoint";
@@ -113,6 +120,9 @@ pub(super) mod purpose {
     pub(in crate::ruleset) const NODEPORTS: &str = "Service ports by node port";
     pub(in crate::ruleset) const MARK_MASQ: &str = "Marks what is to be masqueraded";
     pub(in crate::ruleset) const REJECT: &str = "Nothing serves this port";
+    pub(in crate::ruleset) const SERVICES_FILTER: &str =
+        "Refuses unused ports of cluster IPs, drops unused cluster IPs";
+    pub(in crate::ruleset) const NO_ENDPOINTS: &str = "Frontend without endpoints";
 }
 
 /// Matches packets from local pods, or if `is_local` is false, all other packets (I1 to I3).

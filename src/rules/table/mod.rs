@@ -11,6 +11,7 @@ mod fit;
 mod values;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use nft::{Chain, Data, Element, Rule, Set, Table, Value, Verdict};
@@ -38,13 +39,39 @@ pub struct StaticRules {
     pub chains: Vec<ChainContent>,
     /// Makes the content of a chain on demand from its name, such as `lb-3`. `diff` adds the chain when a rule or an element first goes to
     /// it.
-    pub on_demand: fn(&str) -> Option<ChainContent>,
-    /// Whether the table has, with other settings (such as another number of endpoint maps, F10), a set with this name, which is none of
-    /// `sets`. Such a set is deleted, and so are the rules that use it. Another unknown set is deleted too if it could belong to a Service
-    /// that is gone; otherwise the whole table is deleted and created again.
+    pub on_demand: OnDemand,
+    /// Whether the table has, with another layout or other settings (such as another number of endpoint maps, F10), a set with this name,
+    /// which is none of `sets`. Such a set is deleted, and so are the rules that use it. Another unknown set is deleted too if it could
+    /// belong to a Service that is gone; otherwise the whole table is deleted and created again.
     pub former: fn(&str) -> bool,
     /// The prefixes of the names of [`ServiceObjects::verdict_maps`]: metrics sum up the elements of all maps with one prefix.
     pub kinds: &'static [&'static str],
+}
+
+type MakeContent = dyn Fn(&str) -> Option<ChainContent> + Send + Sync;
+
+/// Makes the content of a chain from its name; `None` for a name that no chain on demand has.
+#[derive(Clone)]
+pub struct OnDemand(Arc<MakeContent>);
+
+impl OnDemand {
+    /// Makes chains by this function.
+    #[must_use]
+    pub fn new(content: impl Fn(&str) -> Option<ChainContent> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(content))
+    }
+
+    /// The content of the chain with this name.
+    #[must_use]
+    pub fn content(&self, chain: &str) -> Option<ChainContent> {
+        (self.0)(chain)
+    }
+}
+
+impl fmt::Debug for OnDemand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnDemand")
+    }
 }
 
 /// A chain with its rules.

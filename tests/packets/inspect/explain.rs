@@ -244,11 +244,10 @@ fn a_rule_of_another_program_that_drops_earlier_is_found(layout: Layout) {
 /// Writes an endpoint that no Service has into the table of a proxy that has ended, as another program may.
 fn tamper(node: &Namespace, layout: Layout) {
     if layout != Layout::Chains {
-        return nft::load(
-            node,
-            "delete element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }
-             add element ip kube-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.244.2.11 . 9090 }",
-        );
+        let (map, key) = (layout.endpoints(), "10.96.0.1 . tcp . 80 . 0");
+        let delete = format!("delete element ip kube-proxy {map} {{ {key} }}");
+        let add = format!("add element ip kube-proxy {map} {{ {key} : 10.244.2.11 . 9090 }}");
+        return nft::load(node, &format!("{delete}\n{add}"));
     }
     let listing = nft::list_ruleset(node);
     let chain = listing

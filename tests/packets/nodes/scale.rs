@@ -54,7 +54,7 @@ fn elements(node: &Namespace, map: &str) -> Vec<Value> {
 /// The map with the choice of Service `n`: its own with chains of endpoints, else the one of all endpoints.
 fn choice(node: &Namespace, layout: Layout, n: u32) -> String {
     if layout != Layout::Chains {
-        return "endpoints".to_owned();
+        return layout.endpoints().to_owned();
     }
     let key = format!("{{ {} . tcp . 80 }}", cluster_ip(n));
     let text = run(node.command("nft").args(["get", "element", "ip", "kube-proxy", "KUBE-SERVICES", &key]));

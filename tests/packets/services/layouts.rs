@@ -1,6 +1,7 @@
 //! A restart with another layout, or with another number of maps of endpoints, replaces the rules, and so does a table that grows past the
 //! size at which it gets more maps; traffic goes on as before.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -86,25 +87,49 @@ fn frontends(world: &World) -> String {
     text
 }
 
+/// A Service that remembers its clients.
+fn sticky() -> Vec<Value> {
+    let sticky = service("shop", "sticky").cluster_ips(9).port("http", Proto::Tcp, 80).client_ip_affinity(600);
+    [vec![sticky.json()], slices("shop", "sticky", &[0, 1, 2, 3], &PORTS[..1])].concat()
+}
+
+/// The endpoints that [`sticky`] remembers for the client.
+fn remembered(world: &World) -> [IpAddr; 2] {
+    Family::ALL.map(|family| {
+        let flow = Flow::new(Proto::Tcp, family.client(), family.cluster_ip(9), 80);
+        match probe_served(&world.client, flow) {
+            Outcome::Reached(answer) => answer.endpoint,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
 test_in_each_layout!(a_change_of_layout_breaks_no_connection);
 fn a_change_of_layout_breaks_no_connection(layout: Layout) {
-    // Connections outlive a restart with other rules (D12, O7). The three tests together switch from each layout to each other one.
+    // Connections outlive a restart with other rules (D12, O7), and so does what session affinity remembers, unless endpoints get or lose
+    // their chains (E6). The three tests together switch from each layout to each other one.
     let world = World::new();
     // On a translated processor more than the usual 30 s pass between two datagrams of one flow.
     world.node.set_sysctl("netfilter/nf_conntrack_udp_timeout", "600");
-    let mut proxy = Proxy::start(&world.node, &config_in(layout), &objects());
+    let mut proxy = Proxy::start(&world.node, &config_in(layout), &[objects(), sticky()].concat());
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
-    for (next, maps) in [(layout.other(), 1), (layout, 1), (layout, 16)] {
-        let listed = frontends(&world);
+    let mut present = layout;
+    for (next, maps) in [(layout.other(), 1), (layout, 1), (layout, 16), (layout, 4)] {
+        let (before, listed) = (remembered(&world), frontends(&world));
         proxy.stop();
         let mut config = config_in(next);
         config["nftables"]["endpointMaps"] = json!(maps);
         proxy.configure(&config);
         assert_served_during(&world, || proxy.launch());
         let listing = nft::list_ruleset(&world.node);
-        assert_eq!(listing.contains("chain KUBE-SVC-"), next != Layout::Maps);
+        assert_eq!(listing.contains("goto KUBE-SVC-"), next != Layout::Maps);
         assert_eq!(listing.contains("goto KUBE-SEP-"), next == Layout::Chains);
-        assert_eq!(listing.contains("map nodeport-endpoints.15 {"), maps == 16, "{listing}");
+        assert_eq!(listing.contains("nodeport-endpoints.15 {"), maps == 16, "{listing}");
+        assert_eq!(listing.contains("nodeport-endpoints.3 {"), maps >= 4, "{listing}");
+        let is_remembered = (0..4).all(|_| remembered(&world) == before);
+        let changes_chains = present != next && [present, next].contains(&Layout::Chains);
+        assert!(is_remembered || changes_chains, "session affinity goes on from {present:?} to {next:?}");
+        present = next;
         assert_eq!(frontends(&world), listed, "what operators see is the same");
         assert_serving(&world, &held);
     }
@@ -126,25 +151,15 @@ fn a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection(layout
     world.node.set_sysctl("netfilter/nf_conntrack_udp_timeout", "600");
     let maps = || {
         let listing = nft::list_ruleset(&world.node);
-        listing.lines().filter(|line| line.trim().starts_with("map endpoints")).count() / Family::ALL.len()
+        listing.lines().filter(|line| line.trim().starts_with("map counted-endpoints")).count() / Family::ALL.len()
     };
     let wanted = |maps| if layout == Layout::Chains { 1 } else { maps };
     let mut config = config_in(layout);
     config["nftables"]["counters"] = json!("endpoints");
-    let sticky = service("shop", "sticky").cluster_ips(9).port("http", Proto::Tcp, 80).client_ip_affinity(600);
-    let mut objects = objects();
-    objects.push(sticky.json());
-    objects.extend(slices("shop", "sticky", &[0, 1, 2, 3], &PORTS[..1]));
-    // These Services have 20 elements in the map `endpoints`; 16 maps take eight times as many.
+    let objects = [objects(), sticky()].concat();
+    // These Services have 20 elements in the map of endpoints; 16 maps take eight times as many.
     let mut proxy = Proxy::start_under(&["env", "KUBE_PROXY_NFT_SPLIT_ELEMENTS=20"], &world.node, &config, &objects);
-    let remembered = || {
-        let flow = |family: Family| Flow::new(Proto::Tcp, family.client(), family.cluster_ip(9), 80);
-        Family::ALL.map(|family| match probe_served(&world.client, flow(family)) {
-            Outcome::Reached(answer) => answer.endpoint,
-            other => panic!("{other:?}"),
-        })
-    };
-    let before = remembered();
+    let before = remembered(&world);
     let held: Vec<(Connection, Answer)> = all_flows().map(|flow| Connection::open(&world.client, flow)).collect();
     assert_eq!(maps(), 1);
     for (name, number, addresses, expected) in [("bigger", 2, 1, 16), ("biggest", 3, 36, 64)] {
@@ -159,7 +174,7 @@ fn a_table_that_grows_past_a_step_gets_more_maps_and_breaks_no_connection(layout
             proxy.wait_until_quiet();
         });
         assert_serving(&world, &held);
-        assert!((0..4).all(|_| remembered() == before), "session affinity goes on");
+        assert!((0..4).all(|_| remembered(&world) == before), "session affinity goes on");
         let flow = Flow::new(Proto::Tcp, Family::V6.client(), Family::V6.cluster_ip(number), 80);
         assert!(matches!(probe_served(&world.client, flow), Outcome::Reached(_)));
         let (code, text, errors) = outcome(&mut command(&world.node, &["verify"]));

@@ -1,16 +1,21 @@
-//! Other things that a node's kernel may do with packets: conntrack zones, and a bridge whose packets pass the IP hooks.
+//! Other things that a node's kernel may do with packets: conntrack zones, a bridge whose packets pass the IP hooks, and marks of other
+//! programs.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
+
 use crate::judge::{FEW, Source, assert_reaches, endpoints};
+use crate::support::layout::{Layout, test_in_each_layout};
 use crate::support::netns::Namespace;
 use crate::support::nft;
 use crate::support::objects::{node, service, service_cidr, slices};
 use crate::support::plan::{Family, SERVED_PORTS};
 use crate::support::probe::{Connection, Flow, Outcome, Proto, probe};
-use crate::support::proxy::{Proxy, config};
+use crate::support::proxy::{Proxy, config, config_in};
 use crate::support::server::Server;
 use crate::support::wiring::new_node;
 use crate::support::world::World;
@@ -113,5 +118,33 @@ fn pods_on_one_bridge_reach_each_other_and_themselves_through_a_service() {
                 assert!(reached.iter().all(|count| *count > 0), "{family:?}: pod {n}: {proto:?}: {reached:?}");
             }
         }
+    }
+}
+
+/// The source that `to` sees of a datagram which the node sends to it with the packet mark `mark` from port `port`.
+fn seen_source((node, port): (&Namespace, u16), mark: u32, (at, to): (&Namespace, SocketAddr)) -> SocketAddr {
+    let seen = || -> io::Result<SocketAddr> {
+        let receiver = at.enter(|| UdpSocket::bind(to))?;
+        receiver.set_read_timeout(Some(MOVED_WITHIN))?;
+        let sender = node.enter(|| Socket::new(Domain::for_address(to), Type::DGRAM, None))?;
+        sender.bind(&SocketAddr::new(Family::of(to.ip()).node_second(), port).into())?;
+        sender.set_mark(mark)?;
+        sender.send_to(b"?", &to.into())?;
+        Ok(receiver.recv_from(&mut [0])?.1)
+    };
+    seen().unwrap_or_else(|error| panic!("{to}: {error}"))
+}
+
+test_in_each_layout!(a_packet_that_another_program_marks_keeps_its_source);
+fn a_packet_that_another_program_marks_keeps_its_source(layout: Layout) {
+    // Only translated packets are masqueraded: 51820, the mark of WireGuard's own packets, has the mark bit of Services (D9).
+    const WIREGUARD: u32 = 51_820;
+    assert_eq!(WIREGUARD & 0x4000, 0x4000);
+    let world = World::new();
+    let _proxy = Proxy::start(&world.node, &config_in(layout), &objects(&[0, 2]));
+    for family in Family::ALL {
+        let to = SocketAddr::new(family.client(), 51_821);
+        let seen = seen_source((&world.node, 51_826), WIREGUARD, (&world.client, to));
+        assert_eq!(seen, SocketAddr::new(family.node_second(), 51_826));
     }
 }

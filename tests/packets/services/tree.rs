@@ -30,7 +30,8 @@ fn counted(world: &World) -> BTreeMap<String, u64> {
     let listing = nft::list_json(&world.node);
     let objects = listing["nftables"].as_array().expect("a list of objects");
     let mut maps = objects.iter().filter_map(|object| object.get("map"));
-    let map = maps.find(|map| map["family"] == "ip" && map["name"] == "endpoints").expect("the map");
+    let map =
+        maps.find(|map| map["family"] == "ip" && map["name"] == Layout::ServiceChains.endpoints()).expect("the map");
     let elements = map["elem"].as_array().map(Vec::as_slice).unwrap_or_default();
     let read = |element: &Value| {
         let endpoint = element[1]["concat"][0].as_str().expect("an endpoint").to_owned();

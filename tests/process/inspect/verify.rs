@@ -259,7 +259,7 @@ fn in_layout(layout: Layout, listing: &str) -> Vec<Tampering> {
     let firewall = named(listing, "chain KUBE-FW-", "shop/local:http");
     let of_endpoint = match layout {
         Layout::Chains => format!("{} {{ 0 }}", named(listing, "map KUBE-SVC-", "shop/web:http")),
-        Layout::Maps | Layout::ServiceChains => "endpoints { 10.96.0.1 . tcp . 80 . 0 }".to_owned(),
+        Layout::Maps | Layout::ServiceChains => format!("{} {{ 10.96.0.1 . tcp . 80 . 0 }}", layout.endpoints()),
     };
     vec![
         tampering(

@@ -21,6 +21,7 @@ use super::store::{Changes, Store};
 use super::walk::{Visit, walk};
 use super::{ManifestProblem, STDIN};
 use crate::source::convert::ConvertOptions;
+use component::files;
 use component::logging::once::OncePerKey;
 use rules::model::Event;
 
@@ -272,11 +273,7 @@ impl Stamp {
 
 /// Reads a file. Returns its content, and its stamp if the next change of the file is sure to change the stamp.
 fn read(file: &Path) -> io::Result<(Vec<u8>, Option<Stamp>)> {
-    // Refuse everything but regular files before opening, because opening a named pipe would block until it has a writer.
-    if !fs::metadata(file)?.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let opened = File::open(file)?;
+    let opened = files::open_regular(file)?;
     let meta = opened.metadata()?;
     let stamp = Some(Stamp::of(&meta)).filter(Stamp::is_settled);
     Ok((limited(opened, meta.len())?, stamp))

@@ -13,7 +13,7 @@ const OWN: &[(&str, &str)] = &[
     ("kubeproxy_nft_elements_removed_total", ""),
     ("kubeproxy_nft_message_bytes_total", ""),
     ("kubeproxy_nft_commit_duration_seconds", "If it grows: large sets, or many maps with session affinity; see `kubeproxy_nft_table_elements`."),
-    ("kubeproxy_nft_table_elements", "A jump of `endpoints` is a large Service."),
+    ("kubeproxy_nft_table_elements", "A jump of `endpoints`, or of `counted-endpoints` where endpoints have counters, is a large Service."),
     ("kubeproxy_nft_foreign_changes_total", "The log names the program, unless it wrote only once: stop it from writing there."),
     ("kubeproxy_nft_repairs_total", "As for `kubeproxy_nft_foreign_changes_total`. Until the repair, new connections may have been lost."),
     ("kubeproxy_nft_tables_verified_timestamp_seconds", "[More than two hours](#kubeproxytablesnotverified): syncs fail, or none takes place."),

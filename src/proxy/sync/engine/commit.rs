@@ -1,19 +1,18 @@
 //! Commits the difference between what the kernel holds and what the tables should hold, and informs the journal and the observers.
 //!
 //! Takes the difference as commands; returns a [`Report`] of what the kernel committed. The commands are one transaction, unless they fill
-//! large tables that no packet passes yet.
+//! large tables that no packet passes yet, or replace the rules of another layout.
 //!
 //! Order: nothing is reported before the kernel has answered. The journal and the observers compare the old records with the new ones, so
 //! they come before [`Tables::committed`](super::Tables::committed), which replaces the old records.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
 use nft::{Command, CommitError, Committed, ReadError, Refusal};
 
 use super::{Engine, Report, Timing};
 use crate::sync::failure::SyncError;
-use crate::sync::tables::StaleClients;
+use crate::sync::tables::{StaleClients, Transactions};
 use node::kernel::Kernel;
 
 /// The result of the last of the transactions that are carried out together; `committed` is `None` if there was nothing to commit.
@@ -54,16 +53,13 @@ impl<K: Kernel> Engine<K> {
 
     /// Commits `transactions`, and takes over their result. They are the difference between what the kernel holds, which must be known, and
     /// what it should hold. If the second or a later transaction fails, the kernel holds a part of the difference.
-    pub(super) fn carry_out(
-        &mut self,
-        mut transactions: VecDeque<Vec<Command>>,
-        repaired: bool,
-    ) -> Result<Report, Failed> {
+    pub(super) fn carry_out(&mut self, transactions: Transactions, repaired: bool) -> Result<Report, Failed> {
         let mut report = Report { full: self.tables.compares_everything(), repaired, ..Report::default() };
-        let stale = self.tables.stale_clients(&mut self.kernel, &transactions, Instant::now());
+        let Transactions { mut parts, later } = transactions;
+        let stale = self.tables.stale_clients(&mut self.kernel, &parts, Instant::now());
         let start = Instant::now();
-        let last = transactions.pop_back().unwrap_or_default();
-        let mut parts = Vec::from(transactions);
+        let last = parts.pop_back().unwrap_or_default();
+        let mut parts = Vec::from(parts);
         let (committed, failed) = self.kernel.commit_each(&parts);
         if let Some(error) = failed {
             return Err(self.not_committed(error, parts.swap_remove(committed.len())));
@@ -71,7 +67,10 @@ impl<K: Kernel> Engine<K> {
         committed.into_iter().for_each(|committed| report.add_committed(committed));
         let Done { committed, commands, left } = self.commit(last, stale)?;
         committed.into_iter().for_each(|committed| report.add_committed(committed));
-        let commands = if parts.is_empty() { commands } else { parts.into_iter().flatten().chain(commands).collect() };
+        self.commit_later(&later, &mut report)?;
+        let several = !parts.is_empty() || !later.is_empty();
+        let commands =
+            if several { parts.into_iter().flatten().chain(commands).chain(later).collect() } else { commands };
         report.kernel_time = if report.committed.is_some() { start.elapsed() } else { Duration::ZERO };
         self.journal.committed(&self.tables, &commands, repaired);
         let now = Instant::now();
@@ -81,6 +80,17 @@ impl<K: Kernel> Engine<K> {
         (report.added, report.removed) = count(&commands);
         self.finish(&left, &mut report);
         Ok(report)
+    }
+
+    /// Commits the deletion of what only the rules of before looked up, after the last packet has passed them.
+    pub(super) fn commit_later(&mut self, later: &[Command], report: &mut Report) -> Result<(), Failed> {
+        if later.is_empty() {
+            return Ok(());
+        }
+        self.kernel.packets_passed();
+        let committed = self.kernel.commit(later).map_err(|error| self.not_committed(error, later.to_vec()))?;
+        report.add_committed(committed);
+        Ok(())
     }
 
     /// Commits commands and, in the same transaction, the deletion of stale session-affinity clients as far as the kernel accepts it.
@@ -151,8 +161,9 @@ fn deletes_clients(command: &Command) -> bool {
 
 /// Returns whether the transactions do more than `own`, the commands that the cluster's changes need, and so repair changes of another
 /// program.
-pub(super) fn is_repair(own: Option<&[Command]>, transactions: &VecDeque<Vec<Command>>) -> bool {
-    own.is_some_and(|own| transactions.iter().map(|commands| work(commands)).sum::<usize>() > work(own))
+pub(super) fn is_repair(own: Option<&[Command]>, transactions: &Transactions) -> bool {
+    let Transactions { parts, later } = transactions;
+    own.is_some_and(|own| parts.iter().chain([later]).map(|commands| work(commands)).sum::<usize>() > work(own))
 }
 
 /// Returns the amount of work in commands: the number of commands plus the number of their elements.

@@ -7,7 +7,7 @@
 //! Bounded: after [`TRIES`] tries in one sync, no further group is let in. Services not tried by then wait for the next sync, and accepted
 //! ones stay in force.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use nft::{Command, CommitError, Committed};
@@ -15,7 +15,7 @@ use nft::{Command, CommitError, Committed};
 use super::commit::{Failed, is_repair};
 use super::{Engine, Report};
 use crate::sync::quarantine::Cause;
-use crate::sync::tables::{HeldBack, ServiceRecords};
+use crate::sync::tables::{HeldBack, ServiceRecords, Transactions};
 use node::kernel::Kernel;
 use rules::model::ObjectName;
 
@@ -172,7 +172,7 @@ impl<K: Kernel> Engine<K> {
         self.tables.hold_back(search.held_back.iter().map(|(name, (how, _))| (name, *how)));
         self.tables.give_way(search.held_back.keys().chain(self.quarantine.names()));
         let own = self.own_changes(false);
-        let transactions = VecDeque::from([self.tables.transaction(false)]);
+        let transactions = Transactions::one(self.tables.transaction(false));
         let repaired = is_repair(own.as_deref(), &transactions);
         let report = self.carry_out(transactions, repaired);
         if let Err(Failed::Commit(error, _)) = &report

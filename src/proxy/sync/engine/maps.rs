@@ -8,13 +8,13 @@
 
 use std::time::{Duration, Instant};
 
-use nft::{ReadError, TableDump};
+use nft::{Command, ReadError, TableDump};
 use tracing::{info, warn};
 
 use super::commit::Failed;
 use super::{Engine, Report};
 use crate::sync::failure::SyncError;
-use crate::sync::tables::Before;
+use crate::sync::tables::{Before, Transactions};
 use component::config::Config;
 use component::logging::duration;
 use node::kernel::Kernel;
@@ -116,13 +116,15 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Reads the tables and commits the difference to the present records, in one transaction.
+    /// Reads the tables and commits the difference to the present records, in one transaction, and the deletion of the maps of before in a
+    /// second one.
     fn commit_split(&mut self, report: &mut Report) -> Result<(), Failed> {
         let start = Instant::now();
         self.kernel.reading();
         self.tables.read_back(&mut self.kernel)?;
         let read = Instant::now();
-        let commands = self.tables.transaction(false);
+        let Transactions { parts, later } = self.tables.transactions(false);
+        let mut commands: Vec<Command> = parts.into_iter().flatten().collect();
         let computed = Instant::now();
         let result = self.kernel.commit(&commands);
         report.timing.reading += read - start;
@@ -132,6 +134,8 @@ impl<K: Kernel> Engine<K> {
             Ok(committed) => report.add_committed(committed),
             Err(error) => return Err(Failed::Commit(error, commands)),
         }
+        self.commit_later(&later, report)?;
+        commands.extend(later);
         self.tables.committed(&commands, Instant::now());
         Ok(())
     }

@@ -11,8 +11,6 @@ use rules::ruleset::Settings;
 pub(super) struct FamilyTable {
     pub(super) settings: Settings,
     pub(super) records: Records<Owner>,
-    /// Whether the static rules differ from those that were last committed.
-    pub(super) has_new_static_rules: bool,
     /// The result of the last read-back, until the next commit; `Some(None)` when there was no table. `None` if the table was not read
     /// since the last commit.
     pub(super) read: Option<Option<TableDump>>,
@@ -35,14 +33,7 @@ pub(super) struct ForeignOwner {
 impl FamilyTable {
     /// Makes a table of which nothing was committed or read yet.
     pub(super) fn new(settings: Settings, records: Records<Owner>) -> Self {
-        Self {
-            settings,
-            records,
-            has_new_static_rules: true,
-            read: None,
-            checks: ClientChecks::default(),
-            foreign_owner: None,
-        }
+        Self { settings, records, read: None, checks: ClientChecks::default(), foreign_owner: None }
     }
 
     pub(super) fn name(&self) -> &TableName {
@@ -59,7 +50,6 @@ impl FamilyTable {
     pub(super) fn set_foreign_owner(&mut self, owner: Option<ForeignOwner>) {
         if owner.is_some() && !self.is_foreign() {
             self.records.lost();
-            self.has_new_static_rules = true;
             self.checks = ClientChecks::default();
         }
         self.foreign_owner = owner;

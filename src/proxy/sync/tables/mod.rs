@@ -39,6 +39,21 @@ pub(super) use maps::Before;
 pub(super) use owner::Owner;
 pub(super) use stale_clients::StaleClients;
 
+/// The transactions of a sync.
+pub(super) struct Transactions {
+    /// What brings the tables up to date: usually one transaction.
+    pub(super) parts: VecDeque<Vec<Command>>,
+    /// Deletes what only the rules of before look up, once no packet is on its way through them; empty unless `parts` replaces rules.
+    pub(super) later: Vec<Command>,
+}
+
+impl Transactions {
+    /// A single transaction.
+    pub(super) fn one(commands: Vec<Command>) -> Self {
+        Self { parts: VecDeque::from([commands]), later: Vec::new() }
+    }
+}
+
 /// The tables of all families that this node serves.
 pub(super) struct Tables {
     layout: Layout,
@@ -184,7 +199,6 @@ impl Tables {
                 super::settings::settings(config, (node, interfaces), table.settings.family, self.owned, self.maps);
             if settings != table.settings {
                 table.records.set_static_rules(self.layout.static_rules(&settings));
-                table.has_new_static_rules = true;
                 table.settings = settings;
                 // What was read in this sync, and is not compared yet, needs no second reading.
                 self.known &= table.read.is_some();
@@ -323,7 +337,6 @@ impl Tables {
         for table in &mut self.tables {
             table.settings.owned = false;
             table.records.set_static_rules(self.layout.static_rules(&table.settings));
-            table.has_new_static_rules = true;
         }
         self.known = false;
     }
@@ -369,7 +382,7 @@ impl Tables {
         let collect = self.collect(after_pause);
         let mut commands = Vec::new();
         for table in self.own() {
-            if table.has_new_static_rules {
+            if table.records.has_new_static_rules() {
                 return None;
             }
             commands.extend(table.records.changes(collect));
@@ -397,10 +410,19 @@ impl Tables {
     }
 
     /// Returns the commands of [`Tables::transaction`] as transactions: one, unless the commands add many objects to tables that no packet
-    /// passes yet, or are longer than the kernel takes.
-    pub(super) fn transactions(&mut self, after_pause: bool) -> VecDeque<Vec<Command>> {
+    /// passes yet, are longer than the kernel takes, or replace the rules of another layout.
+    pub(super) fn transactions(&mut self, after_pause: bool) -> Transactions {
         let unseen = self.tables.iter().filter(|table| table.is_unseen()).map(|table| table.name().clone()).collect();
-        diff::transactions(self.transaction(after_pause), &unseen, self.longest_batch)
+        let collect = self.collect(after_pause);
+        let (mut now, mut later) = (Vec::new(), Vec::new());
+        for table in &mut self.tables {
+            let mut commands = table.commands(collect);
+            if table.records.has_new_static_rules() {
+                later.extend(diff::deferred(&mut commands));
+            }
+            now.extend(commands);
+        }
+        Transactions { parts: diff::transactions(now, &unseen, self.longest_batch), later }
     }
 
     /// Returns whether emptied chains are left; they are deleted at least a second after they were emptied.
@@ -418,7 +440,6 @@ impl Tables {
             }
             table.note_checks(commands, now);
             table.records.committed(commands, read.as_ref().map(Option::as_ref));
-            table.has_new_static_rules = false;
             if self.second_passed {
                 table.records.second_passed();
             }

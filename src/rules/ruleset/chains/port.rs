@@ -58,7 +58,7 @@ pub(super) fn write(settings: &Settings, port: &PortSelection, endpoint_chains: 
     let fields = Fields::of(settings.family);
     endpoint_sets::of_port(port, objects);
     let has_table = List::BOTH.iter().any(|list| {
-        matches!(endpoint_sets::balancer(settings, port, FrontendType::Address, *list).pick, Pick::Table { .. })
+        matches!(endpoint_sets::balancer(settings, port, FrontendType::Address, *list, true).pick, Pick::Table { .. })
     });
     let endpoint_chains = endpoint_chains && !has_table;
     let affinity = if endpoint_chains { None } else { Affinity::of(port) };
@@ -134,7 +134,7 @@ impl Writer<'_> {
     }
 
     fn balancer(&self, frontend_type: FrontendType, list: List) -> Balancer {
-        endpoint_sets::balancer(self.settings, self.port, frontend_type, list)
+        endpoint_sets::balancer(self.settings, self.port, frontend_type, list, true)
     }
 
     /// Adds the verdict for packets of a frontend to the map of addresses or of node ports.

@@ -8,10 +8,9 @@ use nft::{ChainType, Hook, Operand, Rule, Set, Statement, Table, TableName, Type
 
 use crate::ruleset::counters::{self, Counters};
 use crate::ruleset::endpoint_sets;
-use crate::ruleset::kinds::SetKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
-    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, marked, priority, purpose, regular,
     to_node_port_address,
 };
 use crate::ruleset::{LocalTraffic, Settings, guard, localhost, notes, service_ips};
@@ -20,16 +19,17 @@ use crate::table::{ChainContent, StaticRules};
 /// The fixed part of a table: everything that does not depend on Services.
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
     let name = TableName::new(settings.family.into(), names::TABLE);
+    let maps = settings.endpoint_maps;
     StaticRules {
         table: Table { name, comment: Some(names::TABLE_COMMENT.into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: endpoint_sets::all_maps(settings.endpoint_maps),
+        slotted: endpoint_sets::all_maps(maps, true),
         shared: endpoint_sets::shared_sets(),
         chains: Rules { settings, fields: Fields::of(settings.family) }.chains(),
         kinds: &set::VERDICT_MAPS,
-        on_demand: endpoint_sets::on_demand(settings.family, settings.endpoint_maps),
-        former: endpoint_sets::former(settings.endpoint_maps),
+        on_demand: endpoint_sets::on_demand(settings.family, maps, true),
+        former: endpoint_sets::former,
     }
 }
 
@@ -44,9 +44,9 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets.extend([
         verdicts(set::CHAINS_SERVICES, fields.frontend(), "Frontend : chain of the service port"),
         verdicts(set::CHAINS_NODEPORTS, fields.node_port(), "Node port : chain of the service port"),
-        verdicts(set::NO_ENDPOINTS, fields.frontend(), "Cluster IP without endpoints"),
+        verdicts(set::NO_ENDPOINTS, fields.frontend(), purpose::NO_ENDPOINTS),
         verdicts(set::NO_ENDPOINTS_EXTERNAL, fields.frontend(), "External or load balancer IP without endpoints"),
-        verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), "Node port without endpoints"),
+        verdicts(set::NO_ENDPOINTS_NODEPORTS, fields.node_port(), purpose::NO_ENDPOINTS),
     ]);
     let first = |name, frontend_type: FrontendType| {
         let endpoint = Types::Of(vec![fields.destination, nft::Field::ThDport]);
@@ -58,18 +58,13 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets.extend(
         FrontendType::BOTH
             .into_iter()
-            .flat_map(|frontend_type| endpoint_sets::slot_maps(&fields, frontend_type, settings.endpoint_maps)),
+            // Endpoints always have counters, as in iptables mode.
+            .flat_map(|frontend_type| endpoint_sets::slot_maps(&fields, frontend_type, settings.endpoint_maps, true)),
     );
     sets.extend(endpoint_sets::affinity_sets(settings.family));
     sets.extend(localhost::set(settings));
     sets.extend(service_ips::external_ips(settings));
     counters::add(settings.counters, &mut sets);
-    // Endpoints always have counters, as in iptables mode.
-    for set in &mut sets {
-        if matches!(SetKind::of(&set.name), Some(SetKind::Endpoints(..))) {
-            set.counter = true;
-        }
-    }
     sets
 }
 
@@ -118,11 +113,7 @@ impl Rules<'_> {
         let drop = [Statement::Counter, Statement::Verdict(Verdict::Drop)];
         let external = self.frontends(set::NO_ENDPOINTS_EXTERNAL);
         chains.extend([
-            regular(
-                chain::SERVICES_FILTER,
-                "Refuses unused ports of cluster IPs, drops unused cluster IPs",
-                self.services_filter(),
-            ),
+            regular(chain::SERVICES_FILTER, purpose::SERVICES_FILTER, self.services_filter()),
             regular(
                 chain::EXTERNAL_SERVICES,
                 "Refuses external frontends without endpoints",
@@ -205,19 +196,12 @@ impl Rules<'_> {
         ]
     }
 
-    /// Masquerades marked packets (D9), and packets from pods to themselves (D10). The rule clears the mark first: otherwise the mark may
-    /// survive a tunnel device, and the outer packet would be masqueraded too.
+    /// Masquerades marked packets (D9), and packets from pods to themselves (D10).
     fn postrouting(&self) -> Vec<Rule> {
-        let mask = self.settings.masquerade_mark;
-        let masquerade = [
-            Statement::MarkBits { mask, set: true },
-            Statement::ClearMarkBits(mask),
-            Statement::Counter,
-            Statement::MasqueradeFullyRandom,
-        ];
         let end = [Statement::Counter, Statement::MasqueradeFullyRandom];
+        let marked = [&marked(self.settings.masquerade_mark)[..], &end].concat();
         let itself = [&from_itself(&self.fields)[..], &end].concat();
-        vec![rule(masquerade, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
+        vec![rule(marked, "masquerade what is marked"), rule(itself, "masquerade a pod that reaches itself")]
     }
 
     /// Rejects node ports without endpoints, only for packets that arrive for this host (D13), and other frontends without endpoints.

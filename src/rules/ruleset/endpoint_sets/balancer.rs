@@ -39,6 +39,8 @@ pub(in crate::ruleset) struct Balancer {
     pub(in crate::ruleset) pick: Pick,
     /// If the endpoints are split over several maps, the number of the map that has the frontend's endpoints.
     pub(in crate::ruleset) part: Option<u8>,
+    /// Whether the map counts the connections of each endpoint.
+    pub(in crate::ruleset) is_counted: bool,
 }
 
 impl Balancer {
@@ -48,16 +50,17 @@ impl Balancer {
 
     /// The name of the map that has the endpoints.
     pub(super) fn map(self) -> SetName {
-        with_part(endpoints(self.frontend_type, self.list), self.part)
+        with_part(endpoints(self.frontend_type, self.list, self.is_counted), self.part)
     }
 
-    /// Parses the name of a chain; `None` if it is not a chain that chooses an endpoint.
-    pub(in crate::ruleset) fn parse(name: &str) -> Option<Self> {
+    /// Parses the name of a chain; `None` if it is not a chain that chooses an endpoint. The name does not say whether the map of endpoints
+    /// counts.
+    pub(in crate::ruleset) fn parse(name: &str, is_counted: bool) -> Option<Self> {
         let (name, part) = split_part(name);
         let (ChainKind::Balancer { frontend_type, list, masquerade }, pick) = ChainKind::split(name)? else {
             return None;
         };
-        Some(Self { frontend_type, list, masquerade, pick: Pick::parse(pick)?, part })
+        Some(Self { frontend_type, list, masquerade, pick: Pick::parse(pick)?, part, is_counted })
     }
 
     pub(in crate::ruleset) fn content(self, family: Family) -> ChainContent {
@@ -88,7 +91,7 @@ impl Balancer {
 
 impl fmt::Display for Balancer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { frontend_type, list, masquerade, pick, part } = *self;
+        let Self { frontend_type, list, masquerade, pick, part, .. } = *self;
         write!(f, "{}{pick}", ChainKind::Balancer { frontend_type, list, masquerade })?;
         match part {
             Some(part) => write!(f, ".{part}"),
@@ -169,9 +172,9 @@ mod tests {
                 });
                 for pick in hashes.chain([Pick::Random(12)]) {
                     for masquerade in [false, true] {
-                        for part in [None, Some(15)] {
-                            let balancer = Balancer { frontend_type, list, masquerade, pick, part };
-                            assert_eq!(Balancer::parse(&balancer.to_string()), Some(balancer));
+                        for (part, is_counted) in [(None, false), (Some(15), true)] {
+                            let balancer = Balancer { frontend_type, list, masquerade, pick, part, is_counted };
+                            assert_eq!(Balancer::parse(&balancer.to_string(), is_counted), Some(balancer));
                         }
                     }
                 }
@@ -180,7 +183,7 @@ mod tests {
         for foreign in
             ["lb-", "lb-0", "lb-x", "lb-hash-", "lb-hash-port-0", "lb-maglev-x", "lb-2.x", "KUBE-SERVICES", "masq-"]
         {
-            assert_eq!(Balancer::parse(foreign), None, "{foreign}");
+            assert_eq!(Balancer::parse(foreign, false), None, "{foreign}");
         }
     }
 
@@ -193,6 +196,7 @@ mod tests {
                 masquerade: false,
                 pick,
                 part: None,
+                is_counted: false,
             };
             let number = |rule: &Rule| match &rule.statements[..] {
                 [Statement::DnatToMap(key, map)] if &**map == "endpoints" => *key.last().unwrap(),

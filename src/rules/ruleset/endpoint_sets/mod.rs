@@ -27,14 +27,14 @@ use nft::{Data, DataType, Element, Field, Set, Types, Value, ValueType};
 
 use super::balancing::Balancing;
 use super::kinds::SetKind;
-use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set, split_part};
+use super::names::{ENDPOINT_MAPS, FrontendType, List, endpoint_maps, set};
 use super::shared::{Fields, commented};
 use super::stable_hash::{fnv1a, mix};
 use super::{Settings, notes};
 use crate::endpoints::size::PortSize;
 use crate::endpoints::{Action, PortSelection};
 use crate::model::{Destination, Family, Frontend, Protocol, Scheduler};
-use crate::table::{ChainContent, FIRST_PLACE, ServiceObjects, SetName, Slots};
+use crate::table::{FIRST_PLACE, OnDemand, ServiceObjects, SetName, Slots};
 
 pub(super) use affinity::{Affinity, MAX_CLIENTS, chains as affinity_chains, sets as affinity_sets};
 pub(super) use balancer::{Balancer, Pick};
@@ -83,39 +83,24 @@ fn part_of(maps: u8, port: &PortSelection) -> Option<u8> {
 }
 
 /// The names of all maps from frontend and number to endpoint, each split into `parts` maps.
-pub(super) fn all_maps(parts: u8) -> Vec<SetName> {
-    ENDPOINT_MAPS.into_iter().flat_map(|(frontend_type, list)| endpoint_maps(frontend_type, list, parts)).collect()
+pub(super) fn all_maps(parts: u8, is_counted: bool) -> Vec<SetName> {
+    let maps = ENDPOINT_MAPS.into_iter();
+    maps.flat_map(|(frontend_type, list)| endpoint_maps(frontend_type, list, is_counted, parts)).collect()
 }
 
-/// Returns a function that makes the chain of a balancer from its name, for a table with this many maps of each kind. The name must end
-/// with the number of a map exactly if there are several maps of a kind; otherwise the chain would look up a map that the table does not
-/// have.
-pub(super) fn on_demand(family: Family, maps: u8) -> fn(&str) -> Option<ChainContent> {
-    match (family, maps > 1) {
-        (Family::V4, false) => |name| balancer_chain(name, Family::V4, false),
-        (Family::V4, true) => |name| balancer_chain(name, Family::V4, true),
-        (Family::V6, false) => |name| balancer_chain(name, Family::V6, false),
-        (Family::V6, true) => |name| balancer_chain(name, Family::V6, true),
-    }
+/// Makes the chain of a balancer from its name, for a table with this many maps of each kind. The name must end with the number of one of
+/// the maps exactly if there are several of a kind; otherwise the chain would look up a map that the table does not have.
+pub(super) fn on_demand(family: Family, maps: u8, is_counted: bool) -> OnDemand {
+    OnDemand::new(move |name| {
+        let balancer = Balancer::parse(name, is_counted)?;
+        let has_map = balancer.part.map_or(maps <= 1, |part| maps > 1 && part < maps);
+        has_map.then(|| balancer.content(family))
+    })
 }
 
-fn balancer_chain(name: &str, family: Family, is_split: bool) -> Option<ChainContent> {
-    Balancer::parse(name)
-        .filter(|balancer| balancer.part.is_some() == is_split)
-        .map(|balancer| balancer.content(family))
-}
-
-/// Says which sets and maps a table with this many maps of each kind may have had before: the only map of a kind before it was split, the
-/// maps into which it was split, and the set that the table has only while the configuration asks for it.
-pub(super) fn former(maps: u8) -> fn(&str) -> bool {
-    if maps > 1 { |set| is_former(set, false) } else { |set| is_former(set, true) }
-}
-
-fn is_former(set: &str, is_split: bool) -> bool {
-    match SetKind::of(set) {
-        Some(SetKind::Endpoints(..)) => split_part(set).1.is_some() == is_split,
-        kind => kind == Some(SetKind::ExternalIps),
-    }
+/// Whether a set or map may belong to a table of this program with another layout or other settings, such as another number of maps.
+pub(super) fn former(set: &str) -> bool {
+    SetKind::of(set).is_some()
 }
 
 /// The set of reachable endpoints on this node (C7).
@@ -125,12 +110,13 @@ pub(super) fn hairpin_set(fields: &Fields) -> Set {
 }
 
 /// The maps from frontend and number to endpoint, for one type of frontend.
-pub(super) fn slot_maps(fields: &Fields, frontend_type: FrontendType, parts: u8) -> Vec<Set> {
+pub(super) fn slot_maps(fields: &Fields, frontend_type: FrontendType, parts: u8, is_counted: bool) -> Vec<Set> {
     let slots = |list: List, comment| {
         let key: Vec<Field> = fields.of_type(frontend_type).into_iter().chain([SLOT_TYPE]).collect();
         let endpoint = Types::Of(vec![fields.destination, Field::ThDport]);
-        endpoint_maps(frontend_type, list, parts).map(move |name| {
-            commented(Set::map(&name, Types::Of(key.clone()), ValueType::Data(endpoint.clone())), comment)
+        endpoint_maps(frontend_type, list, is_counted, parts).map(move |name| {
+            let map = Set::map(&name, Types::Of(key.clone()), ValueType::Data(endpoint.clone()));
+            commented(Set { counter: is_counted, ..map }, comment)
         })
     };
     let cluster = slots(List::Cluster, "Frontend . slot : endpoint of the cluster");
@@ -165,7 +151,13 @@ pub(super) fn only(frontend: &Frontend, endpoint: &SocketAddr) -> Element {
 }
 
 /// The balancer that chooses an endpoint of a list, for one type of frontend. It does not mark packets for masquerading.
-pub(super) fn balancer(settings: &Settings, port: &PortSelection, frontend_type: FrontendType, list: List) -> Balancer {
+pub(super) fn balancer(
+    settings: &Settings,
+    port: &PortSelection,
+    frontend_type: FrontendType,
+    list: List,
+    is_counted: bool,
+) -> Balancer {
     let (count, balancing) = (list.of(port).len(), settings.balancing);
     let Balancing { with_port, .. } = balancing;
     let pick = match balancing.scheduler(port.scheduler, count) {
@@ -173,7 +165,7 @@ pub(super) fn balancer(settings: &Settings, port: &PortSelection, frontend_type:
         Scheduler::SourceHash => Pick::Hash { count, with_port },
         Scheduler::Maglev => Pick::Table { places: balancing.places(count), with_port },
     };
-    Balancer { frontend_type, list, masquerade: false, pick, part: part_of(settings.endpoint_maps, port) }
+    Balancer { frontend_type, list, masquerade: false, pick, part: part_of(settings.endpoint_maps, port), is_counted }
 }
 
 /// Adds the endpoints of a frontend to the map in which its balancer looks them up.

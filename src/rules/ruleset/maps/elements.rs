@@ -104,7 +104,9 @@ impl Writer<'_> {
         if list.of(self.port).is_empty() {
             return Verdict::Drop;
         }
-        let balancer = endpoint_sets::balancer(self.settings, self.port, FrontendType::of(frontend), list);
+        let is_counted = self.settings.counters.count_endpoints();
+        let frontend_type = FrontendType::of(frontend);
+        let balancer = endpoint_sets::balancer(self.settings, self.port, frontend_type, list, is_counted);
         endpoint_sets::fill(self.objects, self.port, frontend, balancer);
         let balancer = Balancer { masquerade, ..balancer };
         match &self.affinity {

@@ -13,30 +13,26 @@ use crate::ruleset::endpoint_sets;
 use crate::ruleset::kinds::ChainKind;
 use crate::ruleset::names::{self, FrontendType, chain, set};
 use crate::ruleset::shared::{
-    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, priority, purpose, regular,
+    Fields, base, commented, common_sets, from_itself, goto, jump, local_pod, marked, priority, purpose, regular,
     to_node_port_address,
 };
 use crate::ruleset::{Settings, guard, localhost, notes, service_ips};
 use crate::table::{ChainContent, StaticRules};
 
-/// The comment of the filter chains for forwarded packets and for packets from this host.
-const NOT_SERVED: &str =
-    "Refuses frontends without endpoints and unused ports of cluster IPs, drops unused cluster IPs";
-
 /// The fixed part of a table: everything that does not depend on Services.
 pub(in crate::ruleset) fn static_rules(settings: &Settings) -> StaticRules {
     let name = TableName::new(settings.family.into(), names::TABLE);
-    let family = settings.family;
+    let (family, maps, is_counted) = (settings.family, settings.endpoint_maps, settings.counters.count_endpoints());
     StaticRules {
         table: Table { name, comment: Some(names::TABLE_COMMENT.into()) },
         owned: settings.owned,
         sets: sets(settings).into_iter().map(Arc::new).collect(),
-        slotted: endpoint_sets::all_maps(settings.endpoint_maps),
+        slotted: endpoint_sets::all_maps(maps, is_counted),
         shared: endpoint_sets::shared_sets(),
         chains: Rules { settings, fields: Fields::of(family) }.chains(),
         kinds: &[],
-        on_demand: endpoint_sets::on_demand(family, settings.endpoint_maps),
-        former: endpoint_sets::former(settings.endpoint_maps),
+        on_demand: endpoint_sets::on_demand(family, maps, is_counted),
+        former: endpoint_sets::former,
     }
 }
 
@@ -49,7 +45,8 @@ fn sets(settings: &Settings) -> Vec<Set> {
     sets.extend(source_sets(&fields));
     for frontend_type in FrontendType::BOTH {
         sets.extend(verdict_maps(&fields, frontend_type));
-        sets.extend(endpoint_sets::slot_maps(&fields, frontend_type, settings.endpoint_maps));
+        let is_counted = settings.counters.count_endpoints();
+        sets.extend(endpoint_sets::slot_maps(&fields, frontend_type, settings.endpoint_maps, is_counted));
     }
     sets.extend(endpoint_sets::affinity_sets(family));
     sets.extend(localhost::set(settings));
@@ -80,7 +77,7 @@ fn verdict_maps(fields: &Fields, frontend_type: FrontendType) -> [Set; 4] {
         verdicts(names::dispatch(frontend_type), "Frontend : number of endpoints and how to get there"),
         verdicts(names::cluster_policy(frontend_type), "External policy Local, for pods and this host"),
         verdicts(names::local_policy(frontend_type), "External policy Local, for other clients"),
-        verdicts(names::no_endpoints(frontend_type), "Frontend without endpoints"),
+        verdicts(names::no_endpoints(frontend_type), purpose::NO_ENDPOINTS),
     ]
 }
 
@@ -107,8 +104,7 @@ impl Rules<'_> {
                 self.postrouting(),
             ),
             regular(chain::INPUT, "Refuses frontends without endpoints", self.input()),
-            regular(chain::FORWARD, NOT_SERVED, self.forward()),
-            regular(chain::OUTPUT, NOT_SERVED, self.forward()),
+            regular(chain::SERVICES_FILTER, purpose::SERVICES_FILTER, self.services_filter()),
             regular(chain::REJECT, purpose::REJECT, vec![Rule::new([Statement::Reject])]),
         ]);
         for frontend_type in FrontendType::BOTH {
@@ -140,14 +136,14 @@ impl Rules<'_> {
         let filter = |name, hook, purpose, target| {
             base(name, ChainType::Filter, hook, priority::FILTER, purpose, new_only(target))
         };
-        let mut output = filter(chain::FILTER_OUTPUT, Hook::Output, purpose::FILTER_OUTPUT, chain::OUTPUT);
+        let mut output = filter(chain::FILTER_OUTPUT, Hook::Output, purpose::FILTER_OUTPUT, chain::SERVICES_FILTER);
         output.rules.splice(..0, localhost::entry(self.settings));
         vec![
             nat(chain::NAT_PREROUTING, Hook::Prerouting, priority::DSTNAT, purpose::PREROUTING, chain::SERVICES),
             nat(chain::NAT_OUTPUT, Hook::Output, priority::DSTNAT, purpose::OUTPUT, chain::SERVICES),
             nat(chain::NAT_POSTROUTING, Hook::Postrouting, priority::SRCNAT, purpose::POSTROUTING, chain::POSTROUTING),
             filter(chain::FILTER_INPUT, Hook::Input, purpose::FILTER_INPUT, chain::INPUT),
-            filter(chain::FILTER_FORWARD, Hook::Forward, purpose::FILTER_FORWARD, chain::FORWARD),
+            filter(chain::FILTER_FORWARD, Hook::Forward, purpose::FILTER_FORWARD, chain::SERVICES_FILTER),
             output,
         ]
     }
@@ -213,17 +209,12 @@ impl Rules<'_> {
         vec![Rule::new([jump(chain::MARK_MASQ)]), self.vmap(frontend_type, names::cluster_policy(frontend_type))]
     }
 
-    /// Masquerades marked packets (D9), and packets from pods to themselves (D10). The rule clears the mark first: otherwise the mark may
-    /// survive a tunnel device, and the outer packet would be masqueraded too.
+    /// Masquerades marked packets (D9), and packets from pods to themselves (D10).
     fn postrouting(&self) -> Vec<Rule> {
-        let mask = self.settings.masquerade_mark;
+        let end = [Statement::MasqueradeFullyRandom];
         vec![
-            Rule::new([
-                Statement::MarkBits { mask, set: true },
-                Statement::ClearMarkBits(mask),
-                Statement::MasqueradeFullyRandom,
-            ]),
-            Rule::new([&from_itself(&self.fields)[..], &[Statement::MasqueradeFullyRandom]].concat()),
+            Rule::new([&marked(self.settings.masquerade_mark)[..], &end].concat()),
+            Rule::new([&from_itself(&self.fields)[..], &end].concat()),
         ]
     }
 
@@ -236,7 +227,7 @@ impl Rules<'_> {
 
     /// Rejects frontends without endpoints (D2, D3) and unused ports of cluster IPs (D14), drops unused cluster IPs (D15), and, if configured,
     /// rejects unused ports of external and load balancer IPs (D26).
-    fn forward(&self) -> Vec<Rule> {
+    fn services_filter(&self) -> Vec<Rule> {
         let unallocated = self.match_destination(Operand::InSet(set::SERVICE_CIDRS.into()));
         let counter = self.counts().then_some(Statement::Counter);
         let counted = |matched, end| {

@@ -1,8 +1,14 @@
 //! Tests of the first and later scans of a directory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
+use rustix::fs::{CWD, Mode, RenameFlags, mkfifoat, renameat_with};
 use tempfile::tempdir;
 
 use super::super::directory::{Directory, End, MAX_FILE_BYTES};
@@ -195,4 +201,32 @@ fn several_directories_and_files_of_any_name_are_read() {
     fs::File::create(path("large")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
     let error = format!("{:#}", read(&["large"]).unwrap_err());
     assert!(error.ends_with("large: larger than 64 MiB"), "{error}");
+}
+
+#[test]
+fn a_file_that_becomes_a_pipe_while_it_is_opened_stops_no_scan() {
+    let (dir, outside) = (tempdir().unwrap(), tempdir().unwrap());
+    let (file, pipe) = (dir.path().join("a.yaml"), outside.path().join("pipe"));
+    fs::write(&file, service("s", "10.96.0.1")).unwrap();
+    mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    let (is_done, (sender, scanned)) = (AtomicBool::new(false), channel());
+    let (mut directory, name) = (Directory::new(dir.path(), ConvertOptions::default()), file.clone());
+    thread::spawn(move || {
+        for _ in 0..20_000 {
+            assert_eq!(directory.refresh(BTreeSet::from([name.clone()]), &mut |_| {}), End::Complete);
+        }
+        sender.send(()).unwrap();
+    });
+    let outcome = thread::scope(|scope| {
+        let swaps = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                renameat_with(CWD, &file, CWD, &pipe, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let outcome = scanned.recv_timeout(Duration::from_secs(60));
+        is_done.store(true, Ordering::Relaxed);
+        swaps.join().unwrap();
+        outcome
+    });
+    assert_eq!(outcome, Ok(()), "a scan waits for a writer of the pipe");
 }
