@@ -1,7 +1,7 @@
 //! nf_tables over netlink: typed objects, batches that are one transaction each, dumps, and nft text.
 //!
 //! ```text
-//! machine                           what rules do with a packet
+//! machine · iptables                what rules do with a packet · tables of iptables-legacy as chains and rules
 //!   │
 //! connection                        commits a batch, reads a table
 //!   │
@@ -47,6 +47,7 @@ pub mod decode;
 mod encode;
 pub mod expr;
 mod field;
+pub mod iptables;
 mod jhash;
 pub mod machine;
 pub mod memory;

@@ -151,7 +151,7 @@ impl CtBit {
 
 const FIRST: Register = Register::FIRST;
 /// The byte of the TCP header that holds the flags (RFC 9293, section 3.1), and flags in it.
-const TCP_FLAGS: u32 = 13;
+pub(crate) const TCP_FLAGS: u32 = 13;
 const FIN: u8 = 1;
 const SYN: u8 = 1 << 1;
 const RST: u8 = 1 << 2;
@@ -265,7 +265,7 @@ fn compare_prefix(op: CmpOp, ip: IpAddr, len: u8) -> Vec<Expr> {
 }
 
 /// Loads bits and matches when `bits & mask != 0` if `set`, else when `bits & mask == 0`.
-fn test_bits(load: Expr, mask: u32, set: bool) -> Vec<Expr> {
+pub(crate) fn test_bits(load: Expr, mask: u32, set: bool) -> Vec<Expr> {
     let op = if set { CmpOp::Ne } else { CmpOp::Eq };
     vec![
         load,
@@ -294,7 +294,8 @@ fn lower_packets_over(number: u64) -> Vec<Expr> {
     ]
 }
 
-fn change_mark(mask: u32, xor: u32) -> Vec<Expr> {
+/// Sets the mark to `mark & mask ^ xor`.
+pub(crate) fn change_mark(mask: u32, xor: u32) -> Vec<Expr> {
     vec![
         Expr::MetaLoad { key: MetaKey::Mark, dreg: FIRST },
         Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: mask.into(), xor: xor.into() },

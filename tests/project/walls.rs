@@ -397,7 +397,7 @@ const NFT: &[(&str, &[&str])] = &[
             "userdata",
         ],
     ),
-    ("decode", &["data", "datatype", "expr", "field", "object", "packed", "table", "userdata", "wire"]),
+    ("decode", &["data", "datatype", "expr", "field", "object", "packed", "statement", "table", "userdata", "wire"]),
     ("encode", &["command", "data", "datatype", "expr", "object", "packed", "table", "userdata", "wire"]),
     ("batch", &["command", "decode", "encode", "wire"]),
     ("monitor", &["decode", "socket", "table"]),
@@ -405,6 +405,7 @@ const NFT: &[(&str, &[&str])] = &[
         "connection",
         &["batch", "command", "data", "decode", "monitor", "object", "packed", "socket", "table", "text", "wire"],
     ),
+    ("iptables", &["connection", "data", "decode", "expr", "field", "object", "statement", "table", "xtables"]),
     ("machine", &["connection", "data", "decode", "expr", "jhash", "object", "packed", "table"]),
 ];
 

@@ -18,11 +18,26 @@ pub struct HookedChain {
 }
 
 /// The effects and jumps of the rules of one chain, all taken together.
-#[derive(Default)]
-struct OfChain {
+#[derive(Debug, Default)]
+pub(crate) struct OfChain {
     effects: Effects,
     targets: BTreeSet<Arc<str>>,
     obeys_map: bool,
+}
+
+impl OfChain {
+    /// Adds a rule with these effects that jumps to these chains.
+    pub(crate) fn add(&mut self, effects: Effects, targets: impl IntoIterator<Item = Arc<str>>) {
+        self.effects = self.effects.and(effects);
+        self.targets.extend(targets);
+    }
+}
+
+impl HookedChain {
+    /// A base chain whose table has these chains.
+    pub(crate) fn of(outline: HookOutline, chains: &BTreeMap<Arc<str>, OfChain>) -> Self {
+        Self { effects: reachable(chains, &outline.chain), outline }
+    }
 }
 
 impl Connection {
@@ -43,11 +58,7 @@ impl Connection {
         let mut found = Vec::new();
         for of_table in outlines.chunk_by(|a, b| a.table == b.table) {
             let chains = self.effects_of_chains(&of_table[0].table)?;
-            let with_effects = |outline: &HookOutline| HookedChain {
-                effects: reachable(&chains, &outline.chain),
-                outline: outline.clone(),
-            };
-            found.extend(of_table.iter().map(with_effects));
+            found.extend(of_table.iter().map(|outline| HookedChain::of(outline.clone(), &chains)));
         }
         Ok(found)
     }
@@ -60,8 +71,7 @@ impl Connection {
                 return;
             };
             let known = chains.entry(chain).or_default();
-            known.effects = known.effects.and(effects);
-            known.targets.extend(targets);
+            known.add(effects, targets);
             known.obeys_map |= obeys_map;
         });
         match outcome {

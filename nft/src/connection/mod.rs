@@ -25,6 +25,7 @@ use crate::wire::{Writer, flag, kind};
 
 pub use errors::{CommitError, ReadError, Refusal, refusal};
 pub use hooks::HookedChain;
+pub(crate) use hooks::OfChain;
 pub use outline::TableOutline;
 pub use read::{TableAhead, TableDump};
 pub use walk::{Item, Walked};

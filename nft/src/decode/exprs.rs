@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::decoded::{Count, name, value};
+use super::extension::Extension;
 use super::foreign::foreign;
 use super::reader::{Reader, only_if};
 use crate::data::Value;
@@ -18,6 +19,23 @@ pub(super) fn expr(attrs: Attrs<'_>) -> Option<Expr> {
     let data = attrs.find(DATA).map_or(Attrs::new(&[]), |data| data.nested());
     let foreign = || foreign(&name, Reader(data)).map(|foreign| Expr::Foreign(Arc::new(foreign)));
     Some(known(&name, data).or_else(foreign).unwrap_or(Expr::Unknown(name)))
+}
+
+/// The expressions of a rule; `None` when one has no name. Matches and targets of iptables-nft become other expressions, if there are any
+/// that stand for them.
+pub(super) fn exprs<'a>(family: Family, list: impl Iterator<Item = Attrs<'a>>) -> Option<Vec<Expr>> {
+    const NAME: u16 = 1;
+    const DATA: u16 = 2;
+    let mut exprs = Vec::new();
+    for attrs in list {
+        let extension = || Extension::read(attrs.find(DATA)?.nested());
+        match (attrs.find(NAME)?.str()?, extension) {
+            ("match", extension) if let Some(found) = extension() => exprs.extend(found.matching()),
+            ("target", extension) if let Some(found) = extension() => exprs.extend(found.target(family)),
+            _ => exprs.push(expr(attrs)?),
+        }
+    }
+    Some(exprs)
 }
 
 /// The count of a `counter` expression; `None` for any other expression.

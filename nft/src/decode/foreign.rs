@@ -3,13 +3,9 @@
 //! An expression that neither this module nor `exprs` decodes becomes [`crate::Expr::Unknown`]. Numbers are those of
 //! `linux/netfilter/nf_tables.h`.
 
-use std::sync::Arc;
-
-use super::decoded::name;
 use super::reader::{Reader, only_if};
 use crate::expr::{Foreign, Order, Register};
 use crate::table::Family;
-use crate::wire::Attrs;
 
 /// Decodes the expression with a name; `None` when [`Foreign`] has no variant for it.
 pub(super) fn foreign(name: &str, a: Reader<'_>) -> Option<Foreign> {
@@ -23,11 +19,6 @@ pub(super) fn foreign(name: &str, a: Reader<'_>) -> Option<Foreign> {
         "notrack" => Some(Foreign::Notrack),
         "log" | "last" => Some(Foreign::Harmless(name.into())),
         "objref" => counter(a),
-        // The match `comment` matches each packet.
-        "match" if xt_name(a).as_deref() == Some("comment") => Some(Foreign::Harmless("comment".into())),
-        "match" => xt_name(a).map(Foreign::XtMatch),
-        "target" if untracks(a.0) => Some(Foreign::Notrack),
-        "target" => xt_name(a).map(Foreign::XtTarget),
         _ => None,
     }
 }
@@ -104,30 +95,10 @@ fn counter(a: Reader<'_>) -> Option<Foreign> {
     (a.number(TYPE)? == COUNTER).then(|| Foreign::Harmless("counter".into()))
 }
 
-fn xt_name(a: Reader<'_>) -> Option<Arc<str>> {
-    const NAME: u16 = 1;
-    name(a.0.find(NAME))
-}
-
-/// Whether a target of iptables-nft, given by its attributes, keeps packets from connection tracking and does nothing else. iptables writes
-/// its target `NOTRACK` as target `CT` with a flag.
-pub(super) fn untracks(target: Attrs<'_>) -> bool {
-    const NAME: u16 = 1;
-    const INFO: u16 = 3;
-    /// `XT_CT_NOTRACK`, the lowest bit of `xt_ct_target_info.flags`.
-    const FLAG: u16 = 1;
-    let flags = || Some(u16::from_ne_bytes(*target.find(INFO)?.payload.first_chunk()?));
-    match target.find(NAME).and_then(|name| name.str()) {
-        Some("NOTRACK") => true,
-        Some("CT") => flags().is_some_and(|flags| flags & FLAG != 0),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Writer;
+    use crate::wire::{Attrs, Writer};
 
     #[test]
     fn of_what_a_rule_sets_on_the_connection_the_mark_is_known() {
@@ -139,36 +110,5 @@ mod tests {
         };
         assert_eq!(decoded(3), Some(Foreign::SetCtMark { sreg: Register::word(1) }));
         assert_eq!(decoded(22), None, "its labels");
-    }
-
-    #[test]
-    fn a_comment_of_iptables_matches_each_packet() {
-        let decoded = |name: &str| {
-            let mut attrs = Writer::default();
-            attrs.str(1, name);
-            foreign("match", Reader(Attrs::new(attrs.bytes())))
-        };
-        assert_eq!(decoded("comment"), Some(Foreign::Harmless("comment".into())));
-        assert_eq!(decoded("addrtype"), Some(Foreign::XtMatch("addrtype".into())));
-    }
-
-    #[test]
-    fn a_target_of_iptables_that_only_untracks_is_known() {
-        let decoded = |name: &str, flags: u16| {
-            let mut attrs = Writer::default();
-            attrs.str(1, name);
-            // The zone follows.
-            attrs.attr(3, &[flags.to_ne_bytes(), [0; 2]].concat());
-            foreign("target", Reader(Attrs::new(attrs.bytes())))
-        };
-        assert_eq!(decoded("CT", 1), Some(Foreign::Notrack));
-        assert_eq!(decoded("NOTRACK", 0), Some(Foreign::Notrack));
-        assert_eq!(decoded("CT", 0), Some(Foreign::XtTarget("CT".into())), "a zone");
-        let empty = |name: &str| {
-            let mut attrs = Writer::default();
-            attrs.str(1, name);
-            foreign("target", Reader(Attrs::new(attrs.bytes())))
-        };
-        assert_eq!(empty("CT"), Some(Foreign::XtTarget("CT".into())), "no information");
     }
 }

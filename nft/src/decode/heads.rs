@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::decoded::name;
-use super::exprs::expr;
+use super::exprs::exprs;
 use super::messages::Header;
 use crate::object::{Chain, RuleDump, Set};
 use crate::table::{Family, TableName};
@@ -158,9 +158,9 @@ pub fn chain_head(bytes: &[u8]) -> Option<ChainHead> {
 /// The rule in a message.
 #[must_use]
 pub fn rule_head(bytes: &[u8]) -> Option<RuleHead> {
-    let (_, attrs) = attrs(bytes, kind::NEW_RULE)?;
-    let exprs = attrs.find(4).into_iter().flat_map(|list| list.nested());
-    let exprs = exprs.map(|item| expr(item.nested())).collect::<Option<_>>()?;
+    let (family, attrs) = attrs(bytes, kind::NEW_RULE)?;
+    let list = attrs.find(4).into_iter().flat_map(|list| list.nested());
+    let exprs = exprs(Family::from_number(family)?, list.map(|item| item.nested()))?;
     Some(RuleHead { handle: attrs.find(3)?.u64()?, rule: RuleDump { exprs, comment: comment(attrs, 7) } })
 }
 

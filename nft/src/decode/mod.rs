@@ -10,6 +10,7 @@ mod ack;
 mod decoded;
 mod elements;
 mod exprs;
+mod extension;
 mod foreign;
 mod heads;
 mod messages;
@@ -26,13 +27,15 @@ use crate::wire::{Attrs, SUBSYSTEM, kind};
 pub use ack::{Ack, ack, done};
 pub use decoded::{Count, DecodeError, Decoded, RawElement};
 pub use elements::{pair, pair_of};
+pub use extension::Effects;
+pub(crate) use extension::Extension;
 pub use heads::{ChainHead, HookHead, RuleHead, SetHead, TableHead, chain_head, rule_head, set_head, table_head};
 pub use messages::{Messages, dump_interrupted, sequence};
 pub(crate) use notice::is_about;
 pub use notice::{Notice, Process, notice};
 pub use outline::{
-    ChainOutline, Effects, HookOutline, RuleEffects, RuleOutline, chain_outline, hook_outline, named_object,
-    rule_effects, rule_outline,
+    ChainOutline, HookOutline, RuleEffects, RuleOutline, chain_outline, hook_outline, named_object, rule_effects,
+    rule_outline,
 };
 pub use trace::{Event, Headers, Traced, traced};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::decoded::{DecodeError, Decoded, ObjectAttrs, milliseconds};
-use super::exprs::{counted, expr};
+use super::exprs::{counted, expr, exprs};
 use crate::datatype::DataType;
 use crate::expr::Expr;
 use crate::field::Field;
@@ -107,15 +107,10 @@ pub(super) fn rule(family: Family, attrs: Attrs<'_>) -> Result<Decoded, DecodeEr
     const EXPRESSIONS: u16 = 4;
     const USERDATA: u16 = 7;
     let object = ObjectAttrs::new("rule", attrs, CHAIN);
-    let exprs = object.find(EXPRESSIONS).into_iter().flat_map(|list| list.nested());
-    let mut count = None;
+    let list = || object.find(EXPRESSIONS).into_iter().flat_map(|list| list.nested()).map(|item| item.nested());
+    let count = list().find_map(counted);
     let rule = RuleDump {
-        exprs: exprs
-            .map(|item| {
-                count = count.or_else(|| counted(item.nested()));
-                expr(item.nested()).ok_or_else(|| object.error("expression"))
-            })
-            .collect::<Result<_, _>>()?,
+        exprs: exprs(family, list()).ok_or_else(|| object.error("expression"))?,
         comment: userdata::read_comment(object.bytes(USERDATA)),
     };
     Ok(Decoded::Rule { table: object.table(family, TABLE)?, chain: object.name()?, rule, count })

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::foreign::untracks;
+use super::extension::{Effects, Extension};
 use super::messages::Header;
 use crate::object::{Hook, NamedObject, ObjectKind};
 use crate::table::{Family, TableName};
@@ -45,7 +45,6 @@ mod number {
     pub(super) const VERDICT_CHAIN: u16 = 2;
     pub(super) const LOOKUP_DREG: u16 = 3;
     pub(super) const NAT_TYPE: u16 = 1;
-    pub(super) const TARGET_NAME: u16 = 1;
 
     pub(super) const DROP: u32 = 0;
     pub(super) const DNAT: u32 = 1;
@@ -92,29 +91,6 @@ pub struct HookOutline {
     pub priority: i32,
     /// Whether its policy is `drop`.
     pub drops: bool,
-}
-
-/// The effects that rules may have on a packet, besides letting it pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effects {
-    /// The rules may drop or reject the packet.
-    pub drops: bool,
-    /// The rules may change the packet's destination.
-    pub translates: bool,
-    /// The rules may keep the packet out of connection tracking, so that nothing translates it.
-    pub untracks: bool,
-}
-
-impl Effects {
-    /// The effects that at least one of the two values has.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self {
-            drops: self.drops | other.drops,
-            translates: self.translates | other.translates,
-            untracks: self.untracks | other.untracks,
-        }
-    }
 }
 
 /// The effects and jumps of a rule.
@@ -168,11 +144,10 @@ pub fn rule_effects(bytes: &[u8]) -> Option<RuleEffects> {
             "notrack" => effects.untracks = true,
             "lookup" => rule.obeys_map |= number(number::LOOKUP_DREG) == Some(number::VERDICT_REGISTER),
             // A target of iptables-nft.
-            "target" => match attr(number::TARGET_NAME).and_then(|name| name.str()) {
-                Some("DNAT" | "REDIRECT" | "TPROXY" | "NETMAP") => effects.translates = true,
-                Some("REJECT" | "DROP") => effects.drops = true,
-                _ => effects.untracks |= data.is_some_and(|data| untracks(data.nested())),
-            },
+            "target" => {
+                let target = data.and_then(|data| Extension::read(data.nested()));
+                *effects = effects.and(target.map_or_else(Effects::default, Extension::effects));
+            }
             _ => {}
         }
     }
@@ -340,7 +315,7 @@ mod tests {
     #[test]
     fn rules_that_drop_translate_or_untrack_are_known() {
         let nothing = |_: &mut Writer| {};
-        let named = |name: &'static str| move |attrs: &mut Writer| attrs.str(number::TARGET_NAME, name);
+        let named = |name: &'static str| move |attrs: &mut Writer| attrs.str(1, name);
         let drops = Effects { drops: true, ..Effects::default() };
         let translates = Effects { translates: true, ..Effects::default() };
         let untracks = Effects { untracks: true, ..Effects::default() };
@@ -356,7 +331,7 @@ mod tests {
         // What iptables-nft makes of its target NOTRACK: target CT, whose information begins with the flags.
         let tracking = |flags: u16| {
             move |attrs: &mut Writer| {
-                attrs.str(number::TARGET_NAME, "CT");
+                attrs.str(1, "CT");
                 attrs.attr(3, &flags.to_ne_bytes());
             }
         };

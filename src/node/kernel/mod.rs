@@ -4,6 +4,7 @@
 //! namespace of the thread that opens them; a commit blocks its thread. "Our tables" are the nf_tables tables of this program.
 
 mod address_watch;
+pub mod bridges;
 pub mod connections;
 mod ctnetlink;
 mod encode_ahead;
@@ -11,6 +12,7 @@ pub(crate) mod errno;
 pub mod families;
 mod flowtables;
 mod foreign_writes;
+pub mod iptables;
 pub mod leftovers;
 pub mod local_ports;
 mod lock;

@@ -5,24 +5,23 @@
 //! replaced, and the kernel refuses the replacement if the number of rules has changed. The remaining rules keep their counters.
 
 mod lock;
-mod table;
 #[cfg(test)]
 mod tests;
 
 use crate::kernel::errno::EAGAIN;
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nft::iptables::{Malformed, Table, table_name};
 use nft::xtables::Xtables;
 use nft::{Family, TableOutline};
 
 use super::plan::{self, Plan};
 use super::{Report, TRIES, counted, still_used};
-use table::{Malformed, Table};
+use crate::kernel::iptables::{names, read};
 
 /// Why a table could not be read or cleaned.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +36,7 @@ pub(crate) enum Error {
 
 /// Returns the name of a table in reports.
 pub(super) fn label(family: Family, table: &str) -> String {
-    format!("{family} {table} of iptables-legacy")
+    table_name(family, table).to_string()
 }
 
 /// Returns the number of kube-proxy's chains in a table.
@@ -45,10 +44,10 @@ pub(super) fn label(family: Family, table: &str) -> String {
 /// # Errors
 /// See [`Error`].
 pub(super) fn left(family: Family, table: &str) -> Result<usize, Error> {
-    if !exists(family, table) {
+    if !names(family).lines().any(|name| name == table) {
         return Ok(0);
     }
-    let contents = retried(|| Xtables::open(family)?.read(table))?;
+    let contents = read(&Xtables::open(family)?, table)?;
     let outline = Table::read(family, &contents)?.outline();
     Ok(plan::plan(table, "", &outline).chains.len())
 }
@@ -65,7 +64,7 @@ pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mu
     let lock = lock::take(Path::new(lock::PATH), patience)?;
     let tables = Xtables::open(family)?;
     for _ in 0..TRIES {
-        let old = retried(|| tables.read(table))?;
+        let old = read(&tables, table)?;
         let parsed = Table::read(family, &old)?;
         let outline = parsed.outline();
         let plan = plan::plan(table, &label(family, table), &outline);
@@ -76,7 +75,7 @@ pub(super) fn clean(family: Family, table: &str, patience: Duration, report: &mu
         let removal = Removal::of(&plan, &outline);
         let (new, kept) = parsed.without(&removal.rules, &removal.chains)?;
         if lock.is_none() {
-            let now = retried(|| tables.read(table))?;
+            let now = read(&tables, table)?;
             if !Table::read(family, &now)?.has_same_rules(&parsed) {
                 continue;
             }
@@ -122,24 +121,4 @@ impl Removal {
             used,
         }
     }
-}
-
-/// Returns the result of `call`; repeats the call if another program changes the table at the same moment (EAGAIN).
-fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 1..TRIES {
-        match call() {
-            Err(error) if error.raw_os_error() == Some(EAGAIN) => {}
-            outcome => return outcome,
-        }
-    }
-    call()
-}
-
-/// Returns whether the table exists in the calling thread's network namespace. Looks into `/proc`, because the kernel would create a
-/// missing table to read it.
-fn exists(family: Family, table: &str) -> bool {
-    let file = if family == Family::Ip { "ip_tables_names" } else { "ip6_tables_names" };
-    // Read the file of the calling thread, because its network namespace may differ from that of the main thread.
-    let names = fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).unwrap_or_default();
-    names.lines().any(|name| name == table)
 }

@@ -1,4 +1,3 @@
-use super::table::Table;
 use super::*;
 use nft::xtables::{Contents, Layout};
 
@@ -150,6 +149,8 @@ fn bytes_that_are_cut_or_garbled_do_no_harm() {
             garbled.bytes[at] = byte;
             let Ok(table) = Table::read(family, &garbled) else { continue };
             let outline = table.outline();
+            assert_eq!(table.chains("nat").len(), outline.chains.len(), "byte {at} is {byte}");
+            assert!(table.hooked_chains("nat").len() <= outline.chains.len(), "byte {at} is {byte}");
             let removal = Removal::of(&plan::plan("nat", "", &outline), &outline);
             // `without` must return an error, or a table that can be parsed.
             if let Ok((new, _)) = table.without(&removal.rules, &removal.chains) {

@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use nft::decode::RuleOutline;
-use nft::xtables::{Contents, Layout};
-use nft::{Family, TableName, TableOutline};
+use crate::connection::TableOutline;
+use crate::decode::RuleOutline;
+use crate::table::{Family, TableName};
+use crate::xtables::{Contents, Layout};
 
 /// The names of the built-in chains; the index is the number of the hook.
-const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+pub(super) const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// The name of the target of the first entry of a user-defined chain, and of the last entry of a table.
 const ERROR: &[u8] = b"ERROR";
 /// The length of `xt_entry_target` in bytes. It contains the target's length, the name from byte 2 on, and the revision in the last byte.
@@ -28,11 +29,11 @@ const TARGET: usize = 32;
 const COUNTERS: usize = 16;
 
 /// The offsets of fields in an entry of a family.
-struct Offsets {
+pub(super) struct Offsets {
     /// The offset of field `target_offset`; field `next_offset` follows it.
     target: usize,
     /// The offset of the first match or target, which is also the length of the entry's header.
-    end: usize,
+    pub(super) end: usize,
 }
 
 const V4: Offsets = Offsets { target: 88, end: 112 };
@@ -41,14 +42,11 @@ const V6: Offsets = Offsets { target: 140, end: 168 };
 /// The error that the bytes cannot be parsed as a table. Contains the offset of the entry that is wrong; 0 if the new table fails the
 /// check.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "its content is not understood, at byte {0}; look with `iptables-legacy-save | grep KUBE-` (`ip6tables-legacy-save`), and remove what is \
-     there with upstream's `kube-proxy --cleanup`, or restart the node"
-)]
-pub(in crate::kernel::leftovers) struct Malformed(usize);
+#[error("its content is not understood, at byte {0}; look with `iptables-legacy-save` (`ip6tables-legacy-save`)")]
+pub struct Malformed(usize);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// The first entry of a user-defined chain, with the chain's name; or the last entry of the table.
     Head(Arc<str>),
     /// The last entry of a chain: the policy of a built-in chain, or the entry that returns from a user-defined chain.
@@ -58,22 +56,22 @@ enum Kind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    place: Range<usize>,
+pub(super) struct Entry {
+    pub(super) place: Range<usize>,
     /// The number of the chain; a built-in chain has the number of its hook.
-    chain: usize,
-    kind: Kind,
+    pub(super) chain: usize,
+    pub(super) kind: Kind,
     /// The offset of the verdict in the table, if the target is a standard target.
-    verdict: Option<usize>,
+    pub(super) verdict: Option<usize>,
 }
 
 /// A parsed table.
-pub(super) struct Table<'a> {
-    family: Family,
-    contents: &'a Contents,
-    entries: Vec<Entry>,
+pub struct Table<'a> {
+    pub(super) family: Family,
+    pub(super) contents: &'a Contents,
+    pub(super) entries: Vec<Entry>,
     /// The names of the chains by their numbers.
-    chains: BTreeMap<usize, Arc<str>>,
+    pub(super) chains: BTreeMap<usize, Arc<str>>,
     /// The numbers of the chains by the offset to which a jump to the chain leads: the end of the chain's first entry.
     starts: BTreeMap<usize, usize>,
 }
@@ -83,7 +81,7 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// See [`Malformed`].
-    pub(super) fn read(family: Family, contents: &'a Contents) -> Result<Self, Malformed> {
+    pub fn read(family: Family, contents: &'a Contents) -> Result<Self, Malformed> {
         let mut table =
             Self { family, contents, entries: Vec::new(), chains: BTreeMap::new(), starts: BTreeMap::new() };
         let mut chain = None;
@@ -177,12 +175,13 @@ impl<'a> Table<'a> {
     }
 
     /// Returns the name of the chain to which a jump to this offset leads.
-    fn chain_at(&self, distance: u32) -> Option<&Arc<str>> {
+    pub(super) fn chain_at(&self, distance: u32) -> Option<&Arc<str>> {
         self.chains.get(self.starts.get(&usize::try_from(distance).ok()?)?)
     }
 
     /// Returns the chains and rules of the table. The handle of a rule is its index in `entries`.
-    pub(super) fn outline(&self) -> TableOutline {
+    #[must_use]
+    pub fn outline(&self) -> TableOutline {
         let table = TableName::new(self.family, "");
         let rule = |(index, entry): (usize, &Entry)| {
             let Kind::Rule(to) = entry.kind else { return None };
@@ -200,7 +199,8 @@ impl<'a> Table<'a> {
     }
 
     /// Returns whether another table of the same family has the same rules. Counters are not compared.
-    pub(super) fn has_same_rules(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn has_same_rules(&self, other: &Self) -> bool {
         let fields = |table: &Self, entry: &Entry| {
             let bytes = table.contents.bytes.get(entry.place.clone()).unwrap_or_default();
             let (own, rest) = bytes.split_at_checked(self.offsets().end).unwrap_or_default();
@@ -212,8 +212,14 @@ impl<'a> Table<'a> {
             && self.entries.iter().zip(&other.entries).all(same)
     }
 
-    fn offsets(&self) -> Offsets {
+    pub(super) fn offsets(&self) -> Offsets {
         if self.family == Family::Ip { V4 } else { V6 }
+    }
+
+    /// The offset of the target in the bytes of an entry.
+    pub(super) fn target(&self, entry: &[u8]) -> usize {
+        let bytes = entry.get(self.offsets().target..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(usize::MAX, |bytes| usize::from(u16::from_ne_bytes(*bytes)))
     }
 
     /// Returns a new table without `rules`, which are indices in `entries`, and without `chains` and all rules in them. Also returns the
@@ -221,7 +227,7 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// See [`Malformed`]: a rule jumps to an offset at which no entry begins, or the check of the new table fails.
-    pub(super) fn without(
+    pub fn without(
         &self,
         rules: &BTreeSet<usize>,
         chains: &BTreeSet<Arc<str>>,
@@ -285,7 +291,7 @@ impl<'a> Table<'a> {
 }
 
 /// Returns the bytes before the terminating zero.
-fn text(bytes: &[u8]) -> &[u8] {
+pub(super) fn text(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end]
 }
