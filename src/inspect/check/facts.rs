@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use nft::{Connection, HookedChain};
 use rustix::thread::{CapabilitySet, capabilities};
 
+use super::shared::Shared;
 use crate::is_about_rights;
 use crate::other_proxy::{self, OtherProxy, Program};
 use crate::running::Running;
@@ -20,6 +21,7 @@ use cluster::source::{api, manifests};
 use component::config::{Config, PortRanges, ProxyArgs};
 use node::configured::{NoSettings, Origin, Settings};
 use node::kernel::families;
+use node::kernel::iptables;
 use node::kernel::leftovers::{self, Left};
 use node::kernel::local_ports::LocalPorts;
 use node::kernel::probe::{ProbeError, probe};
@@ -50,6 +52,7 @@ pub(super) struct Facts {
     pub(super) kernel: Kernel,
     pub(super) privileges: Privileges,
     pub(super) programs: Programs,
+    pub(super) shared: Shared,
 }
 
 /// The facts that depend on the configuration.
@@ -123,8 +126,10 @@ pub(super) struct Programs {
     pub(super) left: Result<Left, NoLook>,
     /// The families whose table belongs to another program, with that program in words; none if the tables cannot be listed.
     pub(super) owned: Vec<(Family, String)>,
-    /// The base chains of all programs in tables of the families ip, ip6 and inet.
+    /// The base chains of all programs in tables of the families ip, ip6 and inet, and in those of iptables-legacy.
     pub(super) chains: Result<Vec<HookedChain>, NoLook>,
+    /// The tables of iptables-legacy that cannot be read, each with the reason.
+    pub(super) unread: Vec<String>,
     /// The first line of `nft --version`; `None` without an nft program, and when it fails.
     pub(super) nft: Option<String>,
 }
@@ -151,6 +156,7 @@ impl Facts {
             kernel: Kernel::look(proc, hashes),
             privileges: Privileges::look(),
             programs,
+            shared: Shared::look(),
         }
     }
 }
@@ -247,6 +253,7 @@ impl Programs {
         let running = Running::find();
         let waits = running.waits();
         let other = other_proxy::beside(running.proxy.as_ref().ok().and_then(Option::as_ref), config);
+        let (chains, unread) = chains();
         Self {
             // A proxy that waits may be visible only by its health page, as from another container. It must not count as another proxy.
             other: other.filter(|other| waits.is_none() || other.program != Program::Own),
@@ -254,7 +261,8 @@ impl Programs {
             waits,
             left: leftovers::look().map_err(NoLook::from),
             owned: owned().unwrap_or_default(),
-            chains: chains().map_err(NoLook::from),
+            chains: chains.map_err(NoLook::from),
+            unread,
             nft: nft_version(),
         }
     }
@@ -264,8 +272,13 @@ fn owned() -> Result<Vec<(Family, String)>, nft::ReadError> {
     owned_by_others(&mut Connection::open()?)
 }
 
-fn chains() -> Result<Vec<HookedChain>, nft::ReadError> {
-    Connection::open()?.hooked_chains(&[nft::Family::Ip, nft::Family::Ip6, nft::Family::Inet])
+/// The base chains of all programs, and the tables of iptables-legacy that cannot be read.
+fn chains() -> (Result<Vec<HookedChain>, nft::ReadError>, Vec<String>) {
+    let families = [nft::Family::Ip, nft::Family::Ip6];
+    let (legacy, unread): (Vec<_>, Vec<_>) = families.map(iptables::hooked_chains).into_iter().unzip();
+    let opened = Connection::open().map_err(nft::ReadError::Socket);
+    let found = opened.and_then(|mut open| open.hooked_chains(&[families[0], families[1], nft::Family::Inet]));
+    (found.map(|found| [vec![found], legacy].concat().concat()), unread.concat())
 }
 
 /// The first line of `nft --version`.

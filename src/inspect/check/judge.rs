@@ -1,19 +1,17 @@
 //! Turns the facts into lines: what is fine, what is not, and what to do about it. Pure, except that `lines` reads the clock.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use nft::{ChainType, Hook, HookedChain};
 
 use super::facts::{Facts, Kernel, Manifests, NoLook, OfConfig, Privileges, Programs, Source};
-use super::{Line, Verdict};
+use super::{Line, Verdict, failure, line, ok, shared, unknown, warning};
 use crate::other_proxy::{OtherProxy, Program};
 use crate::running::Problem;
 use cluster::source::api::{Access, Allowed, ServerReport};
 use cluster::source::{NODE_REMEDY, no_such_node};
 use component::config::{self, DEFAULT_NODE_PORTS, PortRanges};
-use component::redact::redact;
 use node::configured::NoSettings;
 use node::kernel::LOCK;
 use node::kernel::leftovers::{FAST_PATH, Left};
@@ -53,27 +51,8 @@ pub(super) fn lines_at(facts: &Facts, now: Timestamp) -> Vec<Line> {
         )),
     }
     lines.extend(programs(&facts.programs, config));
+    lines.extend(shared::lines(&facts.shared));
     lines
-}
-
-fn line(check: &'static str, result: Verdict, text: impl Display, remedy: Option<&str>) -> Line {
-    Line { check, result, text: redact(&text.to_string()), remedy: remedy.map(str::to_owned) }
-}
-
-fn ok(check: &'static str, text: impl Display) -> Line {
-    line(check, Verdict::Ok, text, None)
-}
-
-fn warning(check: &'static str, text: impl Display, remedy: &str) -> Line {
-    line(check, Verdict::Warning, text, Some(remedy))
-}
-
-fn failure(check: &'static str, text: impl Display, remedy: &str) -> Line {
-    line(check, Verdict::Failure, text, Some(remedy))
-}
-
-fn unknown(check: &'static str, text: impl Display, remedy: Option<&str>) -> Line {
-    line(check, Verdict::Unknown, text, remedy)
 }
 
 /// A line for a fact that could not be read.
@@ -398,6 +377,7 @@ fn programs(programs: &Programs, config: Option<&OfConfig>) -> Vec<Line> {
         Ok(chains) => lines.extend(hooks(chains)),
         Err(why) => lines.push(no_look(AREA, "rules of other programs", why)),
     }
+    lines.extend(programs.unread.iter().map(|text| unknown(AREA, text, None)));
     lines
 }
 

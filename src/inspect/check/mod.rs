@@ -2,11 +2,14 @@
 //!
 //! Takes the configuration of the running proxy, or flags as the proxy takes them ([`node::configured`]); prints one line per check: ok, a
 //! warning or a failure with its remedy, or unknown when it could not be checked. `facts` gathers facts, and `judge` turns them into lines
-//! without I/O. Takes no lock, sets no sysctl, stores no object in the API server. To probe the kernel's features, it sends a batch that the
+//! without I/O; `shared` does both for what Services share with the node. Takes no lock, sets no sysctl, stores no object in the API server. To probe the kernel's features, it sends a batch that the
 //! kernel must refuse as a whole ([`node::kernel::probe`]); the kernel may load modules of nf_tables for it.
 
 mod facts;
 mod judge;
+mod shared;
+
+use std::fmt::Display;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -15,6 +18,7 @@ use self::facts::Facts;
 use super::CommandOutcome;
 use super::output::{Cell, Column, Format, FormatArgs, Output, Table, Tone, written_as_json};
 use component::config::ProxyArgs;
+use component::redact::redact;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,13 +61,33 @@ written_as_json!(Verdict);
 /// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Line {
-    /// The area: `configuration`, `kernel`, `privileges`, `sysctls`, `api-server`, `permissions` or `other-programs`.
+    /// The area: `configuration`, `kernel`, `privileges`, `sysctls`, `api-server`, `permissions`, `other-programs` or `services`.
     check: &'static str,
     result: Verdict,
     /// The finding, in words.
     text: String,
     /// What to do about the finding.
     remedy: Option<String>,
+}
+
+fn line(check: &'static str, result: Verdict, text: impl Display, remedy: Option<&str>) -> Line {
+    Line { check, result, text: redact(&text.to_string()), remedy: remedy.map(str::to_owned) }
+}
+
+fn ok(check: &'static str, text: impl Display) -> Line {
+    line(check, Verdict::Ok, text, None)
+}
+
+fn warning(check: &'static str, text: impl Display, remedy: &str) -> Line {
+    line(check, Verdict::Warning, text, Some(remedy))
+}
+
+fn failure(check: &'static str, text: impl Display, remedy: &str) -> Line {
+    line(check, Verdict::Failure, text, Some(remedy))
+}
+
+fn unknown(check: &'static str, text: impl Display, remedy: Option<&str>) -> Line {
+    line(check, Verdict::Unknown, text, remedy)
 }
 
 #[derive(Serialize)]

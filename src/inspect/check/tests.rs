@@ -9,16 +9,18 @@ use nft::{Hook, HookedChain, TableName};
 
 use super::facts::{Facts, Kernel, Manifests, NoLook, OfConfig, Privileges, Programs, Source};
 use super::judge::lines_at;
+use super::shared::Shared;
 use super::*;
 use crate::other_proxy::{OtherProxy, Program};
 use crate::output::Output;
+use crate::tables::{FrontendView, Kind};
 use cluster::source::api::{Access, Allowed, Reached, ServerReport};
 use component::config::PortRanges;
 use node::configured::{NoSettings, Origin};
 use node::kernel::leftovers::Left;
 use node::kernel::local_ports::LocalPorts;
 use node::kernel::sysctl::{NoValue, Setting, Writable};
-use rules::model::Family;
+use rules::model::{Destination, Family, Frontend, Protocol};
 
 const GOLDEN: &str = include_str!("../../../tests/data/inspect/check.txt");
 
@@ -78,8 +80,10 @@ fn good() -> Facts {
             left: Ok(Left::default()),
             owned: Vec::new(),
             chains: Ok(vec![chain("ip", "kube-proxy", Hook::Prerouting, "nat", -100)]),
+            unread: Vec::new(),
             nft: Some("nftables v1.0.9 (Old Doc Yak #3)".to_owned()),
         },
+        shared: Shared::default(),
     }
 }
 
@@ -413,6 +417,59 @@ fn chains_of_others_count_where_they_come_before_ours() {
     closed.outline.drops = true;
     assert!(of(closed)[0].1.contains("drops what its rules do not accept"));
     assert_eq!(of(with(chain("inet", "kube-proxy-flowtable", Hook::Forward, "filter", -5), drops)), []);
+}
+
+#[test]
+fn a_table_of_iptables_legacy_that_cannot_be_read_is_not_known() {
+    let text = "table ip filter of iptables-legacy cannot be read: Operation not permitted".to_owned();
+    let found = troubles(|facts| facts.programs.unread = vec![text.clone()]);
+    assert_eq!(found, [(Verdict::Unknown, text)]);
+}
+
+#[test]
+fn a_program_that_listens_on_a_node_port_and_an_address_of_the_node_that_a_service_has_are_warnings() {
+    let view = |service: &str, kind, destination, port| FrontendView {
+        service: Some(service.into()),
+        frontend: Frontend { destination, protocol: Protocol::Tcp, port },
+        kind: Some(kind),
+        state: None,
+        policy: None,
+        affinity: None,
+        sources: None,
+        counted: None,
+        shares_counters: false,
+        endpoints: Vec::new(),
+    };
+    let at = |address: &str| Destination::Address(address.parse().unwrap());
+    let node_port = view("shop/web:http", Kind::NodePort, Destination::NodePort(Family::V4), 30080);
+    let external = |port| view("shop/edge:ssh", Kind::ExternalIP, at("198.18.0.2"), port);
+    let warned = |listening: &[&str], frontends: Vec<FrontendView>| {
+        let addresses = ["127.0.0.1", "192.0.2.2", "198.18.0.2"].map(|ip| ip.parse().unwrap()).to_vec();
+        let listening = listening.iter().map(|socket| socket.parse().unwrap()).collect();
+        let node_port_addresses = vec!["192.0.2.2".parse().unwrap()];
+        let shared = Shared { frontends, node_port_addresses, addresses, listening };
+        troubles(|facts| facts.shared = shared).into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+    };
+    let text = |socket: &str| {
+        format!(
+            "a program listens on {socket}, which is the node port of shop/web:http: at 192.0.2.2 the Service gets its connections"
+        )
+    };
+    for socket in ["192.0.2.2:30080", "0.0.0.0:30080", "[::]:30080"] {
+        assert_eq!(warned(&[socket], vec![node_port.clone()]), [text(socket)]);
+    }
+    let elsewhere = ["127.0.0.1:30080", "198.18.0.2:30080", "192.0.2.2:80", "[2001:db8::2]:30080"];
+    assert_eq!(warned(&elsewhere, vec![node_port]), [""; 0]);
+    let no_program = "no program of this node gets connections there";
+    let told = warned(&[], [22, 80, 443, 8443].map(external).to_vec());
+    let ports = "shop/edge:ssh (TCP port 22), shop/edge:ssh (TCP port 80), shop/edge:ssh (TCP port 443) and 1 more";
+    assert_eq!(told, [format!("198.18.0.2 is an address of this node and an external IP of {ports}: {no_program}")]);
+    let lb = view("shop/lb", Kind::LoadBalancer, at("192.0.2.2"), 80);
+    let elsewhere = view("shop/lb", Kind::LoadBalancer, at("192.0.2.9"), 80);
+    assert_eq!(
+        warned(&[], vec![lb, elsewhere, view("shop/lb", Kind::ClusterIP, at("192.0.2.2"), 80)]),
+        [format!("192.0.2.2 is an address of this node and a load balancer IP of shop/lb (TCP port 80): {no_program}")]
+    );
 }
 
 // Node ports that programs may get are a warning with the line to set, unless a start reserves them (N6).

@@ -4,16 +4,16 @@
 //! Takes an [`Explanation`] made from the rules (`explain`) or from the kernel's reports (`trace`); corrects its verdict, Service and reason,
 //! says whether something is wrong, and adds warnings.
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use nft::decode::TableHead;
 use nft::machine::{Host, Lookup, Packet, Ruleset, protocol};
-use nft::{Data, Family, TableName, Value};
+use nft::{Data, TableName, Value};
 
 use super::localhost::Listener;
 use super::verdict::{Explanation, Verdict, without_notes};
+use super::words;
 use crate::names::split_port;
 use crate::running::{Problem, ProblemKind};
 use node::kernel::routes;
@@ -69,7 +69,32 @@ pub(crate) fn correct(
         }
         explanation.service = Some(service);
     }
+    translated_once(explanation, packet, known.table, (rules, host))?;
     known.problems.iter().for_each(|problem| report(explanation, packet, is_here, known.asked, problem));
+    Ok(())
+}
+
+/// Says that a Service has the destination to which another program has translated the packet, and cannot translate it again.
+fn translated_once(
+    explanation: &mut Explanation,
+    packet: &Packet,
+    table: &TableName,
+    (rules, host): (&mut impl Ruleset, &mut impl Host),
+) -> Result<()> {
+    let Some((by, to)) = &explanation.translated_before else { return Ok(()) };
+    let translated = Packet { destination: to.ip(), port: to.port(), ..packet.clone() };
+    let mut service = owner(&translated, table, rules)?;
+    if service.is_none() && host.address_type(to.ip()) == routes::LOCAL {
+        service = owner_of_node_port(&translated, table, rules)?;
+    }
+    if let Some(service) = service {
+        let text = format!(
+            "{service} has {}, but does not get the packet: the kernel translates a connection only once, and {by} does it first",
+            words::target(&translated)
+        );
+        explanation.warnings.push(text);
+        explanation.is_wrong = true;
+    }
     Ok(())
 }
 
@@ -179,7 +204,7 @@ fn named(key: &Data, maps: &[&str], table: &TableName, rules: &mut impl Ruleset)
 }
 
 /// Warns of tables that may stop or change the packet and are not evaluated.
-pub(super) fn beyond(tables: &[TableHead], family: Family) -> Vec<String> {
+pub(super) fn beyond(tables: &[TableHead]) -> Vec<String> {
     /// The families whose chains see a packet before those of IP, with their numbers (`NFPROTO_NETDEV`, `NFPROTO_BRIDGE`).
     const EARLIER: [(u8, &str); 2] = [(5, "netdev"), (7, "bridge")];
     let earlier = EARLIER.into_iter().flat_map(|(number, name)| {
@@ -191,11 +216,5 @@ pub(super) fn beyond(tables: &[TableHead], family: Family) -> Vec<String> {
             )
         })
     });
-    let file = if family == Family::Ip6 { "ip6_tables_names" } else { "ip_tables_names" };
-    // Without the module of iptables there is no such file.
-    let legacy = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-    let legacy = legacy.lines().map(|table| {
-        format!("table {table} of iptables-legacy may stop or change the packet, and its rules are not evaluated")
-    });
-    earlier.chain(legacy).collect()
+    earlier.collect()
 }

@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use nft::decode::{self, ChainHead, RuleHead, SetHead, TableHead};
+use nft::iptables::Chain;
 use nft::machine::{self, Host, Link, Lookup, Next, Packet, Routes, Ruleset};
 use nft::{Connection, Element, Family, ReadError, TableName};
 
-use node::kernel::routes::{self, RouteQuery};
+use node::kernel::routes::{self, Choice, Masquerade, RouteQuery};
 
 /// The kernel's rules for packets of one family, with a cache of the rules and sets that were read.
 pub(crate) struct Live<'a> {
@@ -24,12 +25,27 @@ pub(crate) struct Live<'a> {
     sets: BTreeMap<(TableName, Arc<str>), Option<SetHead>>,
     /// The elements of sets that were read as a whole, or why they cannot be read.
     elements: BTreeMap<(TableName, Arc<str>), Result<Vec<Element>, String>>,
+    /// The chains of iptables-legacy, and whether they count as registered before all others. Of chains with the same priority the kernel
+    /// calls the one first that was registered last.
+    legacy: (Vec<Chain>, bool),
 }
 
 impl<'a> Live<'a> {
     /// The rules for packets of a family, `ip` or `ip6`.
     pub(crate) fn new(connection: &'a mut Connection, family: Family) -> Self {
-        Self { connection, family, rules: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() }
+        let (rules, sets, elements) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { connection, family, rules, sets, elements, legacy: (Vec::new(), true) }
+    }
+
+    /// Adds the chains of iptables-legacy. Returns whether a packet may meet one of them.
+    pub(crate) fn add_legacy(&mut self, chains: Vec<Chain>) -> bool {
+        self.legacy.0 = chains;
+        self.legacy.0.iter().any(Chain::is_met)
+    }
+
+    /// Sets whether the chains of iptables-legacy count as registered before all others, or after them.
+    pub(crate) fn set_legacy_is_older(&mut self, is_older: bool) {
+        self.legacy.1 = is_older;
     }
 
     pub(crate) fn tables(&mut self) -> Result<Vec<TableHead>> {
@@ -81,10 +97,17 @@ impl Ruleset for Live<'_> {
             tables.iter().position(|t| (t.family, &t.name) == (chain.table.family.number(), &chain.table.name))
         };
         chains.sort_by_key(age);
+        let (legacy, is_older) = &self.legacy;
+        let place = if *is_older { 0 } else { chains.len() };
+        chains.splice(place..place, legacy.iter().filter(|chain| chain.is_met()).map(|chain| chain.head.clone()));
         Ok(chains)
     }
 
     fn rules(&mut self, table: &TableName, chain: &str) -> Result<Arc<[RuleHead]>, ReadError> {
+        let is_it = |of_legacy: &&Chain| (&of_legacy.head.table, &*of_legacy.head.name) == (table, chain);
+        if let Some(of_legacy) = self.legacy.0.iter().find(is_it) {
+            return Ok(Arc::clone(&of_legacy.rules));
+        }
         let name = (table.clone(), Arc::from(chain));
         if let Some(rules) = self.rules.get(&name) {
             return Ok(Arc::clone(rules));
@@ -142,8 +165,29 @@ impl ThisHost {
 
     /// The interface through which packets to an address leave. Packets from that address most likely arrive at it.
     pub(crate) fn towards(&mut self, address: IpAddr) -> Link {
-        let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
+        let query = RouteQuery { destination: address, source: None, input: None, output: None, mark: 0 };
         self.routes.route(&query).map_or(Link::Unknown, |route| self.link(route.output))
+    }
+
+    /// The source address that the kernel gives to a packet that leaves through its output interface and is masqueraded, and why; `None` when
+    /// that cannot be told.
+    pub(super) fn masqueraded(&mut self, packet: &Packet) -> Option<(IpAddr, String)> {
+        let Link::Known(output, name) = &packet.output else { return None };
+        let Masquerade { source, choice, of_route } = self.routes.masquerade(&query(packet), *output).ok()??;
+        let why = match choice {
+            Choice::NextHop(hop) => format!("the address of {name} in the network of the next hop, {hop}"),
+            Choice::First => format!("the first address of {name}"),
+            Choice::Preferred => format!("the address of {name} that the kernel prefers for this endpoint"),
+            Choice::Elsewhere(index) => match self.link(Some(index)) {
+                Link::Known(_, other) => {
+                    format!("an address of {other}, because the interface towards the endpoint has none")
+                }
+                _ => "an address of another interface".to_owned(),
+            },
+        };
+        let ignored =
+            of_route.map_or_else(String::new, |other| format!("; the source of the route, {other}, does not count"));
+        Some((source, why + &ignored))
     }
 
     /// Finds an interface by its index; [`Link::Unknown`] when there is none.
@@ -155,7 +199,7 @@ impl ThisHost {
 
 impl Host for ThisHost {
     fn address_type(&mut self, address: IpAddr) -> u8 {
-        let query = RouteQuery { destination: address, source: None, input: None, mark: 0 };
+        let query = RouteQuery { destination: address, source: None, input: None, output: None, mark: 0 };
         // An address without a route counts as unicast, as it does for the kernel's `fib` expression.
         self.routes.route(&query).map_or(routes::UNICAST, |route| route.kind)
     }
@@ -163,14 +207,7 @@ impl Host for ThisHost {
 
 impl Routes for ThisHost {
     fn next(&mut self, packet: &Packet) -> Next {
-        let input = match &packet.input {
-            Link::Known(index, _) => Some(*index),
-            Link::None | Link::Unknown => None,
-        };
-        // If the input interface is unknown, leave the source out: the kernel would take the packet for one that this host sends.
-        let source = (packet.input != Link::Unknown).then_some(packet.source);
-        let query = RouteQuery { destination: packet.destination, source, input, mark: packet.mark };
-        match self.routes.route(&query) {
+        match self.routes.route(&query(packet)) {
             Ok(route) if route.kind == routes::UNICAST => Next::Elsewhere(self.link(route.output)),
             Ok(_) => Next::Here,
             Err(error) if is_discarded(&error) => Next::Discarded(reason(&error)),
@@ -181,6 +218,17 @@ impl Routes for ThisHost {
     fn loopback(&mut self) -> Link {
         self.interface("lo").unwrap_or(Link::Unknown)
     }
+}
+
+/// The question for the route of a packet.
+fn query(packet: &Packet) -> RouteQuery {
+    let input = match &packet.input {
+        Link::Known(index, _) => Some(*index),
+        Link::None | Link::Unknown => None,
+    };
+    // If the input interface is unknown, leave the source out: the kernel would take the packet for one that this host sends.
+    let source = (packet.input != Link::Unknown).then_some(packet.source);
+    RouteQuery { destination: packet.destination, source, input, output: None, mark: packet.mark }
 }
 
 /// Whether the error of a route look-up means that packets are discarded, and not just that no route is known.

@@ -15,8 +15,10 @@
 
 mod around;
 pub(crate) mod drawing;
+mod expectation;
 pub(crate) mod kernel;
 mod localhost;
+mod network;
 mod offline;
 pub(crate) mod place;
 pub(crate) mod print;
@@ -31,19 +33,19 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context as _, Error, Result, bail};
 use nft::decode::TableHead;
 use nft::machine::{self, Host as _, Known as Tracked, Link, Packet};
-use nft::{Connection, Family, TableName};
+use nft::{Connection, Family, ReadError, TableName};
 
 use crate::CommandOutcome;
 use crate::names;
 use crate::output::{Format, Output};
 use crate::running::{Problem, RunningArgs, no_rules};
 use component::config::ManifestArgs;
+use expectation::Expectation;
 use kernel::{Live, ThisHost};
 use node::kernel::connections::{Ends, Phase};
-use node::kernel::{find_connection, routes};
+use node::kernel::{find_connection, iptables, routes};
 use place::{FromArg, Pair, ToArg};
 use rules::ruleset::names::TABLE;
-use verdict::Expectation;
 
 pub(crate) use around::{Known, correct, owner, owner_of_node_port};
 pub(crate) use localhost::listener;
@@ -253,10 +255,22 @@ fn evaluate(
     let table = TableName::new(family, TABLE);
     let tables = live.tables()?;
     let is_dormant = is_dormant(&tables, &table).ok_or_else(|| no_rules(&format!("table {table}")))?;
-    let walk = machine::walk(packet.clone(), tracked, live, host)?;
     let owner = around::owner(packet, &table, live)?;
-    let mut explanation = verdict::explain(&walk, packet, owner.as_deref());
-    explanation.warnings.extend(around::beyond(&tables, family));
+    let explain = |live: &mut Live<'_>, host: &mut ThisHost| {
+        let walk = machine::walk(packet.clone(), tracked, live, host)?;
+        let mut explanation = verdict::explain(&walk, packet, owner.as_deref());
+        network::add(&mut explanation, &walk, host);
+        Ok::<_, ReadError>(explanation)
+    };
+    let (legacy, unread) = iptables::chains(family);
+    let is_met = live.add_legacy(legacy);
+    let mut explanation = explain(live, host)?;
+    if is_met {
+        live.set_legacy_is_older(false);
+        explanation = Explanation::in_either_order(explanation, explain(live, host)?);
+    }
+    let unread = unread.into_iter().map(|text| format!("{text}; its rules are not evaluated"));
+    explanation.warnings.extend(around::beyond(&tables).into_iter().chain(unread));
     let known = Known { table: &table, is_dormant, problems, asked };
     correct(&mut explanation, packet, known, (&mut *live, &mut *host), listener)?;
     if !is_own && packet.input == Link::Unknown {

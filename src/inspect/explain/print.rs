@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use nft::machine::{Link, Packet};
 
-use super::verdict::{EffectiveRule, Explanation, Verdict};
+use super::verdict::{EffectiveRule, Explanation, MasqueradeSource, Verdict};
 use super::words;
 use crate::output::{Cell, Column, Output, Table, Tone};
 use component::logging::escaped;
@@ -49,6 +49,7 @@ pub(super) fn print(
 pub(crate) const fn tone_of(explanation: &Explanation) -> Tone {
     match explanation.verdict {
         Verdict::Passed if explanation.is_wrong => Tone::Bad,
+        Verdict::Translated if explanation.is_wrong => Tone::Warning,
         Verdict::Translated | Verdict::Proxied => Tone::Good,
         verdict => tone(verdict),
     }
@@ -78,22 +79,40 @@ pub(super) fn arrival(packet: &Packet) -> String {
     }
 }
 
-/// Whether and why the endpoint sees another source address; `None` for a packet that does not reach an endpoint.
+/// Whether and why the endpoint sees another source address, and which; `None` for a packet that does not reach an endpoint.
 pub(crate) fn masquerading(explanation: &Explanation) -> Option<String> {
     let masqueraded = explanation.endpoints.iter().filter(|endpoint| endpoint.masquerade).count();
     let why = || explanation.masquerade_reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    let sources = || sources(explanation);
     match (explanation.verdict, masqueraded) {
         (Verdict::Translated | Verdict::Partly, 0) => {
             Some("Not masqueraded: the endpoint sees the source of the packet.".to_owned())
         }
         (Verdict::Translated | Verdict::Partly, count) if count == explanation.endpoints.len() => {
-            Some(format!("Masqueraded{}.", why()))
+            Some(format!("Masqueraded{}.{}", why(), sources()))
         }
         (Verdict::Translated | Verdict::Partly, count) => {
-            Some(format!("Masqueraded for {count} of {} endpoints{}.", explanation.endpoints.len(), why()))
+            Some(format!("Masqueraded for {count} of {} endpoints{}.{}", explanation.endpoints.len(), why(), sources()))
         }
         _ => None,
     }
+}
+
+/// The sources that masqueraded packets get, in sentences that follow another one.
+fn sources(explanation: &Explanation) -> String {
+    let sources = &explanation.masquerade_sources;
+    let sentence = |MasqueradeSource { source, reason, endpoints }: &MasqueradeSource| {
+        let who = match &endpoints[..] {
+            all if all.len() == explanation.endpoints.len() => "The endpoint".to_owned(),
+            [only] => only.to_string(),
+            [first, others @ ..] => format!("{first} and {} more", others.len()),
+            [] => return String::new(),
+        };
+        format!(" {who} sees {source}, {reason}.")
+    };
+    let more = sources.len().saturating_sub(MOST_NAMED);
+    let more = if more > 0 { format!(" {more} more sources are in -o json.") } else { String::new() };
+    sources.iter().take(MOST_NAMED).map(sentence).collect::<String>() + &more
 }
 
 fn endpoints(out: &mut Output<'_>, explanation: &Explanation) -> Result<()> {

@@ -454,6 +454,42 @@ fn a_target_of_another_program_cannot_be_told_but_one_that_only_logs_can() {
     assert_eq!(queue.verdict, Verdict::Unknown);
 }
 
+// NAT happens once per connection, and who did it is said.
+#[test]
+fn a_packet_that_another_program_translates_to_a_cluster_ip_is_not_without_a_service() {
+    let refuses =
+        vec![rule([Statement::Match(vec![Field::IpDaddr], Operand::InSet("cluster-ips".into())), goto("KUBE-REJECT")])];
+    let told = nat(vec![rule([dnat("10.0.0.1:8080")])])
+        .base(firewall(), "pre", "nat", (PREROUTING, -105), vec![rule([dnat("10.96.0.30:80")])])
+        .base(ours(), "filter-forward", "filter", (FORWARD, 0), refuses)
+        .chain(ours(), "KUBE-REJECT", vec![rule([Statement::Reject])])
+        .set("cluster-ips", vec![Element::new(Data::from(IpAddr::from([10, 96, 0, 30])))])
+        .explain(&packet());
+    let by = "another program (table inet firewall, chain pre)";
+    assert_eq!((told.verdict, told.is_wrong), (Verdict::Refused, false));
+    assert_eq!(told.translated_before, Some((by.to_owned(), "10.96.0.30:80".parse().unwrap())));
+    assert_eq!(
+        told.reason,
+        format!(
+            "{by} sends it to 10.96.0.30:80, but the kernel translates a connection only once, so no Service of 10.96.0.30 sends it to an \
+             endpoint"
+        )
+    );
+}
+
+#[test]
+fn of_two_orders_of_chains_the_outcome_is_told_that_both_have() {
+    let of = |verdict, reason: &str| Explanation::new(verdict, None, reason.to_owned());
+    let told = |after, before| {
+        let told = Explanation::in_either_order(of(after, "one"), of(before, "two"));
+        (told.verdict, told.reason)
+    };
+    assert_eq!(told(Verdict::Dropped, Verdict::Dropped), (Verdict::Dropped, "one".to_owned()));
+    let reason = "chains of iptables-legacy run before or after others of the same priority, and the kernel does not tell which. Before: \
+                  dropped, two. After: refused, one";
+    assert_eq!(told(Verdict::Refused, Verdict::Dropped), (Verdict::Unknown, reason.to_owned()));
+}
+
 #[test]
 fn what_was_not_said_about_the_packet_is_not_guessed() {
     let load = || Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 2, dreg: register() };

@@ -6,10 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 
-use serde::de::IntoDeserializer as _;
-use serde::de::value::{self, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use nft::Hook;
@@ -44,39 +41,6 @@ pub enum Verdict {
 
 written_as_json!(Verdict);
 
-/// A verdict that a user expects, and the Service that the packet has to be for, if that matters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Expectation {
-    verdict: Verdict,
-    service: Option<String>,
-}
-
-impl Expectation {
-    /// Whether an explanation has this verdict. A Service may be given with or without the name of its port.
-    pub(super) fn is_met(&self, explanation: &Explanation) -> bool {
-        let is_of = |wanted: &String| {
-            let rest = explanation.service.as_deref().and_then(|service| service.strip_prefix(wanted.as_str()));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-        };
-        explanation.verdict == self.verdict && self.service.as_ref().is_none_or(is_of)
-    }
-}
-
-impl FromStr for Expectation {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (word, service) = text.split_once(':').map_or((text, None), |(word, service)| (word, Some(service)));
-        let word: StrDeserializer<'_, value::Error> = word.into_deserializer();
-        let verdict = Verdict::deserialize(word)
-            .map_err(|_| "expected translated, partly, refused, dropped, passed, proxied or unknown")?;
-        if service.is_some_and(|service| !service.contains('/')) {
-            return Err("expected NAMESPACE/NAME or NAMESPACE/NAME:PORT behind the colon");
-        }
-        Ok(Self { verdict, service: service.map(str::to_owned) })
-    }
-}
-
 /// An endpoint that the packet may go to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Endpoint {
@@ -90,6 +54,17 @@ pub struct Endpoint {
     pub masquerade: bool,
     /// The verdict of packets to it: `translated`, unless something stops them after the translation.
     pub verdict: Verdict,
+}
+
+/// The source that masqueraded packets get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct MasqueradeSource {
+    /// The address.
+    pub(crate) source: IpAddr,
+    /// Why it is this one.
+    pub(crate) reason: String,
+    /// The endpoints that see it.
+    pub(crate) endpoints: Vec<SocketAddr>,
 }
 
 /// A rule that had an effect.
@@ -158,6 +133,9 @@ pub struct Explanation {
     /// The reason for masquerading.
     #[serde(rename = "masqueradeReason")]
     pub(crate) masquerade_reason: Option<String>,
+    /// The sources that masquerading gives, as far as they are known.
+    #[serde(rename = "masqueradeSources")]
+    pub(crate) masquerade_sources: Vec<MasqueradeSource>,
     /// The rules that had an effect on the packet, in order.
     pub steps: Vec<EffectiveRule>,
     /// Warnings about things outside the evaluated rules that may change the verdict.
@@ -165,14 +143,49 @@ pub struct Explanation {
     /// Whether the command exits with 1, whatever the verdict is, because something is wrong with the node.
     #[serde(skip)]
     pub(crate) is_wrong: bool,
+    /// The program other than the proxy that translates the packet, in words, and its new destination.
+    #[serde(skip)]
+    pub(crate) translated_before: Option<(String, SocketAddr)>,
 }
 
 impl Explanation {
     /// An explanation with a verdict, its Service and its reason; all else is empty.
     pub(crate) fn new(verdict: Verdict, service: Option<String>, reason: String) -> Self {
         let (endpoints, steps, warnings) = (Vec::new(), Vec::new(), Vec::new());
-        let (masquerade, masquerade_reason, is_wrong) = (false, None, false);
-        Self { verdict, service, endpoints, masquerade, reason, masquerade_reason, steps, warnings, is_wrong }
+        let (masquerade, masquerade_reason, masquerade_sources) = (false, None, Vec::new());
+        let (is_wrong, translated_before) = (false, None);
+        Self {
+            verdict,
+            service,
+            endpoints,
+            masquerade,
+            reason,
+            masquerade_reason,
+            masquerade_sources,
+            steps,
+            warnings,
+            is_wrong,
+            translated_before,
+        }
+    }
+
+    /// The explanation of a packet that meets chains of iptables-legacy after other chains of the same priority, or before them: the kernel
+    /// does not tell which.
+    pub(super) fn in_either_order(after: Self, before: Self) -> Self {
+        if (after.verdict, &after.endpoints) == (before.verdict, &before.endpoints) {
+            return after;
+        }
+        let reason = format!(
+            "chains of iptables-legacy run before or after others of the same priority, and the kernel does not tell which. Before: {}, {}. \
+             After: {}, {}",
+            before.verdict, before.reason, after.verdict, after.reason
+        );
+        let is_same = after.verdict == before.verdict && matches!(after.verdict, Verdict::Refused | Verdict::Dropped);
+        let verdict = if is_same { after.verdict } else { Verdict::Unknown };
+        let mut warnings = after.warnings.clone();
+        warnings.extend(before.warnings.into_iter().filter(|warning| !after.warnings.contains(warning)));
+        let translated_before = before.translated_before;
+        Self { verdict, reason, warnings, translated_before, is_wrong: after.is_wrong || before.is_wrong, ..after }
     }
 }
 
@@ -209,6 +222,7 @@ pub(crate) fn explain(walk: &Walk, packet: &Packet, service: Option<&str>) -> Ex
             .map(|text| text.split_once(": ").map_or(text.clone(), |(_, why)| why.to_owned())),
         steps: told.iter().map(|(told, _)| told.clone()).collect(),
         warnings: warnings(walk),
+        translated_before: first.iter().find_map(|branch| translated_before(branch)),
         endpoints,
         ..Explanation::new(verdict, service, String::new())
     };
@@ -334,6 +348,19 @@ pub(crate) fn without_notes(comment: &str) -> &str {
     comment.split(" (").next().unwrap_or(comment)
 }
 
+/// The program other than the proxy that translates the packet on this path, and its new destination.
+fn translated_before(branch: &Branch) -> Option<(String, SocketAddr)> {
+    let others = branch.steps.iter().filter(|step| !is_ours(&step.table));
+    let mut targets = others.flat_map(|step| {
+        let by = move || words::program(&step.table, &step.chain);
+        step.effects.iter().filter_map(move |effect| match effect {
+            Effect::Translate(to) => Some((by(), *to)),
+            _ => None,
+        })
+    });
+    targets.next()
+}
+
 /// Describes the steps of branches in words.
 struct Teller<'a> {
     service: Option<&'a str>,
@@ -439,12 +466,13 @@ fn translated(explanation: &Explanation, branches: &[&Branch], sentences: &[&Sen
         let which = if stopped == count { String::new() } else { format!("{stopped} of these cannot be reached: ") };
         which + unrouted(branches).unwrap_or_else(by_rule)
     };
-    sent(explanation.service.as_deref(), &to, (stopped > 0).then(why).as_deref())
+    let by = explanation.translated_before.as_ref().map(|(by, _)| &**by).or(explanation.service.as_deref());
+    sent(by, &to, (stopped > 0).then(why).as_deref())
 }
 
-/// Says where a packet is sent, and why it does not get there, if it does not.
-pub(crate) fn sent(service: Option<&str>, to: &str, stopped: Option<&str>) -> String {
-    let to = format!("{} sends it to {to}", service.unwrap_or("another program's rule"));
+/// Says who sends a packet where, and why it does not get there, if it does not.
+pub(crate) fn sent(by: Option<&str>, to: &str, stopped: Option<&str>) -> String {
+    let to = format!("{} sends it to {to}", by.unwrap_or("another program's rule"));
     stopped.map_or_else(|| to.clone(), |why| format!("{to}, but {why}"))
 }
 

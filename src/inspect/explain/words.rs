@@ -326,6 +326,14 @@ fn of_sets(seen: &Seen<'_>, statements: &[Statement]) -> Option<Sentence> {
             let ip = packet.destination;
             Some(reason(format!("no Service has this address; {ip} lies in a ServiceCIDR")))
         }
+        SetKind::ClusterIps | SetKind::ExternalIps
+            if seen.is_translated && matches!(seen.leads_to(), Some(ChainKind::Reject | ChainKind::ExternalIps)) =>
+        {
+            Some(reason(format!(
+                "the kernel translates a connection only once, so no Service of {} sends it to an endpoint",
+                packet.destination
+            )))
+        }
         SetKind::ClusterIps if seen.leads_to() == Some(ChainKind::Reject) => {
             Some(reason(format!("{} is a cluster IP, but no Service has {} on it", packet.destination, seen.port())))
         }
@@ -459,8 +467,13 @@ fn owner(seen: &Seen<'_>) -> &'static str {
 }
 
 /// Whether a table has the name of one of the tables in which the proxy writes rules: those for Services, or those for the fast path.
-pub(super) fn is_ours(table: &TableName) -> bool {
+pub(crate) fn is_ours(table: &TableName) -> bool {
     [names::TABLE, flowtable::TABLE].contains(&&*table.name)
+}
+
+/// Another program, by the place of its rule.
+pub(crate) fn program(table: &TableName, chain: &str) -> String {
+    format!("another program (table {table}, chain {chain})")
 }
 
 /// Describes any rule by its effects.
@@ -476,7 +489,7 @@ fn of_any(seen: &Seen<'_>) -> Sentence {
     let who = if is_ours(seen.table) {
         "a rule that the proxy does not write".to_owned()
     } else {
-        format!("another program (table {}, chain {})", seen.table, seen.chain)
+        program(seen.table, seen.chain)
     };
     let comment = seen.rule.and_then(|rule| rule.comment.as_deref()).filter(|_| !is_ours(seen.table));
     let comment = comment.map_or_else(String::new, |comment| format!(" (comment \"{comment}\")"));

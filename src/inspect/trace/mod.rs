@@ -37,7 +37,7 @@ use component::config::GoDuration;
 use component::logging::escaped;
 use mark::Mark;
 use node::kernel::connections::{Connection as Tracked, Ends};
-use node::kernel::find_connection;
+use node::kernel::{find_connection, iptables};
 use rules::ruleset::names;
 use story::{Book, Story, tell};
 
@@ -260,6 +260,8 @@ struct ListedRules {
     problems: Vec<Problem>,
     /// When the proxy was asked for problems.
     problems_at: Instant,
+    /// The tables of iptables-legacy that a packet may meet, in words; the kernel reports nothing of them.
+    unreported: Option<String>,
 }
 
 impl ListedRules {
@@ -269,7 +271,8 @@ impl ListedRules {
         let table = TableName::new(family, names::TABLE);
         let (generation, rules) = (0, HashMap::new());
         let (problems, problems_at) = (running.problems().unwrap_or_default(), Instant::now());
-        Ok(Self { connection, host, table, generation, rules, asked, running, problems, problems_at })
+        let unreported = unreported(family);
+        Ok(Self { connection, host, table, generation, rules, asked, running, problems, problems_at, unreported })
     }
 
     fn try_correct(&mut self, packet: &Packet, explanation: &mut Explanation) -> Result<()> {
@@ -281,8 +284,25 @@ impl ListedRules {
         let is_dormant = is_dormant(&live.tables()?, &self.table).unwrap_or_default();
         let (table, problems, asked) = (&self.table, &self.problems[..], self.asked.as_deref());
         let known = Known { table, is_dormant, problems, asked };
+        explanation.warnings.extend(self.unreported.clone());
         correct(explanation, packet, known, (&mut live, &mut self.host), listener)
     }
+}
+
+/// The warning that the kernel reports nothing of tables of iptables-legacy, which may stop or change the packet after what it reports.
+fn unreported(family: Family) -> Option<String> {
+    let (chains, unread) = iptables::chains(family);
+    let met = chains.iter().filter(|chain| chain.is_met()).map(|chain| format!("table {}", chain.head.table));
+    let mut tables: Vec<String> = met.collect();
+    tables.dedup();
+    tables.extend(unread);
+    (!tables.is_empty()).then(|| {
+        format!(
+            "the kernel reports nothing of rules of iptables-legacy, which may stop or change the packet as well ({}): `kube-proxy explain` \
+             evaluates them",
+            tables.join(", ")
+        )
+    })
 }
 
 impl Book for ListedRules {

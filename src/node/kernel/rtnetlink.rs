@@ -1,6 +1,6 @@
 //! Lists the addresses and the interfaces of the calling thread's network namespace over rtnetlink.
 //!
-//! Each list is made with one dump request. It is sorted and has no duplicates.
+//! Each list is made with one dump request. It is sorted and has no duplicates, unless its function says otherwise.
 //!
 //! The module uses no library for rtnetlink. `if-addrs` and `nix::ifaddrs` call `getifaddrs`, which lists all links together with the
 //! addresses. On a node with hundreds of pods the list of links is many times longer than the list of addresses, and the kernel holds its
@@ -25,8 +25,14 @@ mod number {
     pub(super) const IFA_ADDRESS: u16 = 1;
     /// The interface's own address. On point-to-point links `IFA_ADDRESS` is the address of the peer.
     pub(super) const IFA_LOCAL: u16 = 2;
-    /// The offset of `ifa_flags`, which holds only the lower eight flags. The three flags below are among them.
+    /// The offset of `ifa_prefixlen`.
+    pub(super) const ADDRESS_PREFIX: usize = 16 + 1;
+    /// The offset of `ifa_flags`, which holds only the lower eight flags. The flags below are among them.
     pub(super) const ADDRESS_FLAGS: usize = 16 + 2;
+    /// The offset of `ifa_scope`, in which 0 is the global scope.
+    pub(super) const ADDRESS_SCOPE: usize = 16 + 3;
+    pub(super) const IFA_F_SECONDARY: u8 = 0x01;
+    pub(super) const IFA_F_DEPRECATED: u8 = 0x20;
     pub(super) const IFA_F_OPTIMISTIC: u8 = 0x04;
     pub(super) const IFA_F_DADFAILED: u8 = 0x08;
     pub(super) const IFA_F_TENTATIVE: u8 = 0x40;
@@ -55,17 +61,68 @@ pub fn addresses() -> io::Result<Vec<IpAddr>> {
     dump(number::RTM_GETADDR, number::ADDRESS_HEADERS, address)
 }
 
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InterfaceAddress {
+    /// The index of the interface.
+    pub(super) interface: u32,
+    pub(super) address: IpAddr,
+    /// An address of the network on the link, and the length of its prefix. On point-to-point links it is the address of the peer.
+    network: (IpAddr, u8),
+    is_global: bool,
+    flags: u8,
+}
+
+impl InterfaceAddress {
+    fn read(message: &[u8]) -> Option<Self> {
+        let address = address(message)?;
+        let attrs = Attrs::new(message.get(number::ADDRESS_HEADERS..)?);
+        let network = attrs.find(number::IFA_ADDRESS).and_then(ip).unwrap_or(address);
+        Some(Self {
+            interface: u32::from_ne_bytes(*message.get(number::ADDRESS_INDEX..)?.first_chunk()?),
+            address,
+            network: (network, *message.get(number::ADDRESS_PREFIX)?),
+            is_global: *message.get(number::ADDRESS_SCOPE)? == 0,
+            flags: *message.get(number::ADDRESS_FLAGS)?,
+        })
+    }
+
+    /// Whether it is an IPv4 address of global scope, and the first one of its network on the interface.
+    pub(super) const fn is_primary_v4(&self) -> bool {
+        self.address.is_ipv4() && self.is_global && self.flags & number::IFA_F_SECONDARY == 0
+    }
+
+    /// Whether it is an IPv6 address of global scope whose preferred lifetime has not ended.
+    pub(super) const fn is_preferred_v6(&self) -> bool {
+        self.address.is_ipv6() && self.is_global && self.flags & number::IFA_F_DEPRECATED == 0
+    }
+
+    /// Whether another IPv4 address is in the network of this one.
+    pub(super) fn is_network_of(&self, other: IpAddr) -> bool {
+        let (IpAddr::V4(network), IpAddr::V4(other)) = (self.network.0, other) else { return false };
+        let bits = 32_u32.saturating_sub(self.network.1.into());
+        (network.to_bits() ^ other.to_bits()).checked_shr(bits).unwrap_or(0) == 0
+    }
+}
+
+/// Returns the addresses of all interfaces, as [`addresses`], in the order of the kernel.
+///
+/// # Errors
+/// Returns the error that the kernel reports.
+pub(super) fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    dump_as_listed(number::RTM_GETADDR, number::ADDRESS_HEADERS, InterfaceAddress::read)
+}
+
 /// Returns the addresses of the interface with this index in the calling thread's network namespace.
 ///
 /// # Errors
 /// Returns the error that the kernel reports.
 pub(super) fn addresses_of(index: u32) -> io::Result<Vec<IpAddr>> {
-    let with_index = |message: &[u8]| {
-        let index = u32::from_ne_bytes(*message.get(number::ADDRESS_INDEX..)?.first_chunk()?);
-        Some((index, address(message)?))
-    };
-    let all = dump(number::RTM_GETADDR, number::ADDRESS_HEADERS, with_index)?;
-    Ok(all.into_iter().filter(|(of, _)| *of == index).map(|(_, address)| address).collect())
+    let mut of: Vec<IpAddr> =
+        interface_addresses()?.into_iter().filter(|own| own.interface == index).map(|own| own.address).collect();
+    of.sort_unstable();
+    of.dedup();
+    Ok(of)
 }
 
 /// Returns the names of all interfaces in the calling thread's network namespace except loopback.
@@ -118,6 +175,14 @@ pub(super) fn kind(message: &[u8]) -> Option<u16> {
 /// Requests a dump, and returns the items that `parse` finds in its messages, sorted and without duplicates. `kind` is the type of the
 /// request, and `headers` is the length in bytes of `nlmsghdr` and the header that follows it.
 fn dump<T: Ord>(kind: u16, headers: usize, parse: fn(&[u8]) -> Option<T>) -> io::Result<Vec<T>> {
+    let mut items = dump_as_listed(kind, headers, parse)?;
+    items.sort_unstable();
+    items.dedup();
+    Ok(items)
+}
+
+/// As [`dump`], but in the order of the kernel.
+fn dump_as_listed<T>(kind: u16, headers: usize, parse: fn(&[u8]) -> Option<T>) -> io::Result<Vec<T>> {
     let mut socket = Socket::open(Bus::Route)?;
     socket.send(&request(kind, headers))?;
     let mut items = Vec::new();
@@ -127,8 +192,6 @@ fn dump<T: Ord>(kind: u16, headers: usize, parse: fn(&[u8]) -> Option<T>) -> io:
                 if errno != 0 {
                     return Err(io::Error::from_raw_os_error(errno));
                 }
-                items.sort_unstable();
-                items.dedup();
                 return Ok(items);
             }
             items.extend(parse(message));
@@ -173,6 +236,23 @@ mod tests {
         assert!(used.iter().all(|message| address(message) == Some([7; 16].into())));
         let unused = [permanent | tentative, permanent | tentative | failed, tentative | optimistic | failed];
         assert!(unused.map(message).iter().all(|message| address(message).is_none()));
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_that_share_its_prefix() {
+        let of = |network: &str, len| InterfaceAddress {
+            interface: 1,
+            address: network.parse().unwrap(),
+            network: (network.parse().unwrap(), len),
+            is_global: true,
+            flags: 0,
+        };
+        let other = |text: &str| text.parse().unwrap();
+        assert!(of("192.0.2.2", 24).is_network_of(other("192.0.2.200")));
+        assert!(!of("192.0.2.2", 25).is_network_of(other("192.0.2.200")));
+        assert!(of("192.0.2.2", 32).is_network_of(other("192.0.2.2")));
+        assert!(of("192.0.2.2", 0).is_network_of(other("10.0.0.1")));
+        assert!(!of("192.0.2.2", 0).is_network_of(other("fd00::1")));
     }
 
     #[test]

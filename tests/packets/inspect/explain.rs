@@ -170,6 +170,7 @@ fn the_json_has_the_fields_that_are_documented(layout: Layout) {
             "endpoints",
             "masquerade",
             "masqueradeReason",
+            "masqueradeSources",
             "reason",
             "steps",
             "warnings",

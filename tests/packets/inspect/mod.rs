@@ -2,6 +2,8 @@
 
 mod causes;
 mod explain;
+mod network;
+mod others;
 mod probe;
 mod services;
 mod states;

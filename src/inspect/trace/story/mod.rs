@@ -17,7 +17,7 @@ use nft::{RuleDump, TableName, Verdict as RuleVerdict};
 use serde::Serialize;
 
 use crate::explain::verdict::{passed, sent};
-use crate::explain::words::{Seen, sentence, source};
+use crate::explain::words::{Seen, is_ours, program, sentence, source};
 use crate::explain::{EffectiveRule, Explanation, Verdict};
 use node::kernel::connections::Connection;
 use rules::ruleset::names::chain;
@@ -90,7 +90,8 @@ pub(super) fn tell(reports: &[Traced], own: &TableName, book: &mut impl Book) ->
     let endpoint = translated.or(moved);
     let is_masqueraded = |known: &Connection| known.reply.destination != known.original.source;
     let masquerade = endpoint.is_some() && known.as_ref().is_some_and(is_masqueraded);
-    let mut telling = Telling { service, endpoint, verdict: None, reasons: Vec::new(), masquerade, steps: Vec::new() };
+    let (reasons, steps) = (Vec::new(), Vec::new());
+    let mut telling = Telling { service, endpoint, by: None, verdict: None, reasons, masquerade, steps };
     let of_others: Vec<_> = reports.iter().zip(&seen).filter(|(report, _)| report.table != *own).collect();
     for (index, (report, packet)) in of_others.iter().enumerate() {
         let rule = match report.event {
@@ -142,6 +143,8 @@ struct Telling {
     service: Option<String>,
     /// The endpoint that the packet goes to in the end.
     endpoint: Option<SocketAddr>,
+    /// The program other than the proxy that translated it, in words.
+    by: Option<String>,
     verdict: Option<Verdict>,
     reasons: Vec<String>,
     masquerade: bool,
@@ -156,6 +159,9 @@ impl Telling {
                 Effect::Refuse => self.verdict = Some(Verdict::Refused),
                 Effect::Verdict(RuleVerdict::Drop) | Effect::Policy => {
                     self.verdict = self.verdict.or(Some(Verdict::Dropped));
+                }
+                Effect::Translate(_) if !is_ours(&report.table) => {
+                    self.by = Some(program(&report.table, &report.chain));
                 }
                 _ => {}
             }
@@ -176,7 +182,8 @@ impl Telling {
             is_translated: self.endpoint.is_some(),
         };
         let told = sentence(&seen);
-        if told.is_reason {
+        let is_translation = effects.iter().any(|effect| matches!(effect, Effect::Translate(_)));
+        if told.is_reason && !(is_translation && self.by.is_some()) {
             self.reasons.push(told.text.clone());
         }
         self.masquerade |= effects.contains(&Effect::Masquerade);
@@ -224,6 +231,7 @@ impl Telling {
         let verdict =
             self.verdict.unwrap_or(if self.endpoint.is_some() { Verdict::Translated } else { Verdict::Passed });
         let mut known = Explanation::new(verdict, self.service.clone(), self.reason(verdict, first));
+        known.translated_before = self.by.zip(self.endpoint);
         book.correct(first, &mut known);
         Story {
             from: source(first),
@@ -253,11 +261,13 @@ impl Telling {
             (Verdict::Refused | Verdict::Dropped, to) => {
                 let by_rule = if verdict == Verdict::Refused { "a rule refused it" } else { "a rule dropped it" };
                 let why = given.unwrap_or_else(|| by_rule.to_owned());
-                to.map_or_else(|| why.clone(), |to| sent(self.service.as_deref(), &to.to_string(), Some(&why)))
+                let by = self.by.as_deref().or(self.service.as_deref());
+                to.map_or_else(|| why.clone(), |to| sent(by, &to.to_string(), Some(&why)))
             }
-            (_, Some(to)) => given.unwrap_or_else(|| match met_nat() {
-                true => format!("sent to the endpoint {to}"),
-                false => format!("its connection was given to {to} before"),
+            (_, Some(to)) => given.unwrap_or_else(|| match (&self.by, met_nat()) {
+                (Some(by), _) => sent(Some(by), &to.to_string(), None),
+                (None, true) => format!("sent to the endpoint {to}"),
+                (None, false) => format!("its connection was given to {to} before"),
             }),
             (_, None) => given.unwrap_or_else(|| passed(self.service.as_deref(), first)),
         }

@@ -184,6 +184,7 @@ fn the_mark_is_told_as_the_kernel_reports_it() {
     let telling = Telling {
         service: None,
         endpoint: None,
+        by: None,
         verdict: None,
         reasons: Vec::new(),
         masquerade: false,
