@@ -208,6 +208,7 @@ fn the_number_of_local_endpoints_costs_no_verdict_of_a_frontend() {
 
 #[test]
 fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
+    const MAP: &str = "counted-endpoints";
     let mut names = Vec::new();
     each_size(|cluster| {
         let size = |cluster: &Cluster| {
@@ -218,13 +219,13 @@ fn the_counts_of_elements_are_as_many_for_2_000_services_as_for_10() {
         };
         let before = size(cluster);
         cluster.change([v4_slice(0, endpoints(0, Family::V4, ENDPOINTS + 1))]);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] + (FRONTENDS - 1));
+        assert_eq!(size(cluster)[MAP], before[MAP] + (FRONTENDS - 1));
         cluster.change([Event::ServiceDeleted(name(0))]);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - (FRONTENDS - 1) * usize::from(ENDPOINTS));
+        assert_eq!(size(cluster)[MAP], before[MAP] - (FRONTENDS - 1) * usize::from(ENDPOINTS));
         // After reading back the numbers of elements are the same.
         cluster.engine.compare_everything();
         cluster.sync(false);
-        assert_eq!(size(cluster)["endpoints"], before["endpoints"] - (FRONTENDS - 1) * usize::from(ENDPOINTS));
+        assert_eq!(size(cluster)[MAP], before[MAP] - (FRONTENDS - 1) * usize::from(ENDPOINTS));
         names.push(before.into_keys().collect::<Vec<_>>());
     });
     assert_eq!(names[0], names[1]);

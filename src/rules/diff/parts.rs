@@ -85,14 +85,13 @@ fn parts_needed(commands: &[Command], limit: Option<usize>) -> Option<usize> {
     (bytes > limit).then(|| bytes.div_ceil(limit - limit / 32))
 }
 
-/// Takes the deletions at the end of the commands for one table, if the commands replace rules.
+/// Takes the deletions at the end of the commands for one table, unless there is nothing before them.
 pub fn deferred(commands: &mut Vec<Command>) -> Vec<Command> {
     use Command::{DeleteChain, DeleteElements, DeleteObject, DeleteSet};
     let is_deletion =
         |command: &Command| matches!(command, DeleteElements(..) | DeleteSet(..) | DeleteObject(..) | DeleteChain(..));
     let end = commands.iter().rposition(|command| !is_deletion(command)).map_or(0, |last| last + 1);
-    let replaces = commands.iter().any(|command| matches!(command, Command::FlushChain(..)));
-    if replaces { commands.split_off(end) } else { Vec::new() }
+    if end > 0 { commands.split_off(end) } else { Vec::new() }
 }
 
 /// The number of objects that the kernel keeps for a command until the end of its transaction.

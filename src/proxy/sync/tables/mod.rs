@@ -43,7 +43,8 @@ pub(super) use stale_clients::StaleClients;
 pub(super) struct Transactions {
     /// What brings the tables up to date: usually one transaction.
     pub(super) parts: VecDeque<Vec<Command>>,
-    /// Deletes what only the rules of before look up, once no packet is on its way through them; empty unless `parts` replaces rules.
+    /// Deletes what only the rules of before look up, once no packet is on its way through them; empty unless the rules that do not depend on
+    /// Services may be others than before.
     pub(super) later: Vec<Command>,
 }
 
@@ -420,7 +421,11 @@ impl Tables {
             if table.records.has_new_static_rules() {
                 later.extend(diff::deferred(&mut commands));
             }
-            now.extend(commands);
+            if now.is_empty() {
+                now = commands;
+            } else {
+                now.extend(commands);
+            }
         }
         Transactions { parts: diff::transactions(now, &unseen, self.longest_batch), later }
     }
