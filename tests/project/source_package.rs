@@ -53,7 +53,10 @@ fn source_package() -> TempDir {
     let inputs = TempDir::new().expect("a temporary directory can be made");
     let name = format!("kube-proxy-nft-{}", env!("CARGO_PKG_VERSION"));
     fs::create_dir(inputs.path().join(&name)).expect("a folder can be made");
-    fs::copy(project().join("README.md"), inputs.path().join(&name).join("README.md")).expect("a file can be copied");
+    fs::create_dir(inputs.path().join(&name).join(".cargo")).expect("a folder can be made");
+    for file in ["README.md", ".cargo/config.toml"] {
+        fs::copy(project().join(file), inputs.path().join(&name).join(file)).expect("a file can be copied");
+    }
     let archive = inputs.path().join("sources.tar.gz");
     run(Command::new("tar")
         .args(["--create", "--gzip", "--file"])

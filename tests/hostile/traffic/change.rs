@@ -21,6 +21,8 @@ use crate::support::proxy::{binary, config_in};
 /// A repair that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
+/// How long chains of another layout may stay, in which no packet arrives any more.
+const CHAINS_DELETED: Duration = Duration::from_secs(10);
 /// More than a second: after that, the clients that were remembered last have been checked again.
 const AFFINITY_CHECKED: Duration = Duration::from_millis(2_500);
 
@@ -184,8 +186,13 @@ impl<'world> Changes<'world> {
         self.layout = next;
         let config = config_in(self.layout);
         self.restart(|cluster| cluster.proxy.configure(&config));
-        let is_chains = list_ruleset(self.cluster.node()).contains("chain KUBE-SVC-");
-        assert_eq!(is_chains, self.layout != Layout::Maps);
+        // Chains that nothing leads to any more are empty for a second before they are deleted (F8).
+        let is_chains = || list_ruleset(self.cluster.node()).contains("chain KUBE-SVC-");
+        let end = Instant::now() + CHAINS_DELETED;
+        while is_chains() != (self.layout != Layout::Maps) {
+            assert!(Instant::now() < end, "the chains are those of another layout than {:?}", self.layout);
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// The rules, without what may differ between equal ones.

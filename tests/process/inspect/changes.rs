@@ -6,11 +6,9 @@ use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nft::{Command, Connection, Table, TableName};
 use serde_json::{Value, json};
 
 use crate::api::cluster::Cluster;
@@ -175,28 +173,29 @@ fn what_a_proxy_did_is_told_with_cause_and_result(layout: Layout) {
     assert_eq!(String::from_utf8_lossy(&none.stdout), "No changes.\n");
 }
 
-/// Keeps the table of IPv4 from all other programs while `during` runs.
-fn with_table_owned<T>(node: &Namespace, during: impl FnOnce() -> T) -> T {
-    let (ready, is_ready) = channel();
-    let (stop, is_stopped) = channel::<()>();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            node.enter(move || {
-                let name = TableName { family: nft::Family::Ip, name: "kube-proxy".into() };
-                let mut connection = Connection::open().expect("a netlink socket");
-                let table = Table { name: name.clone(), comment: None };
-                let commands = [Command::DeleteTable(name), Command::LockTable(table)];
-                connection.commit(&commands).expect("the table can be taken");
-                ready.send(()).expect("the test waits");
-                // Ends when the test drops its end, also by a panic.
-                let _ended = is_stopped.recv();
-            });
-        });
-        is_ready.recv().expect("the table is taken");
-        let outcome = during();
-        drop(stop);
-        outcome
-    })
+/// Has the kernel refuse each transaction of a proxy while `during` runs.
+fn with_refusals<T>(proxy: &Proxy, during: impl FnOnce() -> T) -> T {
+    let pid = proxy.pid();
+    let mut strace = std::process::Command::new("strace");
+    // Of the calls of the proxy, only a batch is sent with `sendmsg`.
+    strace.args(["-f", "-q", "-e", "trace=sendmsg", "-e", "inject=sendmsg:error=ENOMEM", "-o", "/dev/null", "-p"]);
+    let mut strace = strace.arg(pid.to_string()).stderr(Stdio::null()).spawn().expect("strace can be run");
+    let is_traced = || {
+        let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+        tasks.all(|task| {
+            std::fs::read_to_string(task.path().join("status")).is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
+        })
+    };
+    let end = Instant::now() + PATIENCE;
+    while !is_traced() {
+        assert!(Instant::now() < end, "strace is not attached");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let outcome = during();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&strace), rustix::process::Signal::TERM)
+        .expect("strace runs");
+    strace.wait().expect("a child ends");
+    outcome
 }
 
 // After a refusal the rules from before stay, and it is tried again (G5).
@@ -207,7 +206,7 @@ fn a_transaction_that_the_kernel_refuses_is_told_and_so_is_its_later_success(lay
     let node = &world.node;
     let proxy = Proxy::start(node, &config_in(layout), &cluster());
     let is_web = |entry: &Value, result: &str| entry["service"] == "shop/web" && entry["result"] == result;
-    with_table_owned(node, || {
+    with_refusals(&proxy, || {
         proxy.manifests().apply(&slice_of("web", &[0, 3]));
         let refused = wait_for(node, "a refused change", |entry| is_web(entry, "refused"));
         assert_eq!((&refused["action"], &refused["trigger"]["object"]), (&json!("kept"), &json!("shop/web-1")));

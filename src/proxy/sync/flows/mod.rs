@@ -242,15 +242,17 @@ impl Flows {
         let tracks_flows = kernel.tracks_flows().unwrap_or(true);
         for family in families {
             let start = Instant::now();
-            let concerned = |listing: &Listing| tracks_flows && examiner.concerns(*family, *listing);
-            let listings: Vec<Listing> = listings.iter().copied().filter(concerned).collect();
-            let walks = listings.len();
-            let examine = |listing| {
-                let stale = kernel.flows(*family, listing, &mut |flow| examiner.is_stale(flow))?;
-                found |= listing != Listing::Udp && !stale.is_empty();
+            let mut walks = 0;
+            let examine = |listing: &Listing| {
+                if !tracks_flows || !examiner.concerns(*family, *listing) {
+                    return Ok(0);
+                }
+                walks += 1;
+                let stale = kernel.flows(*family, *listing, &mut |flow| examiner.is_stale(flow))?;
+                found |= *listing != Listing::Udp && !stale.is_empty();
                 end(kernel, &stale, *family, node_addresses)
             };
-            let outcome = listings.into_iter().map(examine).sum::<io::Result<usize>>();
+            let outcome = listings.iter().map(examine).sum::<io::Result<usize>>();
             match outcome {
                 Ok(deleted) => {
                     let took = start.elapsed();

@@ -91,7 +91,7 @@ fn cluster() -> State {
 
 /// The [`Flows`] of a process that has already examined the flows that an earlier process left.
 fn flows() -> Flows {
-    Flows { uncommitted: false, ..Flows::default() }
+    Flows { uncommitted: false, is_new: false, ..Flows::default() }
 }
 
 /// Notes a change of a Service; `fits` says whether the Service is within the limit of elements.
