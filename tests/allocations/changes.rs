@@ -21,8 +21,9 @@ use rules::ruleset;
 const SIZES: [u16; 2] = [10, 2000];
 /// Endpoints of each Service in a family.
 const ENDPOINTS: u16 = 3;
-/// Allocations for one endpoint of a Service with four frontends; 142 when this was written.
-const MOST_CALLS: usize = 170;
+/// Allocations for one endpoint of a Service with four frontends; 142 when this was written, 172 since endpoints that left are remembered until
+/// the flows that lead to them were examined (J12, J13).
+const MOST_CALLS: usize = 175;
 /// Changes that are counted; the one in the middle stands for all, so that the rare growth of a hash table does not count.
 const CHANGES: u16 = 9;
 

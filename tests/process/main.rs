@@ -21,6 +21,7 @@ mod inspect;
 mod log_lines;
 mod logs;
 mod panics;
+mod refusals;
 mod render;
 mod runner;
 mod secrets;

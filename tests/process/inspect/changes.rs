@@ -29,17 +29,17 @@ fn service_of(name: &str, n: u8) -> Value {
     service("shop", name).cluster_ip(V4.cluster_ip(n)).port("http", Proto::Tcp, 80).json()
 }
 
-fn slice_of(name: &str, which: &[u8]) -> Value {
+pub(crate) fn slice_of(name: &str, which: &[u8]) -> Value {
     let endpoints: Vec<_> = which.iter().map(|n| V4.endpoint(*n)).collect();
     slice("shop", name, &format!("{name}-1"), &endpoints, &PORTS)
 }
 
-fn cluster() -> Vec<Value> {
+pub(crate) fn cluster() -> Vec<Value> {
     vec![node(), service_cidr(), service_of("web", 1), slice_of("web", &[0, 2])]
 }
 
 /// The command's output.
-fn changes(node: &Namespace, arguments: &[&str]) -> Output {
+pub(crate) fn changes(node: &Namespace, arguments: &[&str]) -> Output {
     node.command(binary()).arg("changes").args(arguments).output().expect("the command can be run")
 }
 
@@ -54,7 +54,7 @@ fn entries(node: &Namespace, arguments: &[&str]) -> Vec<Value> {
 }
 
 /// Waits for an entry.
-fn wait_for(node: &Namespace, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait_for(node: &Namespace, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + PATIENCE;
     loop {
         let entries = entries(node, &[]);
@@ -171,52 +171,6 @@ fn what_a_proxy_did_is_told_with_cause_and_result(layout: Layout) {
     assert_golden(&format!("changes.{}", layout.name()), &normalised(&String::from_utf8_lossy(&table.stdout)));
     let none = changes(node, &["--since", "0s"]);
     assert_eq!(String::from_utf8_lossy(&none.stdout), "No changes.\n");
-}
-
-/// Has the kernel refuse each transaction of a proxy while `during` runs.
-fn with_refusals<T>(proxy: &Proxy, during: impl FnOnce() -> T) -> T {
-    let pid = proxy.pid();
-    let mut strace = std::process::Command::new("strace");
-    // Of the calls of the proxy, only a batch is sent with `sendmsg`.
-    strace.args(["-f", "-q", "-e", "trace=sendmsg", "-e", "inject=sendmsg:error=ENOMEM", "-o", "/dev/null", "-p"]);
-    let mut strace = strace.arg(pid.to_string()).stderr(Stdio::null()).spawn().expect("strace can be run");
-    let is_traced = || {
-        let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-        tasks.all(|task| {
-            std::fs::read_to_string(task.path().join("status")).is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
-        })
-    };
-    let end = Instant::now() + PATIENCE;
-    while !is_traced() {
-        assert!(Instant::now() < end, "strace is not attached");
-        thread::sleep(Duration::from_millis(10));
-    }
-    let outcome = during();
-    rustix::process::kill_process(rustix::process::Pid::from_child(&strace), rustix::process::Signal::TERM)
-        .expect("strace runs");
-    strace.wait().expect("a child ends");
-    outcome
-}
-
-// After a refusal the rules from before stay, and it is tried again (G5).
-test_in_each_layout!(a_transaction_that_the_kernel_refuses_is_told_and_so_is_its_later_success);
-
-fn a_transaction_that_the_kernel_refuses_is_told_and_so_is_its_later_success(layout: Layout) {
-    let world = World::new();
-    let node = &world.node;
-    let proxy = Proxy::start(node, &config_in(layout), &cluster());
-    let is_web = |entry: &Value, result: &str| entry["service"] == "shop/web" && entry["result"] == result;
-    with_refusals(&proxy, || {
-        proxy.manifests().apply(&slice_of("web", &[0, 3]));
-        let refused = wait_for(node, "a refused change", |entry| is_web(entry, "refused"));
-        assert_eq!((&refused["action"], &refused["trigger"]["object"]), (&json!("kept"), &json!("shop/web-1")));
-        assert_eq!(refused["endpoints"]["added"], json!([format!("{}:8080", V4.endpoint(3))]));
-        assert!(refused["error"].as_str().is_some_and(|error| error.contains("cannot commit")), "{refused}");
-        wait_for(node, "a failed sync", |entry| entry["kind"] == "sync" && entry["result"] == "refused");
-        assert_eq!(changes(node, &[]).status.code(), Some(1), "something was refused");
-    });
-    let committed = wait_for(node, "the later success", |entry| is_web(entry, "committed"));
-    assert_eq!(committed["trigger"]["object"], "shop/web-1");
 }
 
 #[test]

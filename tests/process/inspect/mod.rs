@@ -2,7 +2,7 @@
 
 mod browser;
 mod bundle;
-mod changes;
+pub(crate) mod changes;
 mod check;
 mod completion;
 mod configured;
