@@ -208,6 +208,7 @@ fn guests_have_what_their_tests_need() {
                 let unloaded = types.filter(|module| !script.contains(&format!("needs_module {module}\n")));
                 wrong.extend(unloaded.map(|module| format!("needs_module {module} (group {group})")));
                 used.extend(programs(&text).into_iter().map(str::to_owned));
+                used.extend(in_variables(&text).into_iter().map(str::to_owned));
             }
         }
         let modules = between(&script, "needs_module ", '\n').filter(|module| !list["by-group"].contains(module));
